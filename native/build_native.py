@@ -1,0 +1,26 @@
+"""cffi recipe of the extension ``rmqpy._native``; run by setup.py. Optional: without a compiler
+rmqpy is pure Python.
+"""
+
+from pathlib import Path
+
+from cffi import FFI
+
+FOLDER = Path(__file__).parent
+HEADER = (FOLDER / "rmqpy_native.h").read_text(encoding="utf-8")
+DECLARATIONS = HEADER.partition("/* cffi: begin */")[2].partition("/* cffi: end */")[0]
+
+ffibuilder = FFI()
+ffibuilder.cdef(DECLARATIONS)
+ffibuilder.set_source(
+    "rmqpy._native",
+    '#include "rmqpy_native.h"',
+    sources=["native/crc32.c", "native/append.c", "native/scan.c"],
+    depends=["native/rmqpy_native.h"],
+    include_dirs=["native"],
+    extra_compile_args=["-O3", "-std=c11"],
+    optional=True,
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

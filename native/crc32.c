@@ -1,0 +1,126 @@
+/* CRC-32 (IEEE 802.3, reflected polynomial 0xEDB88320) of message bodies.
+ *
+ * Two ways to the same number: tables, eight bytes a step, everywhere; folding by carry-less multiplication,
+ * 64 bytes a step, where an x86-64 processor has it (asked once, when the library is loaded).
+ */
+#include "rmqpy_native.h"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define RMQ_HAS_PCLMUL 1
+#include <immintrin.h>
+#endif
+
+#define POLYNOMIAL 0xEDB88320u
+#define FOLD_MIN 64u
+
+/* table[k][b]: the effect of byte b followed by k zero bytes. Filled before any caller can exist. */
+static uint32_t table[8][256];
+static int accelerated;
+
+__attribute__((constructor)) static void prepare(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = (value >> 1) ^ ((value & 1u) ? POLYNOMIAL : 0u);
+        table[0][byte] = value;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t byte = 0; byte < 256; byte++)
+            table[k][byte] = (table[k - 1][byte] >> 8) ^ table[0][table[k - 1][byte] & 0xFFu];
+#ifdef RMQ_HAS_PCLMUL
+    __builtin_cpu_init();
+    accelerated = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+static uint32_t load_little(const uint8_t *at)
+{
+    return at[0] | ((uint32_t)at[1] << 8) | ((uint32_t)at[2] << 16) | ((uint32_t)at[3] << 24);
+}
+
+static uint32_t by_table(uint32_t crc, const uint8_t *data, size_t length)
+{
+    for (; length >= 8; data += 8, length -= 8) {
+        const uint32_t low = crc ^ load_little(data);
+        const uint32_t high = load_little(data + 4);
+        crc = table[7][low & 0xFFu] ^ table[6][(low >> 8) & 0xFFu] ^ table[5][(low >> 16) & 0xFFu]
+              ^ table[4][low >> 24] ^ table[3][high & 0xFFu] ^ table[2][(high >> 8) & 0xFFu]
+              ^ table[1][(high >> 16) & 0xFFu] ^ table[0][high >> 24];
+    }
+    for (; length > 0; data++, length--)
+        crc = (crc >> 8) ^ table[0][(crc ^ *data) & 0xFFu];
+    return crc;
+}
+
+#ifdef RMQ_HAS_PCLMUL
+#define WITH_PCLMUL __attribute__((target("pclmul,sse4.1")))
+
+/* Move `sum` forward by the distance that `powers` stands for, and add `next`. */
+WITH_PCLMUL static inline __m128i fold(__m128i sum, __m128i powers, __m128i next)
+{
+    const __m128i low = _mm_clmulepi64_si128(sum, powers, 0x00);
+    const __m128i high = _mm_clmulepi64_si128(sum, powers, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), next);
+}
+
+WITH_PCLMUL static inline __m128i load(const uint8_t *at)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)at);
+}
+
+/* `length` is at least 64 and a multiple of 16. The constants are x**n mod P, bit-reflected and shifted left by
+ * one: n = 4*128+32 and 4*128-32 (64 bytes on), 128+32 and 128-32 (16 bytes on), 64; then P and x**64 div P. */
+WITH_PCLMUL static uint32_t by_folding(uint32_t crc, const uint8_t *data, size_t length)
+{
+    const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i by_8 = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low_words = _mm_setr_epi32(-1, 0, -1, 0);
+    __m128i a = _mm_xor_si128(load(data), _mm_cvtsi32_si128((int)crc));
+    __m128i b = load(data + 16), c = load(data + 32), d = load(data + 48);
+
+    for (data += 64, length -= 64; length >= 64; data += 64, length -= 64) {
+        a = fold(a, by_64, load(data));
+        b = fold(b, by_64, load(data + 16));
+        c = fold(c, by_64, load(data + 32));
+        d = fold(d, by_64, load(data + 48));
+    }
+    a = fold(fold(fold(a, by_16, b), by_16, c), by_16, d);
+    for (; length >= 16; data += 16, length -= 16)
+        a = fold(a, by_16, load(data));
+    /* 128 bits to 96, to 64 */
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_16, 0x10));
+    b = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), by_8, 0x00);
+    a = _mm_xor_si128(_mm_srli_si128(a, 4), b);
+    /* 64 to 32: Barrett's reduction */
+    b = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), barrett, 0x10);
+    b = _mm_clmulepi64_si128(_mm_and_si128(b, low_words), barrett, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+}
+#endif
+
+uint32_t rmq_crc32(const uint8_t *data, size_t length)
+{
+    uint32_t crc = 0xFFFFFFFFu;
+#ifdef RMQ_HAS_PCLMUL
+    if (accelerated && length >= FOLD_MIN) {
+        const size_t folded = length & ~(size_t)15;
+        crc = by_folding(crc, data, folded);
+        data += folded;
+        length -= folded;
+    }
+#endif
+    return ~by_table(crc, data, length) & 0x7FFFFFFFu;
+}
+
+uint32_t rmq_crc32_portable(const uint8_t *data, size_t length)
+{
+    return ~by_table(0xFFFFFFFFu, data, length) & 0x7FFFFFFFu;
+}
+
+int rmq_crc32_is_accelerated(void)
+{
+    return accelerated;
+}

@@ -1,0 +1,327 @@
+/* Walking the records of one log file. Same checks in the same order as rmqpy/codec/scan.py, which explains them. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define NAME_VALUE_SEPARATOR 1
+#define PROPERTY_SEPARATOR 2
+#define REPLACEMENT 0xFFFDu
+#define FRAME_HEAD 8u /* size and magic, of records, entries and fillers alike */
+
+typedef struct {
+    const uint8_t *at; /* NULL: not there */
+    size_t length;
+} slice;
+
+static int is_continuation(uint8_t byte)
+{
+    return (byte & 0xC0u) == 0x80u;
+}
+
+/* The second byte of a sequence must be in a narrower range after some first bytes. */
+static int is_second(uint8_t first, uint8_t second)
+{
+    switch (first) {
+    case 0xE0: return second >= 0xA0u && second <= 0xBFu;
+    case 0xF0: return second >= 0x90u && second <= 0xBFu;
+    case 0xF4: return second >= 0x80u && second <= 0x8Fu;
+    default: return is_continuation(second);
+    }
+}
+
+/* One code point of UTF-8, or U+FFFD for as many malformed bytes as Java takes together. */
+static size_t decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
+{
+    const uint8_t first = at[0];
+    const size_t wanted = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
+    uint32_t value = first & (0x7Fu >> wanted);
+
+    *code = REPLACEMENT;
+    if (wanted == 1)
+        return 1;
+    if (length < 2 || !is_second(first, at[1]))
+        return 1;
+    value = (value << 6) | (at[1] & 0x3Fu);
+    for (size_t i = 2; i < wanted; i++) {
+        if (length <= i || !is_continuation(at[i]))
+            return i;
+        value = (value << 6) | (at[i] & 0x3Fu);
+    }
+    if (value < 0xD800u || value > 0xDFFFu)
+        *code = value;
+    return wanted;
+}
+
+/* String.hashCode, continued from `hash`. */
+static uint32_t java_hash(uint32_t hash, slice text)
+{
+    size_t i = 0;
+
+    while (i < text.length) {
+        uint32_t code = text.at[i];
+        if (code < 0x80u) {
+            hash = hash * 31u + code;
+            i++;
+            continue;
+        }
+        i += decode_utf8(text.at + i, text.length - i, &code);
+        if (code >= 0x10000u) {
+            hash = hash * 31u + (0xD800u | ((code - 0x10000u) >> 10));
+            code = 0xDC00u | ((code - 0x10000u) & 0x3FFu);
+        }
+        hash = hash * 31u + code;
+    }
+    return hash;
+}
+
+static int64_t index_key_hash(slice topic, slice key)
+{
+    const uint32_t hash = java_hash(java_hash(0, topic) * 31u + '#', key);
+    const int64_t value = (int32_t)hash < 0 ? -(int64_t)(int32_t)hash : (int64_t)hash;
+
+    return value > INT32_MAX ? 0 : value;
+}
+
+/* Integer.parseInt of ASCII digits; 0 where Java would throw. */
+static int64_t parse_int(slice text)
+{
+    size_t i = 0;
+    int negative = 0;
+    int64_t value = 0;
+
+    if (text.length > 0 && (text.at[0] == '-' || text.at[0] == '+')) {
+        negative = text.at[0] == '-';
+        i = 1;
+    }
+    if (i == text.length)
+        return 0;
+    for (; i < text.length; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9')
+            return 0;
+        value = value * 10 + (text.at[i] - '0');
+        if (value > (int64_t)INT32_MAX + negative)
+            return 0;
+    }
+    return negative ? -value : value;
+}
+
+static int is_name(slice name, const char *wanted, size_t length)
+{
+    return name.length == length && memcmp(name.at, wanted, length) == 0;
+}
+
+typedef struct {
+    slice tags, delay, uniq_key, keys;
+} known_properties;
+
+/* Of equal names the last wins; a piece without name or value does not count. */
+static known_properties find_properties(slice raw)
+{
+    known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    const uint8_t *piece = raw.at;
+    const uint8_t *const end = raw.at + raw.length;
+
+    while (piece < end) {
+        const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
+        if (stop == NULL)
+            stop = end;
+        const uint8_t *const middle = memchr(piece, NAME_VALUE_SEPARATOR, (size_t)(stop - piece));
+        if (middle != NULL && middle > piece && middle + 1 < stop) {
+            const slice name = {piece, (size_t)(middle - piece)};
+            const slice value = {middle + 1, (size_t)(stop - middle - 1)};
+            if (is_name(name, "TAGS", 4))
+                found.tags = value;
+            else if (is_name(name, "KEYS", 4))
+                found.keys = value;
+            else if (is_name(name, "DELAY", 5))
+                found.delay = value;
+            else if (is_name(name, "UNIQ_KEY", 8))
+                found.uniq_key = value;
+        }
+        if (stop == end)
+            break;
+        piece = stop + 1;
+    }
+    return found;
+}
+
+/* Where the variable parts of a record stand, from the begin of the view. */
+typedef struct {
+    size_t start, size, head_size, body_length;
+    size_t topic, topic_length, properties, properties_length;
+} record_places;
+
+/* Is there a record at `start`, within `rest` bytes? RMQ_END says yes. */
+static enum rmq_stop measure(const uint8_t *view, size_t start, size_t rest, record_places *places)
+{
+    const uint8_t *const record = view + start;
+    const int32_t size = rmq_load_int(record);
+    const uint32_t magic = rmq_load32(record + 4);
+    const size_t length_bytes = magic == RMQ_MESSAGE_MAGIC_V1 ? 1u : 2u;
+
+    if (magic != RMQ_MESSAGE_MAGIC_V1 && magic != RMQ_MESSAGE_MAGIC_V2)
+        return RMQ_BAD_MAGIC;
+    if (size < (int32_t)RMQ_RECORD_SIZE_MIN)
+        return RMQ_BAD_SIZE;
+    if ((size_t)size > rest)
+        return RMQ_TRUNCATED;
+    places->start = start;
+    places->size = (size_t)size;
+    places->head_size = rmq_head_size(rmq_load_int(record + 36));
+    if (places->size < places->head_size + length_bytes + 2)
+        return RMQ_BAD_FIELDS;
+    /* From here `left` is what the record still has behind the part last seen. */
+    size_t left = places->size - places->head_size - length_bytes - 2;
+    const int32_t body_length = rmq_load_int(record + places->head_size - 4);
+    if (body_length < 0 || (size_t)body_length > left)
+        return RMQ_BAD_FIELDS;
+    places->body_length = (size_t)body_length;
+    left -= places->body_length;
+    const uint8_t *at = record + places->head_size + places->body_length;
+    const uint32_t topic_length = length_bytes == 1 ? at[0] : ((uint32_t)at[0] << 8) | at[1];
+    if (topic_length >= (length_bytes == 1 ? 0x80u : 0x8000u) || topic_length > left)
+        return RMQ_BAD_FIELDS;
+    places->topic_length = topic_length;
+    left -= topic_length;
+    at += length_bytes + topic_length;
+    const uint32_t properties_length = ((uint32_t)at[0] << 8) | at[1];
+    if (properties_length >= 0x8000u || properties_length != left)
+        return RMQ_BAD_FIELDS;
+    places->properties_length = properties_length;
+    places->properties = start + places->size - properties_length;
+    places->topic = places->properties - 2 - topic_length;
+    return RMQ_END;
+}
+
+static void fill_row(const rmq_scan_state *state, const record_places *places, int64_t *row)
+{
+    const uint8_t *const record = state->view + places->start;
+    const int32_t sys_flag = rmq_load_int(record + 36);
+    const size_t store_timestamp = 56u + ((sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
+    const slice topic = {state->view + places->topic, places->topic_length};
+    const slice raw = {state->view + places->properties, places->properties_length};
+    const known_properties found = find_properties(raw);
+
+    row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
+    row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
+    row[RMQ_SIZE] = (int64_t)places->size;
+    row[RMQ_QUEUE_ID] = rmq_load_int(record + 12);
+    row[RMQ_FLAG] = rmq_load_int(record + 16);
+    row[RMQ_QUEUE_OFFSET] = rmq_load_long(record + 20);
+    row[RMQ_PHYSICAL_OFFSET] = rmq_load_long(record + 28);
+    row[RMQ_SYS_FLAG] = sys_flag;
+    row[RMQ_BORN_TIMESTAMP] = rmq_load_long(record + 40);
+    row[RMQ_STORE_TIMESTAMP] = rmq_load_long(record + store_timestamp);
+    row[RMQ_RECONSUME_TIMES] = rmq_load_int(record + places->head_size - 16);
+    row[RMQ_PREPARED_TRANSACTION_OFFSET] = rmq_load_long(record + places->head_size - 12);
+    row[RMQ_TAGS_CODE] = (int32_t)java_hash(0, found.tags);
+    row[RMQ_DELAY_LEVEL] = parse_int(found.delay);
+    row[RMQ_TOPIC_POSITION] = (int64_t)places->topic;
+    row[RMQ_TOPIC_LENGTH] = (int64_t)places->topic_length;
+    row[RMQ_PROPERTIES_POSITION] = (int64_t)places->properties;
+    row[RMQ_PROPERTIES_LENGTH] = (int64_t)places->properties_length;
+    row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at ? index_key_hash(topic, found.uniq_key) : -1;
+    row[RMQ_KEYS_POSITION] = found.keys.at ? found.keys.at - state->view : 0;
+    row[RMQ_KEYS_LENGTH] = (int64_t)found.keys.length;
+    row[RMQ_ENTRY_INDEX] = -1;
+    row[RMQ_TERM] = -1;
+}
+
+static enum rmq_stop take_record(const rmq_scan_state *state, size_t start, size_t rest, int64_t *row)
+{
+    record_places places;
+    const enum rmq_stop stop = measure(state->view, start, rest, &places);
+
+    if (stop != RMQ_END)
+        return stop;
+    if (state->check_crc && places.body_length > 0) {
+        const uint8_t *const record = state->view + start;
+        if (rmq_crc32(record + places.head_size, places.body_length) != rmq_load32(record + 8))
+            return RMQ_BAD_CRC;
+    }
+    fill_row(state, &places, row);
+    return RMQ_END;
+}
+
+static enum rmq_stop classic_step(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+{
+    const size_t rest = state->length - state->position;
+    const uint8_t *const record = state->view + state->position;
+
+    if (rest < FRAME_HEAD)
+        return RMQ_TRUNCATED;
+    *frame_size = rmq_load32(record);
+    const uint32_t magic = rmq_load32(record + 4);
+    if (magic == RMQ_BLANK_MAGIC)
+        return RMQ_BLANK;
+    if (*frame_size == 0 && magic == 0)
+        return RMQ_ZERO;
+    return take_record(state, state->position, rest, row);
+}
+
+static enum rmq_stop entry_step(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+{
+    const size_t rest = state->length - state->position;
+    const uint8_t *const entry = state->view + state->position;
+
+    if (rest < FRAME_HEAD)
+        return RMQ_TRUNCATED;
+    const int32_t magic = rmq_load_int(entry);
+    const int32_t size = rmq_load_int(entry + 4);
+    if (magic == -1)
+        return RMQ_BLANK;
+    if (size == 0 && magic == 0)
+        return RMQ_ZERO;
+    if (magic != 1)
+        return RMQ_BAD_MAGIC;
+    if (size < (int32_t)(RMQ_ENTRY_HEADER_SIZE + RMQ_RECORD_SIZE_MIN))
+        return RMQ_BAD_SIZE;
+    if ((size_t)size > rest)
+        return RMQ_TRUNCATED;
+    *frame_size = (size_t)size;
+    const size_t body = state->position + RMQ_ENTRY_HEADER_SIZE;
+    const size_t length = *frame_size - RMQ_ENTRY_HEADER_SIZE;
+    const int64_t index = rmq_load_long(entry + 8);
+    const int64_t term = rmq_load_long(entry + 16);
+    if (rmq_load32(entry + 44) != length
+        || rmq_load_long(entry + 24) != state->base_offset + (int64_t)state->position)
+        return RMQ_BAD_FIELDS;
+    if (state->count > 0) {
+        const int64_t *const last = row - RMQ_COLUMN_COUNT;
+        if (last[RMQ_ENTRY_INDEX] == INT64_MAX || index != last[RMQ_ENTRY_INDEX] + 1
+            || term < last[RMQ_TERM])
+            return RMQ_BAD_FIELDS;
+    } else if (index < 0 || term < 0) {
+        return RMQ_BAD_FIELDS;
+    }
+    const uint32_t record_magic = rmq_load32(state->view + body + 4);
+    if ((record_magic == RMQ_MESSAGE_MAGIC_V1 || record_magic == RMQ_MESSAGE_MAGIC_V2)
+        && rmq_load32(state->view + body) != length)
+        return RMQ_BAD_FIELDS;
+    const enum rmq_stop stop = take_record(state, body, length, row);
+    if (stop == RMQ_END) {
+        row[RMQ_FRAME_OFFSET] -= (int64_t)RMQ_ENTRY_HEADER_SIZE;
+        row[RMQ_ENTRY_INDEX] = index;
+        row[RMQ_TERM] = term;
+    }
+    return stop;
+}
+
+enum rmq_stop rmq_scan(rmq_scan_state *state)
+{
+    state->count = 0;
+    state->position = 0;
+    while (state->position < state->length) {
+        int64_t *const row = state->cells + state->count * RMQ_COLUMN_COUNT;
+        size_t frame_size = 0;
+        if (state->count == state->max_records)
+            return RMQ_LIMIT;
+        const enum rmq_stop stop = state->dledger ? entry_step(state, row, &frame_size)
+                                                  : classic_step(state, row, &frame_size);
+        if (stop != RMQ_END)
+            return stop;
+        state->position += frame_size;
+        state->count++;
+    }
+    return RMQ_END;
+}

@@ -1,0 +1,116 @@
+"""Tables that live in memory and are kept in one JSON file each, beside Java's (``config/*.json``).
+
+Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there: an empty table. A
+file that is there and a ``.bak`` that does not help either: StoreFault, nothing is guessed.
+
+Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is encoded on the loop and
+written in a worker thread, one write a file at a time; changes during a write lead to one more write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from attrs import define
+
+from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.model.runtime import Scheduler
+from rmqpy.store.files import FileLayer
+
+T = TypeVar("T")
+
+BACKUP_SUFFIX = ".bak"
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class TableFile:
+    """One file and its backup."""
+
+    files: FileLayer
+    path: str
+
+    def load(self, decode: Callable[[bytes], T]) -> T | None:
+        """The decoded table, None when there never was one."""
+        content = self._read(self.path)
+        fault: Exception | None = None
+        if content:
+            try:
+                return decode(content)
+            except (RmqError, ValueError) as error:
+                fault = error
+                _log.warning("%s: %s; trying %s", self.path, error, self.path + BACKUP_SUFFIX)
+        backup = self._read(self.path + BACKUP_SUFFIX)
+        if backup:
+            try:
+                return decode(backup)
+            except (RmqError, ValueError) as error:
+                fault = fault or error
+        if fault is None:
+            return None
+        raise StoreFault(
+            self.path,
+            f"a text that cannot be read ({fault}) and no readable {BACKUP_SUFFIX} beside it",
+            "JSON as Java or rmqpy writes it",
+            "repair one of the two files, or remove both to begin with an empty table",
+        ) from fault
+
+    def save(self, content: bytes) -> None:
+        """Replace the content, keeping the former one as backup. Blocks until it is durable."""
+        former = self._read(self.path)
+        if former == content:
+            return
+        if former:
+            self.files.replace_bytes(self.path + BACKUP_SUFFIX, former)
+        self.files.replace_bytes(self.path, content)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.files.read_bytes(path)
+        except FileNotFoundError:
+            return None
+
+
+class TableWriter:
+    """Writes one table when it was marked as changed."""
+
+    def __init__(self, file: TableFile, scheduler: Scheduler, encode: Callable[[], bytes]) -> None:
+        self._file = file
+        self._scheduler = scheduler
+        self._encode = encode
+        self._changed = False
+        self._writing = False
+
+    def mark(self) -> None:
+        """The table has changed; written by the next :meth:`write`."""
+        self._changed = True
+
+    def changed(self) -> None:
+        """The table has changed: write it as soon as the writer is free."""
+        self._changed = True
+        self.write()
+
+    def write(self) -> None:
+        """Begin to write if there is something to write and no write under way."""
+        if self._writing or not self._changed:
+            return
+        self._changed = False
+        self._writing = True
+        content = self._encode()
+        self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
+
+    def write_now(self) -> None:
+        """Write in the calling thread; for shutdown."""
+        self._changed = False
+        self._file.save(self._encode())
+
+    def _written(self, _result: None, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._changed = True
+            _log.error("%s could not be written: %s", self._file.path, error)
+            return
+        self.write()

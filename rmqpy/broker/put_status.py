@@ -1,0 +1,57 @@
+"""What a put status means to a sender: response code and remark, in one table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define
+
+from rmqpy.model.codes import PutMessageStatus, ResponseCode
+
+
+@define(slots=True, frozen=True)
+class PutAnswer:
+    """``stored`` says that the message is in the log all the same: the reply carries its place."""
+
+    code: ResponseCode
+    remark: str | None = None
+    stored: bool = False
+
+
+_ILLEGAL: Final = PutAnswer(
+    ResponseCode.MESSAGE_ILLEGAL,
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit %dB, msg properties length limit 32KB.",
+)
+
+_ANSWERS: Final[dict[PutMessageStatus, PutAnswer]] = {
+    PutMessageStatus.PUT_OK: PutAnswer(ResponseCode.SUCCESS, stored=True),
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: PutAnswer(ResponseCode.FLUSH_DISK_TIMEOUT, stored=True),
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: PutAnswer(ResponseCode.FLUSH_SLAVE_TIMEOUT, stored=True),
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: PutAnswer(ResponseCode.SLAVE_NOT_AVAILABLE, stored=True),
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: PutAnswer(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now. It may be caused by one of the following reasons: "
+        "the broker's disk is full, messages are put to the slave, message store has been shut down, etc.",
+    ),
+    PutMessageStatus.CREATE_MAPEDFILE_FAILED: PutAnswer(
+        ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
+    ),
+    PutMessageStatus.MESSAGE_ILLEGAL: _ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: _ILLEGAL,
+    PutMessageStatus.OS_PAGECACHE_BUSY: PutAnswer(
+        ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    ),
+    PutMessageStatus.UNKNOWN_ERROR: PutAnswer(ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+}
+
+
+def answer_to(status: PutMessageStatus) -> PutAnswer:
+    """The line of the table."""
+    return _ANSWERS[status]
+
+
+def remark_of(status: PutMessageStatus, max_message_size: int) -> str | None:
+    """The remark, with the limit of this broker where it names one."""
+    remark = _ANSWERS[status].remark
+    return remark % max_message_size if remark is not None and "%d" in remark else remark

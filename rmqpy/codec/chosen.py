@@ -1,0 +1,69 @@
+"""The functions that exist twice, chosen once at import: in C where the extension is there, else
+in Python.
+
+``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
+``reason`` says why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from attrs import define
+
+from rmqpy.codec import hashes, message, scan
+from rmqpy.model.message import MessageDraft
+
+__all__ = ["crc32", "encode_messages", "implementation", "reason", "scan_records"]
+
+
+class _ScanRecords(Protocol):
+    def __call__(
+        self,
+        view: memoryview,
+        base_offset: int,
+        *,
+        dledger: bool,
+        check_crc: bool,
+        max_records: int = ...,
+    ) -> scan.Scan: ...
+
+
+@define(slots=True, frozen=True)
+class _Choice:
+    implementation: str
+    reason: str
+    crc32: Callable[[bytes | bytearray | memoryview], int]
+    encode_messages: Callable[[Sequence[MessageDraft]], list[bytearray]]
+    scan_records: _ScanRecords
+
+
+def _pure(reason: str) -> _Choice:
+    return _Choice("pure", reason, hashes.crc32, message.encode_messages, scan.scan_records)
+
+
+def _choose(environment: str | None) -> _Choice:
+    if environment == "1":
+        return _pure("RMQPY_PURE=1 asks for it")
+    try:
+        from rmqpy.codec import native
+    except ImportError as error:
+        return _pure(f"the C extension is not usable: {error}")
+    return _Choice(
+        "c",
+        "the C extension rmqpy._native is installed",
+        hashes.crc32,
+        native.encode_messages,
+        native.scan_records,
+    )
+
+
+_choice = _choose(os.environ.get("RMQPY_PURE"))
+
+implementation = _choice.implementation
+reason = _choice.reason
+crc32 = _choice.crc32
+encode_messages = _choice.encode_messages
+scan_records = _choice.scan_records

@@ -1,0 +1,158 @@
+"""DLedger entries: header, framing of records, index unit, filler. Tables in
+:mod:`rmqpy.codec.layout`.
+
+Java never computes chainCrc and bodyCrc: they are written 0 and not checked, channel likewise.
+Files of the members of a group are equal byte for byte, hence the filler is zero to the end of
+the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.faults import RecordFault
+from rmqpy.model.ids import LedgerIndex, Term
+
+Buffer = bytes | bytearray | memoryview
+
+ENTRY_HEADER: Final = struct.Struct(">iiqqqiiii")
+INDEX_UNIT: Final = struct.Struct(">iqiqq")
+_FILLER: Final = struct.Struct(">ii")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class EntryHeader:
+    """The 48 bytes before an entry's body. ``size`` counts them too."""
+
+    magic: int = layout.ENTRY_MAGIC
+    size: int
+    index: LedgerIndex
+    term: Term
+    position: int
+    channel: int = 0
+    chain_crc: int = 0
+    body_crc: int = 0
+    body_length: int
+
+    def encode(self) -> bytes:
+        return ENTRY_HEADER.pack(
+            self.magic,
+            self.size,
+            self.index,
+            self.term,
+            self.position,
+            self.channel,
+            self.chain_crc,
+            self.body_crc,
+            self.body_length,
+        )
+
+
+@define(slots=True, frozen=True)
+class IndexUnit:
+    """Where an entry stands: unit number ``index`` of the index files."""
+
+    position: int
+    size: int
+    index: LedgerIndex
+    term: Term
+
+    def encode(self) -> bytes:
+        return INDEX_UNIT.pack(layout.ENTRY_MAGIC, self.position, self.size, self.index, self.term)
+
+
+def encode_entry_header(index: int, term: int, position: int, body_length: int) -> bytes:
+    size = layout.ENTRY_HEADER_SIZE + body_length
+    return ENTRY_HEADER.pack(layout.ENTRY_MAGIC, size, index, term, position, 0, 0, 0, body_length)
+
+
+def frame_entries(
+    records: Sequence[bytes | bytearray], index: int, term: int, positions: Sequence[int]
+) -> list[bytes]:
+    """One entry a record: indexes count up from ``index``, entry n will stand at
+    ``positions[n]``.
+    """
+    assert len(records) == len(positions), "a position for each record"
+    return [
+        encode_entry_header(index + number, term, position, len(record)) + record
+        for number, (record, position) in enumerate(zip(records, positions, strict=True))
+    ]
+
+
+def index_units(frames: Sequence[Buffer], index: int, term: int, positions: Sequence[int]) -> bytes:
+    """The index units of entries framed by :func:`frame_entries`, back to back."""
+    pack = INDEX_UNIT.pack
+    return b"".join(
+        [
+            pack(layout.ENTRY_MAGIC, position, len(frame), index + number, term)
+            for number, (frame, position) in enumerate(zip(frames, positions, strict=True))
+        ]
+    )
+
+
+def encode_filler(rest: int) -> bytes:
+    """All ``rest`` bytes that close a data file."""
+    assert rest >= layout.ENTRY_FILLER_SIZE, f"no room for a filler: {rest} bytes left"
+    return _FILLER.pack(layout.ENTRY_FILLER_MAGIC, rest).ljust(rest, b"\0")
+
+
+def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:
+    """The entry at ``position`` of ``view``, whose place in the ledger is ``offset``. Raises
+    RecordFault.
+
+    Checked: magic, size against body length and against what ``view`` holds, pos against
+    ``offset``.
+    """
+    rest = len(view) - position
+    if rest < layout.ENTRY_HEADER_SIZE:
+        raise RecordFault(offset, "entry", f"{rest} bytes", f"at least {layout.ENTRY_HEADER_SIZE}")
+    magic, size, index, term, pos, channel, chain_crc, body_crc, body_length = (
+        ENTRY_HEADER.unpack_from(view, position)
+    )
+    if magic != layout.ENTRY_MAGIC:
+        raise RecordFault(offset, "magic", magic, layout.ENTRY_MAGIC)
+    if not layout.ENTRY_HEADER_SIZE <= size <= rest:
+        raise RecordFault(offset, "size", size, f"{layout.ENTRY_HEADER_SIZE}..{rest}")
+    if body_length != size - layout.ENTRY_HEADER_SIZE:
+        raise RecordFault(offset, "bodyLength", body_length, size - layout.ENTRY_HEADER_SIZE)
+    if pos != offset:
+        raise RecordFault(offset, "pos", pos, offset)
+    return EntryHeader(
+        magic=magic,
+        size=size,
+        index=LedgerIndex(index),
+        term=Term(term),
+        position=pos,
+        channel=channel,
+        chain_crc=chain_crc,
+        body_crc=body_crc,
+        body_length=body_length,
+    )
+
+
+def is_filler(view: Buffer, position: int = 0) -> bool:
+    """Whether a filler begins at ``position``."""
+    if len(view) - position < layout.ENTRY_FILLER_SIZE:
+        return False
+    magic, _ = _FILLER.unpack_from(view, position)
+    return bool(magic == layout.ENTRY_FILLER_MAGIC)
+
+
+def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
+    """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises RecordFault.
+
+    A unit's own index must say where it stands: ``offset`` is 32 times it.
+    """
+    if len(view) - position < layout.INDEX_UNIT_SIZE:
+        raise RecordFault(offset, "index unit", f"{len(view) - position} bytes", "32")
+    magic, pos, size, index, term = INDEX_UNIT.unpack_from(view, position)
+    if magic != layout.ENTRY_MAGIC:
+        raise RecordFault(offset, "magic", magic, layout.ENTRY_MAGIC)
+    if index * layout.INDEX_UNIT_SIZE != offset:
+        raise RecordFault(offset, "index", index, offset // layout.INDEX_UNIT_SIZE)
+    return IndexUnit(pos, size, LedgerIndex(index), Term(term))

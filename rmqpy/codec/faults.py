@@ -1,0 +1,16 @@
+"""What is raised for bytes that are not what the format says."""
+
+from __future__ import annotations
+
+from rmqpy.model.errors import RmqError
+
+
+class RecordFault(RmqError, ValueError):
+    """Bytes that are no record, entry or unit. ``offset`` is where it begins, ``field`` Java's
+    name of the field.
+    """
+
+    def __init__(self, offset: int, field: str, found: object, expected: object) -> None:
+        super().__init__(f"at offset {offset}: {field} is {found}, expected {expected}")
+        self.offset = offset
+        self.field = field

@@ -1,0 +1,263 @@
+"""Message records: encode (version 1), patch, decode (versions 1 and 2); BLANK; batch bodies;
+offset ids.
+
+The table is in :mod:`rmqpy.codec.layout`. ``encode_messages`` exists in C too: take it from
+:mod:`rmqpy.codec.chosen`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.hashes import crc32, java_text
+from rmqpy.codec.properties import decode_properties
+from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.message import Host, MessageDraft, StoredMessage
+
+__all__ = [
+    "BatchItem",
+    "RecordFault",
+    "batch_records",
+    "decode_message",
+    "encode_batch_body",
+    "encode_blank",
+    "encode_messages",
+    "offset_msg_id",
+    "parse_offset_msg_id",
+    "patch_record",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADS: Final = {
+    born | store: struct.Struct(
+        f">iIiiiqqiq{'16s' if born else '4s'}iq{'16s' if store else '4s'}iiqi"
+    )
+    for born in (0, BORN_HOST_V6)
+    for store in (0, STORE_HOST_V6)
+}
+"""Fields 1 to 15, by the IPv6 bits of SYSFLAG."""
+
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_TWO_LONGS: Final = struct.Struct(">qq")
+_BLANK: Final = struct.Struct(">iI")
+_BATCH_HEAD: Final = struct.Struct(">iiiii")
+
+
+@define(slots=True, frozen=True)
+class BatchItem:
+    """One message of a batch body (request 320)."""
+
+    flag: int
+    body: bytes | memoryview
+    properties: bytes
+
+
+def encode_messages(drafts: Sequence[MessageDraft]) -> list[bytearray]:
+    """One version 1 record a draft. Queue and physical offset and store timestamp are left 0."""
+    return [_encode(draft) for draft in drafts]
+
+
+def patch_record(
+    record: bytearray | memoryview,
+    position: int,
+    queue_offset: int | None,
+    physical_offset: int,
+    store_timestamp_ms: int,
+) -> None:
+    """Write what only the log knows into the record that begins at ``position``. None leaves the
+    queue offset.
+    """
+    if queue_offset is None:
+        _LONG.pack_into(record, position + layout.PHYSICAL_OFFSET_POSITION, physical_offset)
+    else:
+        place = position + layout.QUEUE_OFFSET_POSITION
+        _TWO_LONGS.pack_into(record, place, queue_offset, physical_offset)
+    (sys_flag,) = _INT.unpack_from(record, position + layout.SYS_FLAG_POSITION)
+    place = position + layout.store_timestamp_position(sys_flag)
+    _LONG.pack_into(record, place, store_timestamp_ms)
+
+
+def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
+    """The record that begins at ``position``. Raises RecordFault when the bytes are none; the CRC
+    is not checked.
+    """
+    data = memoryview(view)
+    rest = len(data) - position
+    if rest < layout.RECORD_SIZE_MIN:
+        raise RecordFault(position, "TOTALSIZE", f"beyond the {rest} bytes left", "a whole record")
+    size, magic = _BLANK.unpack_from(data, position)
+    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
+        expected = f"{layout.MESSAGE_MAGIC_V1:#x} or {layout.MESSAGE_MAGIC_V2:#x}"
+        raise RecordFault(position, "MAGICCODE", f"{magic:#x}", expected)
+    if not layout.RECORD_SIZE_MIN <= size <= rest:
+        raise RecordFault(position, "TOTALSIZE", size, f"{layout.RECORD_SIZE_MIN}..{rest}")
+    return _decode(bytes(data[position : position + size]), position)
+
+
+def encode_blank(rest: int) -> bytes:
+    """The 8 bytes that close a file with ``rest`` bytes left; what stands behind them has no
+    meaning.
+    """
+    assert rest >= layout.BLANK_SIZE, f"no room for a BLANK: {rest} bytes left"
+    return _BLANK.pack(rest, layout.BLANK_MAGIC)
+
+
+def batch_records(body: Buffer) -> list[BatchItem]:
+    """Split the body of a SEND_BATCH_MESSAGE request. Raises RecordFault when lengths disagree."""
+    data = memoryview(body)
+    items = []
+    position = 0
+    while position < len(data):
+        item, position = _batch_item(data, position)
+        items.append(item)
+    return items
+
+
+def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
+    """What a producer sends as body of a SEND_BATCH_MESSAGE request."""
+    parts: list[bytes | memoryview] = []
+    for item in items:
+        assert len(item.properties) <= layout.PROPERTIES_BYTES_MAX, "properties too long"
+        size = layout.BATCH_ITEM_SIZE_MIN + len(item.body) + len(item.properties)
+        parts.append(_BATCH_HEAD.pack(size, 0, 0, item.flag, len(item.body)))
+        parts += (item.body, len(item.properties).to_bytes(2), item.properties)
+    return b"".join(parts)
+
+
+def offset_msg_id(host: Host, physical_offset: int) -> str:
+    """Java's offsetMsgId: store host and physical offset in upper-case hex (32 or 56 digits)."""
+    address, port = host
+    return f"{address.hex()}{port:08x}{physical_offset:016x}".upper()
+
+
+def parse_offset_msg_id(text: str) -> tuple[Host, PhysicalOffset]:
+    """Store host and physical offset of an offsetMsgId. Raises ValueError with the reason."""
+    if len(text) not in (32, 56):
+        raise ValueError(f"message id {text!r} has {len(text)} characters, expected 32 or 56")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) * 2 != len(text):
+        raise ValueError(f"message id {text!r} is not hexadecimal")
+    (port,) = _INT.unpack_from(raw, len(raw) - 12)
+    (offset,) = _LONG.unpack_from(raw, len(raw) - 8)
+    return (raw[:-12], port), PhysicalOffset(offset)
+
+
+def _encode(draft: MessageDraft) -> bytearray:
+    topic, body, properties = draft.topic, draft.body, draft.properties
+    check_limits(draft)
+    body_bytes = len(body)
+    sys_flag = draft.sys_flag
+    record = bytearray(
+        HEADS[sys_flag & _HOSTS_V6].pack(
+            layout.record_size(sys_flag, body_bytes, len(topic), len(properties)),
+            layout.MESSAGE_MAGIC_V1,
+            crc32(body) if body_bytes else 0,
+            draft.queue_id,
+            draft.flag,
+            0,
+            0,
+            sys_flag,
+            draft.born_timestamp_ms,
+            *draft.born_host,
+            0,
+            *draft.store_host,
+            draft.reconsume_times,
+            draft.prepared_transaction_offset,
+            body_bytes,
+        )
+    )
+    record += body
+    record.append(len(topic))
+    record += topic
+    record += len(properties).to_bytes(2)
+    record += properties
+    return record
+
+
+def check_limits(draft: MessageDraft) -> None:
+    """What the store has checked before: nobody could read a record that breaks these limits."""
+    sys_flag = draft.sys_flag
+    assert (
+        len(draft.topic) <= layout.TOPIC_BYTES_MAX
+        and len(draft.properties) <= layout.PROPERTIES_BYTES_MAX
+        and len(draft.born_host[0]) == (16 if sys_flag & BORN_HOST_V6 else 4)
+        and len(draft.store_host[0]) == (16 if sys_flag & STORE_HOST_V6 else 4)
+    ), (
+        f"topic of {len(draft.topic)} bytes, properties of {len(draft.properties)}, sysFlag "
+        f"{sys_flag:#x}, born host {draft.born_host}, store host {draft.store_host}"
+    )
+
+
+def _decode(record: bytes, offset: int) -> StoredMessage:
+    (sys_flag,) = _INT.unpack_from(record, layout.SYS_FLAG_POSITION)
+    head = HEADS[sys_flag & _HOSTS_V6]
+    if head.size > len(record):
+        raise RecordFault(offset, "TOTALSIZE", len(record), f"at least {head.size}")
+    fields = head.unpack_from(record)
+    version = 1 if fields[1] == layout.MESSAGE_MAGIC_V1 else 2
+    body_end = head.size + fields[-1]
+    topic_start = body_end + version
+    if fields[-1] < 0 or topic_start > len(record):
+        raise RecordFault(offset, "BODYLENGTH", fields[-1], f"to fit in {len(record)} bytes")
+    topic_end = topic_start + int.from_bytes(record[body_end:topic_start], signed=True)
+    properties_start = topic_end + 2
+    if topic_end < topic_start or properties_start > len(record):
+        raise RecordFault(offset, "TOPICLENGTH", topic_end - topic_start, "to fit in the record")
+    length = int.from_bytes(record[topic_end:properties_start], signed=True)
+    if length != len(record) - properties_start:
+        raise RecordFault(offset, "PROPERTIESLENGTH", length, len(record) - properties_start)
+    raw_properties = record[properties_start:]
+    return StoredMessage(
+        size=fields[0],
+        version=version,
+        body_crc=fields[2],
+        queue_id=fields[3],
+        flag=fields[4],
+        queue_offset=QueueOffset(fields[5]),
+        physical_offset=PhysicalOffset(fields[6]),
+        sys_flag=sys_flag,
+        born_timestamp_ms=fields[8],
+        born_host=(fields[9], fields[10]),
+        store_timestamp_ms=fields[11],
+        store_host=(fields[12], fields[13]),
+        reconsume_times=fields[14],
+        prepared_transaction_offset=fields[15],
+        body=record[head.size : body_end],
+        topic=java_text(record[topic_start:topic_end]),
+        properties=decode_properties(raw_properties),
+        raw_properties=raw_properties,
+    )
+
+
+def _batch_item(data: memoryview, position: int) -> tuple[BatchItem, int]:
+    rest = len(data) - position
+    if rest < layout.BATCH_ITEM_SIZE_MIN:
+        raise RecordFault(position, "batch item", f"{rest} bytes", layout.BATCH_ITEM_SIZE_MIN)
+    size, _, _, flag, body_bytes = _BATCH_HEAD.unpack_from(data, position)
+    if not layout.BATCH_ITEM_SIZE_MIN <= size <= rest:
+        raise RecordFault(position, "total size", size, f"{layout.BATCH_ITEM_SIZE_MIN}..{rest}")
+    if not 0 <= body_bytes <= size - layout.BATCH_ITEM_SIZE_MIN:
+        expected = f"0..{size - layout.BATCH_ITEM_SIZE_MIN}"
+        raise RecordFault(position, "body length", body_bytes, expected)
+    start = position + layout.BATCH_HEADER_SIZE
+    properties_start = start + body_bytes + 2
+    length = int.from_bytes(data[properties_start - 2 : properties_start], signed=True)
+    if length != position + size - properties_start:
+        expected = position + size - properties_start
+        raise RecordFault(position, "properties length", length, expected)
+    end = position + size
+    item = BatchItem(flag, data[start : start + body_bytes], bytes(data[properties_start:end]))
+    return item, end

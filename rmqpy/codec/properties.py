@@ -1,0 +1,117 @@
+"""The property string of a message: ``name \\x01 value`` pairs joined by ``\\x02``, UTF-8.
+
+4.9.7 writes no trailing ``\\x02``, older writers do. A piece counts only when its first ``\\x01``
+is neither its first nor its last byte, so empty names and values vanish on reading; of equal
+names the last wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rmqpy.codec.hashes import java_text
+
+NAME_VALUE_SEPARATOR: Final = b"\x01"
+PROPERTY_SEPARATOR: Final = b"\x02"
+
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_WAIT: Final = "WAIT"
+PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
+PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
+PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+PROPERTY_CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+PROPERTY_MIN_OFFSET: Final = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET: Final = "MAX_OFFSET"
+PROPERTY_TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
+PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+PROPERTY_TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PROPERTY_CLUSTER: Final = "CLUSTER"
+PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
+PROPERTY_CORRELATION_ID: Final = "CORRELATION_ID"
+PROPERTY_MESSAGE_REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+PROPERTY_MESSAGE_TTL: Final = "TTL"
+PROPERTY_REPLY_MESSAGE_ARRIVE_TIME: Final = "ARRIVE_TIME"
+PROPERTY_PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+PROPERTY_INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+PROPERTY_INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+PROPERTY_INSTANCE_ID: Final = "INSTANCE_ID"
+PROPERTY_BUYER_ID: Final = "BUYER_ID"
+PROPERTY_TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+PROPERTY_CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+PROPERTY_MQ2_FLAG: Final = "MQ2_FLAG"
+PROPERTY_MSG_REGION: Final = "MSG_REGION"
+PROPERTY_TRACE_SWITCH: Final = "TRACE_ON"
+
+
+def decode_properties(raw: bytes) -> dict[str, str]:
+    """The pairs of a property string, in the order of first appearance."""
+    found: dict[str, str] = {}
+    for piece in java_text(raw).split("\x02"):
+        name, separator, value = piece.partition("\x01")
+        if name and separator and value:
+            found[name] = value
+    return found
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property string of ``properties``, in their order, without a trailing separator.
+
+    Raises ValueError for a name or value that would be read back as something else.
+    """
+    pieces = []
+    for name, value in properties.items():
+        if not name or "\x01" in name or "\x02" in name or "\x02" in value:
+            raise ValueError(
+                f"property {name!r}={value!r}: a name must not be empty nor contain \\x01 "
+                "or \\x02, a value must not contain \\x02"
+            )
+        pieces.append(f"{name}\x01{value}")
+    return "\x02".join(pieces).encode("utf-8", "replace")
+
+
+def find_property(raw: bytes, key: bytes) -> bytes | None:
+    """The value that Java's map would hold for ``key``, or None; without building the map."""
+    start, end = locate_property(raw, key)
+    return raw[start:end] if end else None
+
+
+def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
+    """Where that value stands, as (start, end); (0, 0) when there is none."""
+    head = key + NAME_VALUE_SEPARATOR
+    position = len(raw)
+    while (position := raw.rfind(head, 0, position)) >= 0:
+        start = position + len(head)
+        if position == 0 or raw[position - 1] == 2:
+            end = raw.find(PROPERTY_SEPARATOR, start)
+            end = len(raw) if end < 0 else end
+            if end > start:
+                return start, end
+        position += len(head) - 1  # rfind's end is exclusive: allow any earlier start
+    return 0, 0
+
+
+def well_formed(raw: bytes) -> bool:
+    """Whether this can have been written as a property string: text, no NUL, every piece with a
+    name.
+
+    Stricter than reading. Tells a record from the torn tail of one, whose length fields alone may
+    still agree.
+    """
+    if not raw:
+        return True
+    if 0 in raw:
+        return False
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(piece.find(1) > 0 for piece in raw.removesuffix(PROPERTY_SEPARATOR).split(b"\x02"))

@@ -1,0 +1,304 @@
+"""Walk the records of one log file, classic or DLedger, and say exactly where and why the walk
+ends.
+
+Used by dispatch (reput), recovery and audit alike. ``scan_records`` exists in C too: take it from
+:mod:`rmqpy.codec.chosen`. Both give equal results on any bytes; the order of the checks below is
+part of that.
+
+A record is good when, in this order: its magic is known; TOTALSIZE is at least the smallest
+record (else BAD_SIZE) and within the view (else TRUNCATED); the lengths inside are not negative
+and add up to TOTALSIZE (else BAD_FIELDS); the body's CRC agrees, when asked for and when there is
+a body (else BAD_CRC). In DLedger files the 48 bytes of the entry come first: magic 1, size, then
+(else BAD_FIELDS) body length, pos = own place, index = previous + 1, term not falling; the record
+must fill the body.
+
+PHYSICALOFFSET is not checked: a caller compares the columns ``physical_offset`` and ``offset``
+(:meth:`Scan.misplaced`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Final, cast
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.entry import ENTRY_HEADER
+from rmqpy.codec.hashes import crc32, java_hash_of_bytes
+from rmqpy.codec.message import HEADS
+from rmqpy.codec.properties import locate_property
+from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+
+
+class StopReason(IntEnum):
+    """Why a scan ended; at :attr:`Scan.end`. The numbers are the C code's too."""
+
+    END = 0
+    """The view ended behind a good record."""
+    BLANK = 1
+    """The file's filler: go on with the next file."""
+    ZERO = 2
+    """Nothing was written here: size and magic are 0."""
+    BAD_MAGIC = 3
+    BAD_SIZE = 4
+    """TOTALSIZE (or the entry's size) is smaller than any record."""
+    TRUNCATED = 5
+    """The view ends inside a record (or size is nonsense and large)."""
+    BAD_FIELDS = 6
+    BAD_CRC = 7
+    LIMIT = 8
+    """``max_records`` were found; go on at ``end``."""
+
+
+@define(slots=True)
+class Scan:
+    """What was found, a column a field. Positions count from the begin of the view, offsets from
+    0 of the log.
+    """
+
+    frame_offset: array[int]
+    """Where the record begins with its framing: the entry in a DLedger file, else equal to
+    ``offset``.
+    """
+    offset: array[int]
+    size: array[int]
+    queue_id: array[int]
+    queue_offset: array[int]
+    physical_offset: array[int]
+    """The field PHYSICALOFFSET; equal to ``offset`` in a sound log."""
+    sys_flag: array[int]
+    flag: array[int]
+    born_timestamp_ms: array[int]
+    store_timestamp_ms: array[int]
+    reconsume_times: array[int]
+    prepared_transaction_offset: array[int]
+    tags_code: array[int]
+    """Hash of TAGS, 0 without. (The delay topic's tags code is a time and made by the store.)"""
+    delay_level: array[int]
+    """DELAY as Java's parseInt reads it; 0 without, or when it is no number."""
+    topic_position: array[int]
+    topic_length: array[int]
+    properties_position: array[int]
+    properties_length: array[int]
+    uniq_key_hash: array[int]
+    """Index key hash of ``topic#UNIQ_KEY``; -1 without."""
+    keys_position: array[int]
+    """Where the value of KEYS stands; length 0 without."""
+    keys_length: array[int]
+    entry_index: array[int]
+    """-1 in classic files, ``term`` likewise."""
+    term: array[int]
+    topic: list[bytes]
+    end: int
+    """Offset behind the last good record and its framing: where the reason to stop stands."""
+    stop: StopReason
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def misplaced(self) -> list[int]:
+        """Rows whose PHYSICALOFFSET is not their place."""
+        places = zip(self.offset, self.physical_offset, strict=True)
+        return [row for row, (offset, field) in enumerate(places) if offset != field]
+
+
+COLUMN_COUNT: Final = 23
+"""Columns of numbers: the fields of :class:`Scan` before ``topic``, in that order, in C as well."""
+
+SCAN_LIMIT: Final = 4096
+BASE_OFFSET_MAX: Final = 1 << 62
+
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_BYTE: Final = struct.Struct(">b")
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_SIZE_MAGIC: Final = struct.Struct(">iI")
+_MAGIC_SIZE: Final = struct.Struct(">ii")
+_NUMBER: Final = re.compile(rb"([+-]?)0*([0-9]{1,10})")
+_TOPIC_POSITION: Final = 14
+_TOPIC_LENGTH: Final = 15
+_NOT_AN_ENTRY: Final = (-1, -1)
+
+
+def scan_records(
+    view: memoryview,
+    base_offset: int,
+    *,
+    dledger: bool,
+    check_crc: bool,
+    max_records: int = SCAN_LIMIT,
+) -> Scan:
+    """Walk ``view``, which begins at ``base_offset`` with a record (with an entry: ``dledger``),
+    within one file.
+    """
+    assert max_records > 0, "a scan that may find nothing"
+    assert 0 <= base_offset <= BASE_OFFSET_MAX, f"base offset {base_offset}"
+    walk = _Walk(view, base_offset, check_crc)
+    stop = walk.run(dledger, max_records)
+    columns = [array("q", column) for column in zip(*walk.rows, strict=True)]
+    if not columns:
+        columns = [array("q") for _ in range(COLUMN_COUNT)]
+    return scan_of_columns(columns, view, base_offset + walk.position, stop)
+
+
+def scan_of_columns(
+    columns: Sequence[array[int]], view: memoryview, end: int, stop: StopReason
+) -> Scan:
+    """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
+    interned: dict[bytes, bytes] = {}
+    topics = []
+    for start, length in zip(columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH], strict=True):
+        name = bytes(view[start : start + length])
+        topics.append(interned.setdefault(name, name))
+    make = cast("Callable[..., Scan]", Scan)
+    return make(*columns, topics, end, stop)
+
+
+class _Walk:
+    """One scan under way: ``position`` is behind the last good frame."""
+
+    __slots__ = ("base_offset", "check_crc", "data", "position", "rows")
+
+    def __init__(self, view: memoryview, base_offset: int, check_crc: bool) -> None:
+        self.data = view
+        self.base_offset = base_offset
+        self.check_crc = check_crc
+        self.position = 0
+        self.rows: list[tuple[int, ...]] = []
+
+    def run(self, dledger: bool, max_records: int) -> StopReason:
+        step = self._entry if dledger else self._classic
+        while self.position < len(self.data):
+            if len(self.rows) == max_records:
+                return StopReason.LIMIT
+            stop = step()
+            if stop is not None:
+                return stop
+        return StopReason.END
+
+    def _classic(self) -> StopReason | None:
+        start = self.position
+        rest = len(self.data) - start
+        if rest < layout.BLANK_SIZE:
+            return StopReason.TRUNCATED
+        size, magic = _SIZE_MAGIC.unpack_from(self.data, start)
+        if magic == layout.BLANK_MAGIC:
+            return StopReason.BLANK
+        if size == 0 and magic == 0:
+            return StopReason.ZERO
+        stop = self._record(start, rest, *_NOT_AN_ENTRY)
+        if stop is None:
+            self.position = start + size
+        return stop
+
+    def _entry(self) -> StopReason | None:
+        start = self.position
+        rest = len(self.data) - start
+        if rest < layout.ENTRY_FILLER_SIZE:
+            return StopReason.TRUNCATED
+        magic, size = _MAGIC_SIZE.unpack_from(self.data, start)
+        if magic == layout.ENTRY_FILLER_MAGIC:
+            return StopReason.BLANK
+        if size == 0 and magic == 0:
+            return StopReason.ZERO
+        if magic != layout.ENTRY_MAGIC:
+            return StopReason.BAD_MAGIC
+        if size < layout.ENTRY_HEADER_SIZE + layout.RECORD_SIZE_MIN:
+            return StopReason.BAD_SIZE
+        if size > rest:
+            return StopReason.TRUNCATED
+        _, _, index, term, pos, _, _, _, length = ENTRY_HEADER.unpack_from(self.data, start)
+        body = start + layout.ENTRY_HEADER_SIZE
+        if length != size - layout.ENTRY_HEADER_SIZE or pos != self.base_offset + start:
+            return StopReason.BAD_FIELDS
+        if self.rows:
+            *_, last_index, last_term = self.rows[-1]
+            if index != last_index + 1 or term < last_term:
+                return StopReason.BAD_FIELDS
+        elif index < 0 or term < 0:
+            return StopReason.BAD_FIELDS
+        record_size, record_magic = _SIZE_MAGIC.unpack_from(self.data, body)
+        is_record = record_magic in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2)
+        if is_record and record_size != length:
+            return StopReason.BAD_FIELDS
+        stop = self._record(body, length, index, term)
+        if stop is None:
+            self.position = start + size
+        return stop
+
+    def _record(self, start: int, rest: int, index: int, term: int) -> StopReason | None:
+        """Check the record at ``start``, which may take ``rest`` bytes; add its row."""
+        data = self.data
+        size, magic = _SIZE_MAGIC.unpack_from(data, start)
+        if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
+            return StopReason.BAD_MAGIC
+        if size < layout.RECORD_SIZE_MIN:
+            return StopReason.BAD_SIZE
+        if size > rest:
+            return StopReason.TRUNCATED
+        topic_length = _BYTE if magic == layout.MESSAGE_MAGIC_V1 else _SHORT
+        (sys_flag,) = _INT.unpack_from(data, start + layout.SYS_FLAG_POSITION)
+        head = HEADS[sys_flag & _HOSTS_V6]
+        end = start + size
+        if size < head.size + topic_length.size + 2:
+            return StopReason.BAD_FIELDS
+        fields = head.unpack_from(data, start)
+        body = start + head.size
+        body_end = body + fields[-1]
+        if body_end < body or body_end + topic_length.size + 2 > end:
+            return StopReason.BAD_FIELDS
+        topic = body_end + topic_length.size
+        topic_end = topic + topic_length.unpack_from(data, body_end)[0]
+        if topic_end < topic or topic_end + 2 > end:
+            return StopReason.BAD_FIELDS
+        properties = topic_end + 2
+        if properties + _SHORT.unpack_from(data, topic_end)[0] != end:
+            return StopReason.BAD_FIELDS
+        if self.check_crc and body_end > body and crc32(data[body:body_end]) != fields[2]:
+            return StopReason.BAD_CRC
+        name = bytes(data[topic:topic_end])
+        offset = self.base_offset + start
+        frame_offset = offset if index < 0 else offset - layout.ENTRY_HEADER_SIZE
+        head_columns = (frame_offset, offset, size, fields[3], fields[5], fields[6])
+        self.rows.append(
+            (
+                *head_columns,
+                *(sys_flag, fields[4], fields[8], fields[11], fields[14], fields[15]),
+                *self._from_properties(name, (topic, properties, end)),
+                index,
+                term,
+            )
+        )
+        return None
+
+    def _from_properties(self, name: bytes, places: tuple[int, int, int]) -> tuple[int, ...]:
+        """Columns ``tags_code`` to ``keys_length``."""
+        topic, properties, end = places
+        raw = bytes(self.data[properties:end])
+        start, stop = locate_property(raw, b"TAGS")
+        tags_code = java_hash_of_bytes(raw[start:stop]) if stop else 0
+        start, stop = locate_property(raw, b"DELAY")
+        delay_level = _parse_int(raw[start:stop]) if stop else 0
+        start, stop = locate_property(raw, b"UNIQ_KEY")
+        key_hash = _key_hash(name, raw[start:stop]) if stop else -1
+        start, stop = locate_property(raw, b"KEYS")
+        keys = (properties + start, stop - start) if stop else (0, 0)
+        lengths = (topic, len(name), properties, len(raw))
+        return (tags_code, delay_level, *lengths, key_hash, *keys)
+
+
+def _key_hash(topic: bytes, key: bytes) -> int:
+    value = abs(java_hash_of_bytes(topic + b"#" + key))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def _parse_int(raw: bytes) -> int:
+    """Integer.parseInt for ASCII digits; 0 where Java would throw."""
+    match = _NUMBER.fullmatch(raw)
+    value = int(match[1] + match[2]) if match else 0
+    return value if -0x80000000 <= value <= 0x7FFFFFFF else 0

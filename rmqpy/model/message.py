@@ -1,0 +1,57 @@
+"""A message on its way into a log, and one read from it."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.model.ids import PhysicalOffset, QueueOffset
+
+Host = tuple[bytes, int]
+"""A socket address as a record stores it: packed IP (4 or 16 bytes) and port."""
+
+
+@define(slots=True, kw_only=True)
+class MessageDraft:
+    """What the log needs to make a record of (Java MessageExtBrokerInner).
+
+    ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be stored. ``sys_flag``
+    must carry BORN_HOST_V6/STORE_HOST_V6 exactly where the host has 16 bytes. Queue offset, physical offset and store
+    timestamp are given by the log.
+    """
+
+    topic: bytes
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int
+    born_host: Host
+    store_host: Host
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait_store_ok: bool = True
+
+
+@define(slots=True, kw_only=True, frozen=True)
+class StoredMessage:
+    """One decoded record (Java MessageExt). Timestamps in ms; ``body`` as stored, possibly compressed."""
+
+    size: int
+    version: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: Host
+    store_timestamp_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: str
+    properties: dict[str, str] = field(factory=dict)
+    raw_properties: bytes = b""

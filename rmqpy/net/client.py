@@ -1,0 +1,391 @@
+"""RemotingClient: outgoing requests, one connection an address, answers matched by opaque.
+
+States of a link::
+
+    state       request does            leaves by
+    (none)      opens one: connecting   -
+    connecting  queues its frame        connected -> open; failed or too late -> none, all fail
+    open        writes its frame        closed by anyone -> none, all its pending requests fail
+
+Invariants: ``done`` is called exactly once for every request, never from inside ``request``; an
+answer counts only on the link that carried the request; at most ``limits.pending_requests`` wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from attrs import define, evolve, field
+
+from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.channel import Reply, RequestHandler
+from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import encode_command
+
+LOG = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class ClientLimits:
+    """``pending_requests`` bounds the response table, ``links`` the addresses connected at a time.
+
+    ``close_socket_if_timeout``: an ``invoke`` that got no answer in time closes its connection
+    (Java ``com.rocketmq.remoting.client.closeSocketIfTimeout``); a callback request closes it only
+    when nothing at all has come since it was sent.
+    """
+
+    connect_timeout_ms: int = 3_000
+    pending_requests: int = 65_535
+    links: int = 4_096
+    close_socket_if_timeout: bool = True
+    connection: ConnectionLimits = ConnectionLimits()  # noqa: RUF009 - a frozen value
+
+
+@define(slots=True, eq=False)
+class Link:
+    """The way to one address."""
+
+    address: str
+    connection: Connection | None = None
+    waiting: list[bytes] = field(factory=list)
+    pending: dict[int, Pending] = field(factory=dict)
+
+
+@define(slots=True, eq=False)
+class Pending:
+    """One request without an answer yet."""
+
+    link: Link
+    done: Reply
+    sent_ms: int
+    timeout_ms: int
+    close_on_timeout: bool
+    timer: asyncio.TimerHandle | None = None
+
+
+class RemotingClient:
+    """``remoting.channel.Network``, and the same as coroutines.
+
+    ``handler`` gets the requests that peers send over our connections.
+    """
+
+    def __init__(
+        self,
+        scheduler: AsyncioScheduler,
+        limits: ClientLimits = ClientLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.handler: RequestHandler | None = None
+        self.limits = limits.connection
+        self.turns = Turns(scheduler, self._turn_ended)
+        self.faults = 0
+        self._scheduler = scheduler
+        self._client_limits = limits
+        self._links: dict[str, Link] = {}
+        self._by_connection: dict[Connection, Link] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._pending = 0
+        self._opaque = -1
+        self._closing = False
+        self._all_gone = asyncio.Event()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    # -- Network
+
+    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+        self._request(address, command, timeout_ms, done, False)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        try:
+            self._send(self._link(address), self._frame(command, FLAG_ONEWAY))
+        except (NetworkFault, Refusal) as fault:
+            LOG.warning("oneway request %d to %s: %s", command.code, address, fault)
+
+    # -- the same for coroutines
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
+    ) -> RemotingCommand:
+        """The response, whatever its code; raises NetworkFault."""
+        answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
+
+        def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
+            if answer.done():  # the caller was cancelled
+                return
+            if response is not None:
+                answer.set_result(response)
+            else:
+                assert fault is not None
+                answer.set_exception(fault)
+
+        close = self._client_limits.close_socket_if_timeout
+        self._request(address, command, timeout_ms, done, close)
+        return await answer
+
+    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
+        """Like ``oneway``, but returns when the frame is queued on a connection, or raises."""
+        link = self._link(address)
+        frame = self._frame(command, FLAG_ONEWAY)
+        if link.connection is None:
+            await self._connected(link)
+        self._send(link, frame)
+
+    async def close(self) -> None:
+        """Fail what is pending, let queued frames leave, close all."""
+        self._closing = True
+        for task in list(self._connecting):
+            task.cancel()
+        for link in list(self._links.values()):
+            self._drop(link, NetworkFault(f"the request to {link.address} was given up: closing"))
+        self._all_gone.clear()
+        if self._by_connection:
+            try:
+                async with asyncio.timeout(self.limits.linger_ms / 1000):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                for connection in list(self._by_connection):
+                    connection.abort()
+                await self._all_gone.wait()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+
+    def disconnect(self, address: str) -> None:
+        """Close the connection to ``address``, if any; its pending requests fail."""
+        link = self._links.get(address)
+        if link is not None:
+            self._drop(link, NetworkFault(f"the connection to {address} was closed"))
+
+    @property
+    def pending(self) -> int:
+        return self._pending
+
+    @property
+    def connected_addresses(self) -> list[str]:
+        return [link.address for link in self._links.values() if link.connection is not None]
+
+    def sweep(self) -> None:
+        """Close what is idle or dead. Runs by itself every ``limits.sweep_ms``."""
+        now_ms = self._scheduler.monotonic_ms()
+        for connection in list(self._by_connection):
+            reason = connection.overdue(now_ms)
+            if reason is not None:
+                LOG.info("closing %s:%d: %s", *connection.peer, reason)
+                connection.abort()
+
+    # -- ConnectionOwner
+
+    def connected(self, connection: Connection) -> None:
+        if self._sweep_timer is None:
+            self._plan_sweep()
+        link = self._by_connection.get(connection)  # None: given up in the last moment
+        if link is None or self._closing or self._links.get(link.address) is not link:
+            connection.abort()
+            return
+        link.connection = connection
+        waiting, link.waiting = link.waiting, []
+        for frame in waiting:
+            connection.write(frame)
+
+    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+        requests: list[RemotingCommand] = []
+        for command in commands:
+            if command.flag & FLAG_RESPONSE:
+                self._answered(connection, command)
+            else:
+                requests.append(command)
+        if requests:
+            self._serve(connection, requests)
+
+    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+        self.faults += 1
+        LOG.warning("closing %s:%d: %s", *connection.peer, fault)
+
+    def lost(self, connection: Connection) -> None:
+        link = self._by_connection.pop(connection, None)
+        if not self._by_connection:
+            self._all_gone.set()
+        if link is None:
+            return
+        self._fail(link, NetworkFault(f"the connection to {link.address} was closed"))
+        if self.handler is not None and connection.opened:
+            self.handler.channel_closed(connection)
+
+    # -- requests and answers
+
+    def _request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        close_on_timeout: bool,
+    ) -> None:
+        try:
+            if self._pending >= self._client_limits.pending_requests:
+                raise NetworkFault(f"request to {address}: {self._pending} wait already, the limit")
+            frame = self._frame(command, 0)
+            opaque = self._opaque
+            link = self._link(address)
+            self._send(link, frame)
+        except (NetworkFault, Refusal) as error:
+            fault = error
+            self._scheduler.call_soon(lambda: done(None, fault))
+            return
+        now_ms = self._scheduler.monotonic_ms()
+        pending = Pending(link, done, now_ms, timeout_ms, close_on_timeout)
+        pending.timer = self._scheduler.call_later(timeout_ms, partial(self._late, opaque, pending))
+        assert opaque not in link.pending, opaque
+        link.pending[opaque] = pending
+        self._pending += 1
+
+    def _frame(self, command: RemotingCommand, flag: int) -> bytes:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
+        return encode_command(evolve(command, opaque=self._opaque, flag=flag))
+
+    def _answered(self, connection: Connection, response: RemotingCommand) -> None:
+        pending = self._by_connection[connection].pending.pop(response.opaque, None)
+        if pending is None:
+            LOG.info(
+                "an answer of %s:%d to no request, opaque %d", *connection.peer, response.opaque
+            )
+            return
+        self._finish(pending, response, None)
+
+    def _late(self, opaque: int, pending: Pending) -> None:
+        link = pending.link
+        if link.pending.pop(opaque, None) is None:
+            return
+        connection = link.connection
+        text = f"{link.address} did not answer within {pending.timeout_ms} ms"
+        self._finish(pending, None, NetworkFault(text))
+        if connection is None or not self._client_limits.close_socket_if_timeout:
+            return
+        silent = connection.last_read_ms <= pending.sent_ms
+        if pending.close_on_timeout or silent:
+            self._drop(link, NetworkFault(f"the connection to {link.address} was closed: {text}"))
+
+    def _fail(self, link: Link, fault: NetworkFault) -> None:
+        """The link is gone: forget it and tell everyone who waits on it."""
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+        pending, link.pending = link.pending, {}
+        if link.waiting:
+            LOG.info("%d frames to %s were not sent: %s", len(link.waiting), link.address, fault)
+            link.waiting = []
+        for each in pending.values():
+            self._finish(each, None, fault)
+
+    def _drop(self, link: Link, fault: NetworkFault) -> None:
+        """End a link that may be open. Not from inside ``request``: calls back at once."""
+        if link.connection is not None:
+            link.connection.close()
+        self._fail(link, fault)
+
+    def _finish(
+        self, pending: Pending, response: RemotingCommand | None, fault: RmqError | None
+    ) -> None:
+        self._pending -= 1
+        if pending.timer is not None:
+            pending.timer.cancel()
+        try:
+            pending.done(response, fault)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the callback of a request", error)
+
+    # -- links
+
+    def _link(self, address: str) -> Link:
+        """The link to ``address``, connecting or open."""
+        if self._closing:
+            raise NetworkFault(f"request to {address}: the client is closed")
+        link = self._links.get(address)
+        if link is not None and link.connection is not None and link.connection.closed:
+            link = None
+        if link is not None:
+            return link
+        if len(self._links) >= self._client_limits.links:
+            raise NetworkFault(f"request to {address}: {len(self._links)} links already, the limit")
+        host, port = parse_address(address)
+        link = Link(address)
+        self._links[address] = link
+        task = self._scheduler.loop.create_task(self._connect(link, host, port))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return link
+
+    async def _connect(self, link: Link, host: str, port: int) -> None:
+        timeout_ms = self._client_limits.connect_timeout_ms
+        connection = Connection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        self._by_connection[connection] = link
+        usable = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._scheduler.loop.create_connection(lambda: connection, host, port)
+                usable = True
+        except TimeoutError:
+            self._fail(link, NetworkFault(f"connect to {link.address}: not within {timeout_ms} ms"))
+        except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
+            self._fail(link, NetworkFault(f"connect to {link.address}: {error}"))
+        finally:
+            if not usable:  # it may have been opened; uvloop then forgets to tell of its end
+                connection.abort()
+                self.lost(connection)
+
+    async def _connected(self, link: Link) -> None:
+        """Wait for the end of connecting; raises NetworkFault when it failed."""
+        while link.connection is None:
+            if self._links.get(link.address) is not link:
+                raise NetworkFault(f"connect to {link.address} failed")
+            await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
+
+    def _send(self, link: Link, frame: bytes) -> None:
+        connection = link.connection
+        if connection is not None:
+            if connection.pending_bytes > self.limits.high_water:
+                raise NetworkFault(
+                    f"request to {link.address}: it does not read, "
+                    f"{connection.pending_bytes} bytes are waiting for it"
+                )
+            connection.write(frame)
+        elif len(link.waiting) < self._client_limits.pending_requests:
+            link.waiting.append(frame)
+        else:
+            raise NetworkFault(f"request to {link.address}: not connected yet and too much waits")
+
+    def _serve(self, connection: Connection, requests: list[RemotingCommand]) -> None:
+        if self.handler is None:
+            LOG.info("%d requests of %s:%d to nobody", len(requests), *connection.peer)
+            return
+        self.turns.handled()
+        try:
+            self.handler.handle(connection, requests)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the handler of incoming requests", error)
+
+    def _turn_ended(self) -> None:
+        if self.handler is not None:
+            self.handler.turn_ended()
+
+    def _plan_sweep(self) -> None:
+        def sweep_again() -> None:
+            self._plan_sweep()
+            self.sweep()
+
+        self._sweep_timer = self._scheduler.call_later(self.limits.sweep_ms, sweep_again)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as (host, port); raises NetworkFault."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise NetworkFault(f"{address!r} is no address of the form host:port")
+    return host, int(port)

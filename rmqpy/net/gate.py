@@ -1,0 +1,206 @@
+"""The reply gate: a reply leaves when the watermarks of its mode have passed the log offset that it needs.
+
+One mechanism for every mode. A put returns where the message ends; which watermarks must pass that point (written,
+flushed, replicated, committed by a quorum) is the store's word, how long each may take is the broker's::
+
+    hold ──► waiting ──► released   every watermark of the lane >= end
+                 ├─────► late       its time is over: answered with the status of the watermark that is behind
+                 └─────► failed     fail(status): leadership lost, disk failed
+
+Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were held, so that one
+comparison at its head decides. Ends grow along a lane, as positions in a log do; a reply whose end is smaller than its
+predecessor's only leaves later than it could, never earlier.
+
+Invariants: every held reply is answered exactly once; none is released before its watermarks; the number of waiting
+replies never exceeds ``limit``. Writes of one release are joined per channel. ``release`` must be called once after
+``hold`` in the same loop turn; from then on growth of a watermark releases by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from attrs import define, field
+
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.remoting.channel import Channel
+from rmqpy.store.watermark import Watermark
+
+Ticket = TypeVar("Ticket")
+
+WAITING_LIMIT = 200_000
+"""Replies that may wait at once; beyond it requests are refused before anything is stored."""
+
+
+@define(slots=True, frozen=True)
+class Patience:
+    """How long a reply waits for a watermark, and what it says when the time is over."""
+
+    timeout_ms: int
+    status: PutMessageStatus
+
+
+UNNAMED_PATIENCE = Patience(10_000, PutMessageStatus.UNKNOWN_ERROR)
+"""For a watermark that the broker gave no patience of its own."""
+
+
+@define(slots=True, eq=False)
+class Waiting(Generic[Ticket]):
+    """One encoded reply. ``ticket`` is what the broker needs to build another one when this one must not be sent."""
+
+    channel: Channel
+    end: int
+    reply: bytes
+    ticket: Ticket
+    deadline_ms: int = 0
+
+
+LateReply = Callable[[Ticket, PutMessageStatus], bytes]
+"""The frame that answers a reply which was not released."""
+
+
+class ReplyGate(Generic[Ticket]):
+    """See the module's text. ``late`` builds the frames of late and failed replies."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        late: LateReply[Ticket],
+        patience: Mapping[str, Patience],
+        limit: int = WAITING_LIMIT,
+    ) -> None:
+        self._scheduler = scheduler
+        self._late = late
+        self._patience = dict(patience)
+        self._limit = limit
+        self._lanes: dict[tuple[Watermark, ...], _Lane[Ticket]] = {}
+        self._subscribed: set[Watermark] = set()
+        self._timer: Timer | None = None
+        self.late_count = 0
+        self.failed_count = 0
+
+    @property
+    def waiting(self) -> int:
+        """Replies that wait now."""
+        return sum(len(lane.replies) for lane in self._lanes.values())
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` more replies may wait. Ask before storing what they answer."""
+        return self.waiting + count <= self._limit
+
+    def waits_for(self, watermark: Watermark) -> bool:
+        """Whether some reply needs ``watermark`` to grow (group commit begins a flush then)."""
+        return any(
+            lane.replies and lane.replies[0].end > watermark.value
+            for lane in self._lanes.values()
+            if watermark in lane.watermarks
+        )
+
+    def hold(self, watermarks: Sequence[Watermark], replies: Iterable[Waiting[Ticket]]) -> None:
+        """Keep ``replies`` until all of ``watermarks`` have passed their ends."""
+        lane = self._lane(tuple(watermarks))
+        deadline_ms = self._scheduler.monotonic_ms() + lane.timeout_ms
+        for waiting in replies:
+            waiting.deadline_ms = deadline_ms
+            lane.replies.append(waiting)
+
+    def release(self) -> None:
+        """Send whatever may leave; the rest gets its deadline watched."""
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            lane.collect_passed(leaving)
+        _write(leaving)
+        self._watch_deadline()
+
+    def fail(self, status: PutMessageStatus) -> None:
+        """Answer every waiting reply that has not been earned with ``status``."""
+        self.release()
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            while lane.replies:
+                waiting = lane.replies.popleft()
+                self.failed_count += 1
+                _add(leaving, waiting.channel, self._late(waiting.ticket, status))
+        _write(leaving)
+
+    def _lane(self, watermarks: tuple[Watermark, ...]) -> _Lane[Ticket]:
+        lane = self._lanes.get(watermarks)
+        if lane is None:
+            patience = [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
+            lane = self._lanes[watermarks] = _Lane(watermarks, patience)
+            for mark in watermarks:
+                if mark not in self._subscribed:
+                    self._subscribed.add(mark)
+                    mark.subscribe(self._grown)
+        return lane
+
+    def _grown(self, _value: int) -> None:
+        self.release()
+
+    def _watch_deadline(self) -> None:
+        if self._timer is not None:
+            return
+        heads = [lane.replies[0].deadline_ms for lane in self._lanes.values() if lane.replies]
+        if heads:
+            delay_ms = max(0, min(heads) - self._scheduler.monotonic_ms())
+            self._timer = self._scheduler.call_later(delay_ms, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        self._timer = None
+        now_ms = self._scheduler.monotonic_ms()
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            lane.collect_passed(leaving)
+            while lane.replies and lane.replies[0].deadline_ms <= now_ms:
+                waiting = lane.replies.popleft()
+                self.late_count += 1
+                status = lane.status_behind(waiting.end)
+                _add(leaving, waiting.channel, self._late(waiting.ticket, status))
+        _write(leaving)
+        self._watch_deadline()
+
+
+_Leaving = dict[Channel, list[bytes]]
+
+
+@define(slots=True, eq=False)
+class _Lane(Generic[Ticket]):
+    watermarks: tuple[Watermark, ...]
+    patience: list[Patience]
+    replies: deque[Waiting[Ticket]] = field(factory=deque)
+
+    @property
+    def timeout_ms(self) -> int:
+        return max((patience.timeout_ms for patience in self.patience), default=0)
+
+    def collect_passed(self, leaving: _Leaving) -> None:
+        replies = self.replies
+        if not replies:
+            return
+        passed = min((mark.value for mark in self.watermarks), default=replies[-1].end)
+        while replies and replies[0].end <= passed:
+            waiting = replies.popleft()
+            _add(leaving, waiting.channel, waiting.reply)
+
+    def status_behind(self, end: int) -> PutMessageStatus:
+        """The status of the last watermark that has not passed ``end`` (a replica outweighs the disk)."""
+        for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
+            if mark.value < end:
+                return patience.status
+        raise AssertionError("a reply that may leave was not released")
+
+
+def _add(leaving: _Leaving, channel: Channel, reply: bytes) -> None:
+    replies = leaving.get(channel)
+    if replies is None:
+        leaving[channel] = [reply]
+    else:
+        replies.append(reply)
+
+
+def _write(leaving: _Leaving) -> None:
+    for channel, replies in leaving.items():
+        channel.write(replies[0] if len(replies) == 1 else b"".join(replies))

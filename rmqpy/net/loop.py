@@ -1,0 +1,176 @@
+"""The asyncio loop as a ``model.runtime.Scheduler``, supervision, the way in and out of a process.
+
+Invariants:
+
+* An exception of a callback never stops the loop and never disappears: it is logged with its
+  traceback and counted in ``Supervisor.failures``.
+* ``done`` of ``run_blocking`` runs in the loop, exactly once, also when the pool refuses the work.
+* After ``AsyncioScheduler.close()`` no worker thread of this scheduler is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from attrs import define
+
+from rmqpy.model.errors import ConfigFault, RmqError
+
+T = TypeVar("T")
+
+LOG = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+UVLOOP_CHOICES = ("auto", "on", "off")
+
+
+@define(slots=True)
+class Supervisor:
+    """Where exceptions end up that nobody expected."""
+
+    failures: int = 0
+
+    def report(self, where: str, error: BaseException) -> None:
+        self.failures += 1
+        LOG.error("unexpected failure %d in %s", self.failures, where, exc_info=error)
+
+
+@define(slots=True, frozen=True)
+class BlockingLimits:
+    """Threads for ``run_blocking``, and how much work may wait for one of them."""
+
+    threads: int = 4
+    waiting: int = 1024
+
+
+class AsyncioScheduler:
+    """``model.runtime.Scheduler`` on the running loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        limits: BlockingLimits = BlockingLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.loop = loop if loop is not None else asyncio.get_running_loop()
+        self.supervisor = Supervisor()
+        self.loop.set_exception_handler(self._loop_failed)
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="rmqpy-blocking")
+        self._blocking = 0
+        self._blocking_ended = asyncio.Event()
+        self._closing = False
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(self._run, callback)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        assert delay_ms >= 0, delay_ms
+        return self.loop.call_later(delay_ms / 1000, self._run, callback)
+
+    def run_blocking(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        if self._closing or self._blocking >= self._limits.waiting:
+            reason = "closing" if self._closing else f"{self._blocking} calls are waiting"
+            self.call_soon(lambda: done(None, RmqError(f"no thread for blocking work: {reason}")))
+            return
+        self._blocking += 1
+        future = self._threads.submit(work)
+        future.add_done_callback(
+            lambda ended: self.loop.call_soon_threadsafe(self._blocking_done, ended, done)
+        )
+
+    async def close(self) -> None:
+        """Wait for the work that runs, then let the threads go."""
+        self._closing = True
+        while self._blocking:
+            self._blocking_ended.clear()
+            await self._blocking_ended.wait()
+        self._threads.shutdown(wait=True)
+
+    def _blocking_done(
+        self, ended: Future[T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        self._blocking -= 1
+        self._blocking_ended.set()
+        error = ended.exception()
+        result = ended.result() if error is None else None
+        self._run(lambda: done(result, error))
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self.supervisor.report(getattr(callback, "__qualname__", repr(callback)), error)
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(context.get("message", "no message"))
+        self.supervisor.report(f"the loop ({context.get('message')})", error)
+
+
+def run(
+    main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto"
+) -> T:
+    """Run ``main(scheduler)`` on a fresh loop to its end; what it returns or raises is the outcome.
+
+    ``uvloop``: ``auto`` takes uvloop where installed, ``on`` insists, ``off`` is plain asyncio.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
+        return runner.run(_main_with_scheduler(main))
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM or SIGINT sets, for an orderly end. A second signal acts as it does
+    without us, so that a stop that hangs can be ended."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        LOG.info("%s received, stopping", number.name)
+        for each in STOP_SIGNALS:
+            loop.remove_signal_handler(each)
+        stopped.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    return stopped
+
+
+async def _main_with_scheduler(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]]) -> T:
+    scheduler = AsyncioScheduler()
+    try:
+        return await main(scheduler)
+    finally:
+        await scheduler.close()
+
+
+def _loop_factory(uvloop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if uvloop not in UVLOOP_CHOICES:
+        raise ConfigFault(f"uvloop: {uvloop!r} is none of {', '.join(UVLOOP_CHOICES)}")
+    if uvloop == "off":
+        return None
+    try:
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module(
+            "uvloop"
+        ).new_event_loop
+    except ImportError as error:
+        if uvloop == "on":
+            raise ConfigFault(
+                "uvloop: on, but the package is not installed; pip install rmqpy[fast], or set auto"
+            ) from error
+        return None
+    return factory

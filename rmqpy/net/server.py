@@ -1,0 +1,179 @@
+"""RemotingServer: listening sockets, and the frames of all their connections to one handler.
+
+Several ports (a broker's main and fast port) share one server, one handler and one turn; a channel
+tells them apart by ``local_port``.
+
+Invariants: the handler hears ``channel_closed`` exactly once for every channel whose frames it was
+given or could have been given; a connection beyond ``limits.max_connections`` never reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from attrs import define
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.channel import RequestHandler
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+
+LOG = logging.getLogger(__name__)
+
+BACKLOG = 1024
+LOG_PERIOD_MS = 60_000
+"""A full server says so once in this time, with the number of connections turned away."""
+
+
+@define(slots=True)
+class ServerCounts:
+    """What happened since the start; for runtime info and tests."""
+
+    accepted: int = 0
+    turned_away: int = 0
+    faults: int = 0
+    overdue: int = 0
+
+
+class RemotingServer:
+    """``await listen(host, port)`` once or more, ``await close()`` at the end."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        scheduler: AsyncioScheduler,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.limits = limits
+        self.turns = Turns(scheduler, handler.turn_ended)
+        self.counts = ServerCounts()
+        self._handler = handler
+        self._scheduler = scheduler
+        self._listening: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._turned_away: set[Connection] = set()
+        self._all_gone = asyncio.Event()
+        self._full_logged_ms: int | None = None
+        self._closing = False
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Accept on ``host`` (an address or name) and ``port`` (0: any free).
+
+        Returns the address that it became. Raises OSError when the address cannot be had.
+        """
+        assert not self._closing
+        server = await self._scheduler.loop.create_server(
+            self._connection, host, port, backlog=BACKLOG, reuse_address=True
+        )
+        self._listening.append(server)
+        if self._sweep_timer is None:
+            self._plan_sweep()
+        return _address(server.sockets[0].getsockname())
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Every (address, port) that is listened on."""
+        return [
+            _address(each.getsockname()) for server in self._listening for each in server.sockets
+        ]
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def close(self) -> None:
+        """Accept no more, let queued replies leave (at most ``limits.linger_ms``), close all."""
+        self._closing = True
+        for server in self._listening:
+            server.close()
+        for connection in list(self._connections):
+            connection.close()
+        self._all_gone.clear()
+        if self._connections:
+            try:
+                async with asyncio.timeout(self.limits.linger_ms / 1000):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                LOG.warning("%d connections did not take their last bytes", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
+                await self._all_gone.wait()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+
+    def sweep(self) -> None:
+        """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
+        now_ms = self._scheduler.monotonic_ms()
+        for connection in list(self._connections):
+            reason = connection.overdue(now_ms)
+            if reason is not None:
+                self.counts.overdue += 1
+                LOG.info("closing %s:%d: %s", *connection.peer, reason)
+                connection.abort()
+
+    # -- ConnectionOwner
+
+    def connected(self, connection: Connection) -> None:
+        if self._closing or len(self._connections) >= self.limits.max_connections:
+            self._turn_away(connection)
+            return
+        self.counts.accepted += 1
+        self._connections.add(connection)
+
+    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+        self.turns.handled()
+        try:
+            self._handler.handle(connection, commands)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the request handler", error)
+            connection.close()
+
+    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+        self.counts.faults += 1
+        LOG.warning("closing %s:%d: %s", *connection.peer, fault)
+
+    def lost(self, connection: Connection) -> None:
+        if connection in self._turned_away:
+            self._turned_away.discard(connection)
+            return
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+        try:
+            self._handler.channel_closed(connection)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the handler's channel_closed", error)
+
+    # -- inside
+
+    def _connection(self) -> Connection:
+        return Connection(self, self.turns, FrameReceiver(self.limits.max_frame))
+
+    def _turn_away(self, connection: Connection) -> None:
+        self.counts.turned_away += 1
+        self._turned_away.add(connection)
+        connection.abort()
+        now_ms = self._scheduler.monotonic_ms()
+        if self._full_logged_ms is None or now_ms - self._full_logged_ms >= LOG_PERIOD_MS:
+            self._full_logged_ms = now_ms
+            LOG.warning(
+                "%d connections are open, the limit; %s:%d was turned away, %d since the start",
+                len(self._connections),
+                *connection.peer,
+                self.counts.turned_away,
+            )
+
+    def _plan_sweep(self) -> None:
+        def sweep_again() -> None:
+            self._plan_sweep()
+            self.sweep()
+
+        self._sweep_timer = self._scheduler.call_later(self.limits.sweep_ms, sweep_again)
+
+
+def _address(sockname: tuple[str, int]) -> tuple[str, int]:
+    return (sockname[0], sockname[1])

@@ -1,0 +1,1 @@
+"""The wire protocol as plain objects: frames, commands, headers, bodies. No socket, no clock."""

@@ -1,0 +1,181 @@
+"""Heartbeats, subscriptions, and who is connected."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.remoting.annotations import Int64, named
+from rmqpy.remoting.bodies.queues import MessageQueue
+from rmqpy.remoting.body import Body
+
+CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+CLUSTERING = "CLUSTERING"
+BROADCASTING = "BROADCASTING"
+CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+EXPRESSION_TAG = "TAG"
+EXPRESSION_SQL92 = "SQL92"
+
+
+@define(slots=True)
+class SubscriptionData(Body):
+    """What a group wants of a topic. ``code_set`` has the tags' Java hashes."""
+
+    topic: str
+    sub_string: str | None = None
+    tags_set: list[str] = field(factory=list)
+    code_set: list[int] = field(factory=list)
+    sub_version: Int64 = 0
+    expression_type: str = EXPRESSION_TAG
+    class_filter_mode: bool = False
+
+
+@define(slots=True)
+class ProducerData(Body):
+    group_name: str
+
+
+@define(slots=True)
+class ConsumerData(Body):
+    group_name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscription_data_set: list[SubscriptionData] = field(factory=list)
+    unit_mode: bool = False
+
+
+@define(slots=True)
+class HeartbeatData(Body):
+    """Code 34. The last two are of 5.x clients."""
+
+    client_id: str = field(metadata=named("clientID"))
+    producer_data_set: list[ProducerData] = field(factory=list)
+    consumer_data_set: list[ConsumerData] = field(factory=list)
+    heartbeat_fingerprint: int | None = None
+    without_sub: bool | None = field(default=None, metadata=named("isWithoutSub"))
+
+
+@define(slots=True)
+class CheckClientRequestBody(Body):
+    """Code 46."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+    namespace: str | None = None
+
+
+@define(slots=True)
+class GetConsumerListByGroupResponseBody(Body):
+    """Answer of code 38."""
+
+    consumer_id_list: list[str] = field(factory=list)
+
+
+@define(slots=True)
+class Connection(Body):
+    client_id: str
+    client_addr: str
+    language: str | None = None
+    version: int = 0
+
+
+@define(slots=True)
+class ConsumerConnection(Body):
+    """Answer of code 203."""
+
+    connection_set: list[Connection] = field(factory=list)
+    subscription_table: dict[str, SubscriptionData] = field(factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+@define(slots=True)
+class ProducerConnection(Body):
+    """Answer of code 204."""
+
+    connection_set: list[Connection] = field(factory=list)
+
+
+@define(slots=True)
+class ProducerInfo(Body):
+    """``remote_ip`` is ``/ip:port``."""
+
+    client_id: str
+    remote_ip: str = field(metadata=named("remoteIP"))
+    language: str | None = None
+    version: int = 0
+    last_update_timestamp: Int64 = 0
+
+
+@define(slots=True)
+class ProducerTableInfo(Body):
+    """Answer of code 328: producers by group."""
+
+    data: dict[str, list[ProducerInfo]] = field(factory=dict)
+
+
+@define(slots=True)
+class GroupList(Body):
+    """Answer of code 300."""
+
+    group_list: list[str] = field(factory=list)
+
+
+@define(slots=True)
+class ProcessQueueInfo(Body):
+    """What a consumer holds of one queue."""
+
+    commit_offset: Int64 = 0
+    cached_msg_min_offset: Int64 = 0
+    cached_msg_max_offset: Int64 = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = field(default=0, metadata=named("cachedMsgSizeInMiB"))
+    transaction_msg_min_offset: Int64 = 0
+    transaction_msg_max_offset: Int64 = 0
+    transaction_msg_count: int = 0
+    locked: bool = False
+    try_unlock_times: Int64 = 0
+    last_lock_timestamp: Int64 = 0
+    droped: bool = False
+    last_pull_timestamp: Int64 = 0
+    last_consume_timestamp: Int64 = 0
+
+
+@define(slots=True)
+class ConsumeStatus(Body):
+    """Rates of one topic in one consumer."""
+
+    pull_rt: float = field(default=0.0, metadata=named("pullRT"))
+    pull_tps: float = field(default=0.0, metadata=named("pullTPS"))
+    consume_rt: float = field(default=0.0, metadata=named("consumeRT"))
+    consume_ok_tps: float = field(default=0.0, metadata=named("consumeOKTPS"))
+    consume_failed_tps: float = field(default=0.0, metadata=named("consumeFailedTPS"))
+    consume_failed_msgs: Int64 = 0
+
+
+@define(slots=True)
+class ConsumerRunningInfo(Body):
+    """Answer of code 307."""
+
+    properties: dict[str, str] = field(factory=dict)
+    subscription_set: list[SubscriptionData] = field(factory=list)
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = field(factory=dict)
+    status_table: dict[str, ConsumeStatus] = field(factory=dict)
+    jstack: str | None = None
+
+
+@define(slots=True)
+class ConsumeMessageDirectlyResult(Body):
+    """Answer of code 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
+    CR_THROW_EXCEPTION or CR_RETURN_NULL."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | None = None
+    remark: str | None = None
+    spent_time_mills: Int64 = 0

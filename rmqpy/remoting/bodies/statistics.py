@@ -1,0 +1,133 @@
+"""Answers to an administrator: positions, rates, queue contents, access."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.remoting.annotations import Int64
+from rmqpy.remoting.bodies.clients import SubscriptionData
+from rmqpy.remoting.bodies.queues import MessageQueue
+from rmqpy.remoting.body import Body
+
+
+@define(slots=True)
+class TopicOffset(Body):
+    min_offset: Int64 = 0
+    max_offset: Int64 = 0
+    last_update_timestamp: Int64 = 0
+
+
+@define(slots=True)
+class TopicStatsTable(Body):
+    """Answer of code 202."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
+
+
+@define(slots=True)
+class OffsetWrapper(Body):
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 = 0
+    last_timestamp: Int64 = 0
+
+
+@define(slots=True)
+class ConsumeStats(Body):
+    """Answer of code 208."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = field(factory=dict)
+    consume_tps: float = 0.0
+
+
+@define(slots=True)
+class ConsumeStatsList(Body):
+    """Answer of code 317: one map of one group per item."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(factory=list)
+    broker_addr: str | None = None
+    total_diff: Int64 = 0
+
+
+@define(slots=True)
+class QueueTimeSpan(Body):
+    """Times in ms. Java also writes ``…Str`` forms in its local time; they are not read."""
+
+    message_queue: MessageQueue
+    min_time_stamp: Int64 = 0
+    max_time_stamp: Int64 = 0
+    consume_time_stamp: Int64 = 0
+    delay_time: Int64 = 0
+
+
+@define(slots=True)
+class QueryConsumeTimeSpanBody(Body):
+    """Answer of code 303."""
+
+    consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
+
+
+@define(slots=True)
+class QueryCorrectionOffsetBody(Body):
+    """Answer of code 308: queue id to offset."""
+
+    correction_offsets: dict[int, Int64] = field(factory=dict)
+
+
+@define(slots=True)
+class BrokerStatsItem(Body):
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@define(slots=True)
+class BrokerStatsData(Body):
+    """Answer of code 315."""
+
+    stats_minute: BrokerStatsItem | None = None
+    stats_hour: BrokerStatsItem | None = None
+    stats_day: BrokerStatsItem | None = None
+
+
+@define(slots=True)
+class ConsumeQueueData(Body):
+    """One consume queue unit. ``physic_offset`` is its physical offset."""
+
+    physic_offset: Int64 = 0
+    physic_size: int = 0
+    tags_code: Int64 = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+@define(slots=True)
+class QueryConsumeQueueResponseBody(Body):
+    """Answer of code 321."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] | None = None
+    max_queue_index: Int64 = 0
+    min_queue_index: Int64 = 0
+
+
+@define(slots=True)
+class PlainAccessConfig(Body):
+    access_key: str | None = None
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+@define(slots=True)
+class AclConfig(Body):
+    """Answer of code 54."""
+
+    global_white_addrs: list[str] | None = None
+    plain_access_configs: list[PlainAccessConfig] | None = None

@@ -1,0 +1,198 @@
+"""Topics and their data version, the registration of a broker, settings tables.
+
+Compressed RegisterBrokerBody: one zlib stream (level 9) of
+
+=========  ==================================================================
+bytes      field
+=========  ==================================================================
+4 + n      length, DataVersion as JSON
+4          number of topics
+4 + n      each: length, ``name readQueues writeQueues perm FILTER_TYPE``
+4 + n      length, JSON array of filter servers
+=========  ==================================================================
+
+``topicSysFlag``, ``order`` and attributes are lost in this form.
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct, error
+from typing import Final, Self
+
+from attrs import define, field
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.annotations import Int64
+from rmqpy.remoting.body import Body
+from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
+
+SINGLE_TAG: Final = "SINGLE_TAG"
+MULTI_TAG: Final = "MULTI_TAG"
+
+INFLATED_BYTES_MAX: Final = 256 << 20
+"""Largest registration that is inflated; a frame may claim a thousand times its size."""
+
+_COMPRESSION_LEVEL: Final = 9
+_LENGTH = Struct(">i")
+
+
+def body_crc32(body: bytes) -> int:
+    """``bodyCrc32`` of REGISTER_BROKER: CRC-32 without the sign bit."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+@define(slots=True, frozen=True)
+class DataVersion(Body):
+    """Which state a table is in: equal or not, there is no order. ``state_version`` is of 5.x."""
+
+    timestamp: Int64
+    counter: Int64 = 0
+    state_version: Int64 | None = None
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after a change of the table (a new value; this one stays)."""
+        return DataVersion(now_ms, self.counter + 1, self.state_version)
+
+    def same_as(self, other: DataVersion) -> bool:
+        """Java's equality of 4.9: timestamp and counter."""
+        return self.timestamp == other.timestamp and self.counter == other.counter
+
+
+@define(slots=True)
+class TopicConfig(Body):
+    """One topic on one broker. ``attributes`` is of 5.x."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = SINGLE_TAG
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+    def encode_line(self) -> bytes:
+        """The five blank separated fields of the compressed registration."""
+        return (
+            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
+            f"{self.topic_filter_type}"
+        ).encode()
+
+    @classmethod
+    def decode_line(cls, line: bytes) -> Self:
+        """From the blank separated form; fields behind the fifth (5.x) are ignored."""
+        parts = line.decode("utf-8", "replace").split(" ")
+        try:
+            name, read, write, perm, filter_type = parts[:5]
+            numbers = [parse_decimal(part, INT32_MAX) for part in (read, write, perm)]
+            return cls(name, *numbers, topic_filter_type=filter_type)
+        except ValueError:
+            raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
+
+
+@define(slots=True)
+class TopicConfigSerializeWrapper(Body):
+    """Answer of code 21, part of code 103, and config/topics.json."""
+
+    data_version: DataVersion
+    topic_config_table: dict[str, TopicConfig] = field(factory=dict)
+
+
+@define(slots=True)
+class RegisterBrokerBody(Body):
+    """Body of code 103; plain JSON by ``encode``/``decode``, else the compressed form."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: list[str] = field(factory=list)
+
+    def encode_compressed(self) -> bytes:
+        wrapper = self.topic_config_serialize_wrapper
+        parts = [_sized(wrapper.data_version.encode())]
+        parts.append(_LENGTH.pack(len(wrapper.topic_config_table)))
+        parts += [_sized(topic.encode_line()) for topic in wrapper.topic_config_table.values()]
+        parts.append(_sized(dumps(self.filter_server_list)))
+        return zlib.compress(b"".join(parts), _COMPRESSION_LEVEL)
+
+    @classmethod
+    def decode_compressed(cls, data: bytes) -> Self:
+        raw = _inflated(data)
+        try:
+            version, position = _take(raw, 0)
+            (count,) = _LENGTH.unpack_from(raw, position)
+            position += _LENGTH.size
+            topics: dict[str, TopicConfig] = {}
+            for _ in range(count):
+                line, position = _take(raw, position)
+                topic = TopicConfig.decode_line(line)
+                topics[topic.topic_name] = topic
+            servers, _ = _take(raw, position)
+        except error:
+            raise _refused(f"it ends early, after {len(raw)} bytes") from None
+        wrapper = TopicConfigSerializeWrapper(DataVersion.decode(version), topics)
+        return cls(wrapper, _text_list(servers))
+
+
+@define(slots=True)
+class KVTable(Body):
+    """Answers of 28 and 219; the order topics in the answer of 103."""
+
+    table: dict[str, str] = field(factory=dict)
+
+
+@define(slots=True)
+class KVConfigSerializeWrapper(Body):
+    """kvConfig.json of a name server: namespace to key to value."""
+
+    config_table: dict[str, dict[str, str]] = field(factory=dict)
+
+
+@define(slots=True)
+class TopicList(Body):
+    """Answers of 206, 224, 304, 305 and 311 to 313."""
+
+    topic_list: list[str] = field(factory=list)
+    broker_addr: str | None = None
+
+
+def _sized(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+def _take(raw: bytes, position: int) -> tuple[bytes, int]:
+    (size,) = _LENGTH.unpack_from(raw, position)
+    start = position + _LENGTH.size
+    if not 0 <= size <= len(raw) - start:
+        raise _refused(f"a piece of {size} bytes at {position} ends behind {len(raw)}")
+    return raw[start : start + size], start + size
+
+
+def _inflated(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(data, INFLATED_BYTES_MAX)
+    except zlib.error as fault:
+        raise _refused(f"no zlib stream ({fault})") from None
+    if stream.unconsumed_tail:
+        raise _refused(f"it inflates to more than {INFLATED_BYTES_MAX} bytes")
+    if not stream.eof:
+        raise _refused("its zlib stream ends early")
+    return raw
+
+
+def _text_list(data: bytes) -> list[str]:
+    try:
+        servers = loads(data)
+    except FastjsonFault as fault:
+        raise _refused(f"filter server list: {fault}") from None
+    if servers is None:
+        return []
+    if not isinstance(servers, list) or not all(isinstance(item, str) for item in servers):
+        raise _refused("the filter server list is not an array of texts")
+    return servers
+
+
+def _refused(problem: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, f"not a compressed RegisterBrokerBody: {problem}")

@@ -1,0 +1,258 @@
+"""What all typed bodies share: JSON to attrs objects and back, by the annotations of the class.
+
+==================  ==========================  ==========================================
+annotation          JSON                        also read
+==================  ==========================  ==========================================
+str                 string                      number, boolean (their text)
+int, Int64          number in 32 / 64 bits      decimal string, boolean, whole fraction
+bool                true, false                 0, 1, "true", "false"
+float               number, Double.toString     decimal string
+a Body              object
+list[T]             array
+tuple[T, ...]       array (on one line in config files)
+dict[str, T]        object
+dict[int, T]        object with bare keys       quoted keys
+dict[aBody, T]      object with object keys     keys that are strings of JSON
+``| None``          left out when None
+==================  ==========================  ==========================================
+
+Members are written in alphabetical order of their names, maps in the order of the dict. Unknown
+members are ignored, null is the same as absent, everywhere. An attribute without a default is
+mandatory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Self, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+from attrs import NOTHING, AttrsInstance, define, fields
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.annotations import Int64, wire_name, without_none
+from rmqpy.remoting.fastjson import FastjsonFault, ObjectKey, dumps, loads
+from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
+
+Read: TypeAlias = Callable[[Any], Any]
+Write: TypeAlias = Callable[[Any], Any]
+
+
+class Body:
+    """Base of the typed bodies; subclasses are keyword-capable attrs classes named as in Java."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
+        """The body in ``data``; what cannot be one is refused, naming the member."""
+        try:
+            return cls.from_json(loads(data))
+        except (FastjsonFault, WrongBody) as fault:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"not a {cls.__name__}: {str(fault)[:300]}"
+            ) from None
+
+    def encode(self, *, pretty: bool = False, strict: bool = False) -> bytes:
+        """The JSON of this body: compact, or in the form of config files, or strict JSON."""
+        return dumps(self.to_json(), pretty=pretty, strict=strict)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """The body in a decoded JSON value; raises WrongBody."""
+        if not isinstance(value, dict):
+            raise WrongBody(f"an object was expected, not {_shown(value)}")
+        arguments: dict[str, object] = {}
+        for member in _members(cast(Hashable, cls)):
+            found = value.get(member.wire_name)
+            if found is None:
+                if member.mandatory:
+                    raise WrongBody(f"the member {member.wire_name} is missing")
+                continue
+            try:
+                arguments[member.argument] = member.read(found)
+            except WrongBody as fault:
+                raise WrongBody(f"{member.wire_name}: {fault}") from None
+        return cls(**arguments)
+
+    def to_json(self) -> dict[Any, object]:
+        """What ``encode`` writes, as plain values."""
+        encoded: dict[Any, object] = {}
+        for member in _members(cast(Hashable, type(self))):
+            value = getattr(self, member.attribute)
+            if value is not None:
+                encoded[member.wire_name] = member.write(value)
+        return encoded
+
+
+class WrongBody(ValueError):
+    """A JSON value that does not fit its annotation; the text is its path and what is wrong."""
+
+
+@define(slots=True, frozen=True)
+class _Member:
+    attribute: str
+    argument: str
+    wire_name: str
+    mandatory: bool
+    read: Read
+    write: Write
+
+
+@cache
+def _members(body: Hashable) -> tuple[_Member, ...]:
+    of = cast(type[AttrsInstance], body)
+    hints = get_type_hints(of, include_extras=True)
+    table = []
+    for attribute in fields(of):
+        read, write = _kind(without_none(hints[attribute.name]))
+        table.append(
+            _Member(
+                attribute=attribute.name,
+                argument=str(attribute.alias),
+                wire_name=wire_name(attribute),
+                mandatory=attribute.default is NOTHING,
+                read=read,
+                write=write,
+            )
+        )
+    return tuple(sorted(table, key=lambda member: member.wire_name))
+
+
+def _kind(hint: Any) -> tuple[Read, Write]:
+    if hint in _SCALARS:
+        return _SCALARS[hint], _as_it_is
+    if get_origin(hint) is list:
+        return _list_kind(get_args(hint)[0], list)
+    if get_origin(hint) is tuple:
+        return _list_kind(get_args(hint)[0], tuple)
+    if get_origin(hint) is dict:
+        return _map_kind(*get_args(hint))
+    assert isinstance(hint, type) and issubclass(hint, Body), hint
+    return hint.from_json, hint.to_json
+
+
+def _list_kind(item: Any, form: type[list[Any]] | type[tuple[Any, ...]]) -> tuple[Read, Write]:
+    read_item, write_item = _kind(item)
+
+    def read(value: object) -> Sequence[object]:
+        if not isinstance(value, list | tuple):
+            raise WrongBody(f"an array was expected, not {_shown(value)}")
+        return form(read_item(found) for found in value if found is not None)
+
+    def write(value: Sequence[object]) -> Sequence[object]:
+        return form(write_item(found) for found in value)
+
+    return read, write
+
+
+def _map_kind(key: Any, item: Any) -> tuple[Read, Write]:
+    read_key, write_key = _key_kind(key)
+    read_item, write_item = _kind(item)
+
+    def read(value: object) -> dict[object, object]:
+        if not isinstance(value, dict):
+            raise WrongBody(f"an object was expected, not {_shown(value)}")
+        table: dict[object, object] = {}
+        for name, found in value.items():
+            if found is None:
+                continue
+            try:
+                table[read_key(name)] = read_item(found)
+            except WrongBody as fault:
+                raise WrongBody(f"{_shown(name)}: {fault}") from None
+        return table
+
+    def write(value: Mapping[object, object]) -> dict[object, object]:
+        return {write_key(name): write_item(found) for name, found in value.items()}
+
+    return read, write
+
+
+def _key_kind(key: Any) -> tuple[Read, Write]:
+    if key in (str, int, Int64):
+        return _SCALARS[key], _as_it_is
+    assert isinstance(key, type) and issubclass(key, Body), key
+    of: type[Body] = key
+
+    def read(name: object) -> Body:
+        if isinstance(name, ObjectKey):
+            return of.from_json(name.as_dict())
+        try:
+            return of.from_json(loads(str(name)))
+        except FastjsonFault as fault:
+            raise WrongBody(str(fault)) from None
+
+    def write(name: Body) -> ObjectKey:
+        return ObjectKey.of(name.to_json())
+
+    return read, write
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _read_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise WrongBody(f"a text was expected, not {_shown(value)}")
+
+
+def _read_number(value: object, maximum: int) -> int:
+    try:
+        if isinstance(value, int):
+            return check_range(int(value), maximum)
+        if isinstance(value, float) and value.is_integer():
+            return check_range(int(value), maximum)
+        if isinstance(value, str):
+            return parse_decimal(value, maximum)
+    except ValueError:
+        pass
+    raise WrongBody(f"a number up to {maximum} was expected, not {_shown(value)}")
+
+
+def _read_int32(value: object) -> int:
+    return _read_number(value, INT32_MAX)
+
+
+def _read_int64(value: object) -> int:
+    return _read_number(value, INT64_MAX)
+
+
+def _read_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower() if isinstance(value, str | int) else ""
+    if text in ("true", "1"):
+        return True
+    if text in ("false", "0"):
+        return False
+    raise WrongBody(f"true or false was expected, not {_shown(value)}")
+
+
+def _read_float(value: object) -> float:
+    if isinstance(value, int | float | str):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise WrongBody(f"a number was expected, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return type(value).__name__ if isinstance(value, dict | list) else repr(value)[:64]
+
+
+_SCALARS: Final[dict[Any, Read]] = {
+    str: _read_text,
+    int: _read_int32,
+    Int64: _read_int64,
+    bool: _read_bool,
+    float: _read_float,
+}

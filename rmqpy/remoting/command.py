@@ -1,0 +1,110 @@
+"""RemotingCommand: one request or response, whatever its serialize type.
+
+Invariants: ``language`` is the code of the enum (LANGUAGES has the names), also where a peer sent a
+code that we do not know; a name that we do not know is LANGUAGE_UNKNOWN. ``body`` is empty where
+Java has null. An ext field is never None: absent is absent.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from attrs import define, field
+
+from rmqpy.remoting.command_header import CommandHeader
+
+SERIALIZE_JSON: Final = 0
+SERIALIZE_ROCKETMQ: Final = 1
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+CURRENT_VERSION: Final = 407
+"""V4_9_7, sent in requests and responses."""
+
+LANGUAGE_JAVA: Final = 0
+LANGUAGE_CPP: Final = 1
+LANGUAGE_PYTHON: Final = 3
+LANGUAGE_OTHER: Final = 7
+LANGUAGE_GO: Final = 9
+LANGUAGE_UNKNOWN: Final = 255
+"""A name outside the table; read from JSON, written as no language at all."""
+
+LANGUAGES: Final[tuple[str, ...]] = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+    "NODE_JS",
+)
+LANGUAGE_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(LANGUAGES)}
+
+
+def language_name(code: int) -> str | None:
+    """The enum name of a language code, None outside the table."""
+    return LANGUAGES[code] if 0 <= code < len(LANGUAGES) else None
+
+
+@define(slots=True)
+class RemotingCommand:
+    """One request or response; ``code`` is a RequestCode or a ResponseCode by the response flag."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: int = LANGUAGE_JAVA
+    version: int = CURRENT_VERSION
+    remark: str | None = None
+    ext_fields: dict[str, str] = field(factory=dict)
+    body: bytes = b""
+    serialize_type: int = SERIALIZE_JSON
+    header_type: type[CommandHeader] | None = field(default=None, eq=False, kw_only=True)
+    """What ``ext_fields`` was made from; decides the form only (order, ``{}`` or nothing)."""
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & FLAG_ONEWAY != 0
+
+    @classmethod
+    def request(cls, code: int, header: CommandHeader | None = None, body: bytes = b"") -> Self:
+        """A request; who sends it sets the opaque."""
+        return cls(
+            int(code),
+            ext_fields=header.encode() if header is not None else {},
+            body=body,
+            header_type=type(header) if header is not None else None,
+        )
+
+    @classmethod
+    def response_to(
+        cls,
+        request: RemotingCommand,
+        code: int = 0,
+        remark: str | None = None,
+        header: CommandHeader | None = None,
+        body: bytes = b"",
+    ) -> Self:
+        """The answer to ``request``: its opaque, its serialize type."""
+        return cls(
+            int(code),
+            opaque=request.opaque,
+            flag=FLAG_RESPONSE,
+            remark=remark,
+            ext_fields=header.encode() if header is not None else {},
+            body=body,
+            serialize_type=request.serialize_type,
+            header_type=type(header) if header is not None else None,
+        )

@@ -1,0 +1,162 @@
+"""What all custom headers share: a table of fields made from the annotations of an attrs class.
+
+The wire name of an attribute is its camelCase form unless :func:`named` says otherwise. The kind
+follows from the annotation:
+
+===========  ==========================  =====================================
+annotation   text on the wire            not accepted on read
+===========  ==========================  =====================================
+str          itself
+int          decimal, 32 bits            other texts, out of range
+Int64        decimal, 64 bits            other texts, out of range
+bool         ``true`` / ``false``        nothing (all but "true" is false)
+float        Java ``Double.toString``    other texts
+``| None``   left out when None
+===========  ==========================  =====================================
+
+An attribute without a default is mandatory. Unknown ext fields are ignored, absent optional ones
+take the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Self,
+    cast,
+    get_type_hints,
+)
+
+from attrs import NOTHING, AttrsInstance, define, fields
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.annotations import Int64, named, wire_name, without_none
+from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, java_double, parse_decimal
+
+__all__ = ["CommandHeader", "HeaderField", "Int64", "header_fields", "named", "wire_names"]
+
+Parse = Callable[[str], object]
+Text = Callable[[Any], str]
+
+
+class CommandHeader:
+    """Base of the custom headers; subclasses are keyword-only attrs classes named as in Java."""
+
+    __slots__ = ()
+
+    FAST_CODEC: ClassVar[bool] = False
+    """Whether Java writes this header field by field (declaration order) into a ROCKETMQ frame."""
+
+    @classmethod
+    def decode(cls, ext_fields: Mapping[str, str]) -> Self:
+        """The header in ``ext_fields``; a missing mandatory or an unreadable field is refused."""
+        values: dict[str, object] = {}
+        for item in header_fields(cls):
+            text = ext_fields.get(item.wire_name)
+            if text is None:
+                if item.mandatory:
+                    raise Refusal(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"the field {item.wire_name} of {cls.__name__} is missing",
+                    )
+                continue
+            try:
+                values[item.attribute] = item.parse(text)
+            except ValueError:
+                raise Refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the field {item.wire_name} of {cls.__name__} is not {item.kind}: "
+                    f"{text[:64]!r}",
+                ) from None
+        return cls(**values)
+
+    def encode(self) -> dict[str, str]:
+        """The ext fields in order of declaration, without the absent ones."""
+        encoded: dict[str, str] = {}
+        for item in header_fields(type(self)):
+            value = getattr(self, item.attribute)
+            if value is not None:
+                encoded[item.wire_name] = item.text(value)
+        return encoded
+
+
+@define(slots=True, frozen=True)
+class HeaderField:
+    """One line of a header's field table."""
+
+    attribute: str
+    wire_name: str
+    mandatory: bool
+    kind: str
+    parse: Parse
+    text: Text
+
+
+def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
+    """The field table of ``header`` in order of declaration.
+
+    Inherited fields come first, as in Java's reflection; in a fast codec header they come last, as
+    Java writes them.
+    """
+    return _table(cast(Hashable, header))
+
+
+def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
+    """The names of the ext fields of ``header``, in the same order."""
+    return _wire_names(cast(Hashable, header))
+
+
+@cache
+def _wire_names(header: Hashable) -> tuple[str, ...]:
+    return tuple(item.wire_name for item in _table(header))
+
+
+@cache
+def _table(header: Hashable) -> tuple[HeaderField, ...]:
+    kind_of = cast(type[AttrsInstance], header)
+    hints = get_type_hints(kind_of, include_extras=True)
+    table = []
+    last_inherited = cast(type[CommandHeader], header).FAST_CODEC
+    for attribute in sorted(fields(kind_of), key=lambda item: item.inherited == last_inherited):
+        kind, parse, text = _KINDS[without_none(hints[attribute.name])]
+        table.append(
+            HeaderField(
+                attribute=attribute.name,
+                wire_name=wire_name(attribute),
+                mandatory=attribute.default is NOTHING,
+                kind=kind,
+                parse=parse,
+                text=text,
+            )
+        )
+    return tuple(table)
+
+
+def _int32(text: str) -> int:
+    return parse_decimal(text, INT32_MAX)
+
+
+def _int64(text: str) -> int:
+    return parse_decimal(text, INT64_MAX)
+
+
+def _bool(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _bool_text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+_KINDS: Final[dict[Any, tuple[str, Parse, Text]]] = {
+    str: ("a text", str, str),
+    int: ("a 32 bit number", _int32, str),
+    Int64: ("a 64 bit number", _int64, str),
+    bool: ("true or false", _bool, _bool_text),
+    float: ("a number", float, java_double),
+}

@@ -1,0 +1,82 @@
+"""FrameReceiver: the incoming half of one connection, bytes in, commands out.
+
+Invariants: how the stream is cut makes no difference; at most one unfinished frame is kept, so that
+memory follows the bytes received and never the length that a peer claims; after a fault the
+receiver is dead and repeats the fault.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import LENGTH_BYTES, MAX_FRAME, WORD_BYTES, decode_command
+
+_LENGTH: Final = Struct(">I")
+
+
+class FrameReceiver:
+    """Cuts a byte stream into commands."""
+
+    __slots__ = ("_fault", "_max_frame", "_needed", "_pending")
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        assert max_frame > LENGTH_BYTES + WORD_BYTES, max_frame
+        self._max_frame = max_frame
+        self._pending = bytearray()
+        self._needed = LENGTH_BYTES
+        self._fault: RemoteFault | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the unfinished frame."""
+        return len(self._pending)
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
+        """The commands that ``data`` completes, in order.
+
+        Raises RemoteFault as soon as the peer broke the protocol; commands in front of the fault in
+        the same ``data`` are given up with the connection.
+        """
+        if self._fault is not None:
+            raise self._fault
+        try:
+            if not self._pending:
+                with memoryview(data) as view:
+                    commands, used = self._cut(view)
+                    self._pending += view[used:]
+                return commands
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return []
+            with memoryview(self._pending) as view:
+                commands, used = self._cut(view)
+            del self._pending[:used]
+            return commands
+        except RemoteFault as fault:
+            self._fault = fault
+            self._pending = bytearray()
+            raise
+
+    def _cut(self, view: memoryview) -> tuple[list[RemotingCommand], int]:
+        commands: list[RemotingCommand] = []
+        position = 0
+        while True:
+            self._needed = LENGTH_BYTES
+            if len(view) - position < LENGTH_BYTES:
+                return commands, position
+            (length,) = _LENGTH.unpack_from(view, position)
+            if length + LENGTH_BYTES > self._max_frame or length < WORD_BYTES:
+                raise RemoteFault(
+                    f"a frame of {length} bytes: allowed are {WORD_BYTES} to "
+                    f"{self._max_frame - LENGTH_BYTES}"
+                )
+            self._needed = LENGTH_BYTES + length
+            end = position + self._needed
+            if end > len(view):
+                return commands, position
+            with view[position + LENGTH_BYTES : end] as frame:
+                commands.append(decode_command(frame))
+            position = end

@@ -1,0 +1,165 @@
+"""JSON as the Java side writes it (fastjson 1.2): bodies and the files under config/.
+
+Read: strict JSON through the standard library, everything else by
+:mod:`rmqpy.remoting.fastjson_reader`. Keys of maps are ``str`` (a bare ``0`` becomes "0") or
+:class:`ObjectKey`.
+
+Written, by the Python type of the key and value:
+
+============  ==================  ===========================================
+Python        normal              strict (what Java calls BrowserCompatible)
+============  ==================  ===========================================
+str key       ``"a":``            the same
+int key       ``0:``              ``"0":``
+ObjectKey     ``{"topic":…}:``    ``"{\\"topic\\":…}":``
+maps          order of the dict   sorted by key
+============  ==================  ===========================================
+
+``pretty`` is the form of the config files: tab indented, members on lines of their own, but bare
+and object keys stay on the line of their brace; a list is spread over lines, a tuple (a Java set or
+array) is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeAlias
+
+from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonFault, ObjectKey, Reader
+from rmqpy.remoting.java_number import java_double
+from rmqpy.remoting.json_text import quote, quote_strict
+
+__all__ = ["DEPTH_MAX", "FastjsonFault", "ObjectKey", "dumps", "loads"]
+
+Parts: TypeAlias = list[str]
+
+
+def loads(data: bytes | bytearray | memoryview | str) -> object:
+    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonFault."""
+    text = data if isinstance(data, str) else str(data, "utf-8", "replace")
+    try:
+        value: object = _STRICT.decode(text)
+    except (ValueError, RecursionError):
+        return Reader(text).read()
+    if text.count("[") + text.count("{") > DEPTH_MAX:
+        _check_depth(value)
+    return value
+
+
+def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes:
+    """``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
+    parts: Parts = []
+    _Writer(parts, pretty, strict).write(value, 0)
+    return "".join(parts).encode("utf-8", "replace")
+
+
+class _Writer:
+    __slots__ = ("_parts", "_pretty", "_quote", "_strict")
+
+    def __init__(self, parts: Parts, pretty: bool, strict: bool) -> None:
+        self._parts = parts
+        self._pretty = pretty
+        self._strict = strict
+        self._quote: Callable[[str], str] = quote_strict if strict else quote
+
+    def write(self, value: object, depth: int) -> None:
+        """Append ``value``, whose closing brace would stand at ``depth`` tabs."""
+        if isinstance(value, str):
+            self._parts.append(self._quote(value))
+        elif value is None:
+            self._parts.append("null")
+        elif isinstance(value, bool):
+            self._parts.append("true" if value else "false")
+        elif isinstance(value, int):
+            self._parts.append(str(value))
+        elif isinstance(value, float):
+            self._parts.append(_double(value))
+        elif isinstance(value, ObjectKey):
+            self._map(value.as_dict(), depth)
+        elif isinstance(value, Mapping):
+            self._map(value, depth)
+        elif isinstance(value, list | tuple):
+            self._items(value, depth, self._pretty and isinstance(value, list))
+        else:
+            raise TypeError(f"no JSON form: {type(value).__name__}")
+
+    def _map(self, value: Mapping[Any, object], depth: int) -> None:
+        items: Iterable[tuple[Any, object]] = value.items()
+        if self._strict:
+            items = sorted(items, key=lambda item: str(item[0]) if _is_mixed(value) else item[0])
+        self._parts.append("{")
+        comma = ""
+        for key, member in items:
+            self._parts.append(comma)
+            comma = ","
+            self._key(key, depth + 1)
+            self._parts.append(":")
+            self.write(member, depth + 1)
+        if self._pretty and value:
+            self._line(depth)
+        self._parts.append("}")
+
+    def _key(self, key: object, depth: int) -> None:
+        if isinstance(key, str):
+            if self._pretty:
+                self._line(depth)
+            self._parts.append(self._quote(key))
+        elif self._strict:
+            text = str(key) if isinstance(key, int) else dumps(key, strict=True).decode()
+            self._parts.append(self._quote(text))
+        else:
+            self.write(key, depth)
+
+    def _items(self, value: list[object] | tuple[object, ...], depth: int, lines: bool) -> None:
+        self._parts.append("[")
+        comma = ""
+        for item in value:
+            self._parts.append(comma)
+            comma = ","
+            if lines:
+                self._line(depth + 1)
+            self.write(item, depth + 1)
+        if lines and value:
+            self._line(depth)
+        self._parts.append("]")
+
+    def _line(self, depth: int) -> None:
+        self._parts.append("\n" + "\t" * depth)
+
+
+def _is_mixed(value: Mapping[Any, object]) -> bool:
+    return len({type(key) for key in value}) > 1
+
+
+def _double(value: float) -> str:
+    text = java_double(value)
+    return text if text[-1].isdecimal() else "null"
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    depth = 0
+    while level:
+        inner: list[object] = []
+        for container in level:
+            members: Iterable[object] = ()
+            if isinstance(container, dict):
+                members = container.values()
+            elif isinstance(container, list):
+                members = container
+            else:
+                continue
+            inner += [item for item in members if isinstance(item, dict | list)]
+        if any(isinstance(container, dict | list) for container in level):
+            depth += 1
+        if depth > DEPTH_MAX:
+            raise FastjsonFault(f"nesting deeper than {DEPTH_MAX}", 0)
+        level = inner
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_STRICT: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant)

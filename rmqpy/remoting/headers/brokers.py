@@ -1,0 +1,193 @@
+"""Headers of brokers' registration, routes, and administration of topics, settings and access."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.remoting.command_header import CommandHeader, Int64
+
+
+@define(slots=True, kw_only=True)
+class RegisterBrokerRequestHeader(CommandHeader):
+    """The last two come from 5.x brokers only; ``heartbeat_timeout_millis`` is the expiry then."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool = False
+    body_crc32: int = 0
+    heartbeat_timeout_millis: Int64 | None = None
+    enable_acting_master: bool | None = None
+
+
+@define(slots=True, kw_only=True)
+class RegisterBrokerResponseHeader(CommandHeader):
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class UnRegisterBrokerRequestHeader(CommandHeader):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+@define(slots=True, kw_only=True)
+class QueryDataVersionRequestHeader(CommandHeader):
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+@define(slots=True, kw_only=True)
+class QueryDataVersionResponseHeader(CommandHeader):
+    changed: bool
+
+
+@define(slots=True, kw_only=True)
+class GetRouteInfoRequestHeader(CommandHeader):
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@define(slots=True, kw_only=True)
+class PutKVConfigRequestHeader(CommandHeader):
+    namespace: str
+    key: str
+    value: str
+
+
+@define(slots=True, kw_only=True)
+class GetKVConfigRequestHeader(CommandHeader):
+    namespace: str
+    key: str
+
+
+@define(slots=True, kw_only=True)
+class GetKVConfigResponseHeader(CommandHeader):
+    value: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class DeleteKVConfigRequestHeader(CommandHeader):
+    namespace: str
+    key: str
+
+
+@define(slots=True, kw_only=True)
+class GetKVListByNamespaceRequestHeader(CommandHeader):
+    namespace: str
+
+
+@define(slots=True, kw_only=True)
+class WipeWritePermOfBrokerRequestHeader(CommandHeader):
+    broker_name: str
+
+
+@define(slots=True, kw_only=True)
+class WipeWritePermOfBrokerResponseHeader(CommandHeader):
+    wipe_topic_count: int
+
+
+@define(slots=True, kw_only=True)
+class AddWritePermOfBrokerRequestHeader(CommandHeader):
+    broker_name: str
+
+
+@define(slots=True, kw_only=True)
+class AddWritePermOfBrokerResponseHeader(CommandHeader):
+    add_topic_count: int
+
+
+@define(slots=True, kw_only=True)
+class DeleteTopicFromNamesrvRequestHeader(CommandHeader):
+    topic: str
+    cluster_name: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class GetTopicsByClusterRequestHeader(CommandHeader):
+    cluster: str
+
+
+@define(slots=True, kw_only=True)
+class CreateTopicRequestHeader(CommandHeader):
+    """``order`` has no effect in Java; ``topic_filter_type`` is SINGLE_TAG or MULTI_TAG."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    topic_sys_flag: int | None = None
+    order: bool = False
+
+
+@define(slots=True, kw_only=True)
+class DeleteTopicRequestHeader(CommandHeader):
+    topic: str
+
+
+@define(slots=True, kw_only=True)
+class GetTopicStatsInfoRequestHeader(CommandHeader):
+    topic: str
+
+
+@define(slots=True, kw_only=True)
+class GetAllTopicConfigResponseHeader(CommandHeader):
+    """Empty."""
+
+
+@define(slots=True, kw_only=True)
+class GetBrokerConfigResponseHeader(CommandHeader):
+    """``version`` is a DataVersion as JSON."""
+
+    version: str
+
+
+@define(slots=True, kw_only=True)
+class ViewBrokerStatsDataRequestHeader(CommandHeader):
+    stats_name: str
+    stats_key: str
+
+
+@define(slots=True, kw_only=True)
+class CreateAccessConfigRequestHeader(CommandHeader):
+    """``topic_perms`` and ``group_perms`` are comma lists of ``name=PERM``."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class DeleteAccessConfigRequestHeader(CommandHeader):
+    access_key: str
+
+
+@define(slots=True, kw_only=True)
+class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
+    """``global_white_addrs`` is a comma list."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class GetBrokerAclConfigResponseHeader(CommandHeader):
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str

@@ -1,0 +1,147 @@
+"""Headers of pulling and of offsets."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import define, field
+
+from rmqpy.remoting.command_header import CommandHeader, Int64, named
+from rmqpy.remoting.headers.messages import RpcRequestHeader
+
+
+@define(slots=True, kw_only=True)
+class PullMessageRequestHeader(RpcRequestHeader):
+    FAST_CODEC: ClassVar[bool] = True
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: Int64
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    subscription: str | None = None
+    sub_version: Int64
+    expression_type: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class PullMessageResponseHeader(CommandHeader):
+    FAST_CODEC: ClassVar[bool] = True
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class QueryConsumerOffsetRequestHeader(RpcRequestHeader):
+    consumer_group: str
+    topic: str
+    queue_id: int
+
+
+@define(slots=True, kw_only=True)
+class QueryConsumerOffsetResponseHeader(CommandHeader):
+    offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class UpdateConsumerOffsetResponseHeader(CommandHeader):
+    """Empty: Java answers ``"extFields":{}``."""
+
+
+@define(slots=True, kw_only=True)
+class QueueRequestHeader(RpcRequestHeader):
+    """What the questions about a queue share; ``request_type`` (0) is a plain ext field in Java."""
+
+    topic: str
+    queue_id: int
+    request_type: int | None = field(default=None, metadata=named("ReqT"))
+
+
+@define(slots=True, kw_only=True)
+class SearchOffsetRequestHeader(QueueRequestHeader):
+    timestamp: Int64
+
+
+@define(slots=True, kw_only=True)
+class SearchOffsetResponseHeader(CommandHeader):
+    offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class GetMaxOffsetRequestHeader(QueueRequestHeader):
+    pass
+
+
+@define(slots=True, kw_only=True)
+class GetMaxOffsetResponseHeader(CommandHeader):
+    offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class GetMinOffsetRequestHeader(QueueRequestHeader):
+    pass
+
+
+@define(slots=True, kw_only=True)
+class GetMinOffsetResponseHeader(CommandHeader):
+    offset: Int64
+
+
+@define(slots=True, kw_only=True)
+class GetEarliestMsgStoretimeRequestHeader(QueueRequestHeader):
+    pass
+
+
+@define(slots=True, kw_only=True)
+class GetEarliestMsgStoretimeResponseHeader(CommandHeader):
+    timestamp: Int64
+
+
+@define(slots=True, kw_only=True)
+class QueryConsumeQueueRequestHeader(CommandHeader):
+    topic: str
+    queue_id: int
+    index: Int64
+    count: int
+    consumer_group: str | None = None
+
+
+@define(slots=True, kw_only=True)
+class QueryCorrectionOffsetHeader(CommandHeader):
+    """``filter_groups`` is a comma list."""
+
+    filter_groups: str | None = None
+    compare_group: str
+    topic: str
+
+
+@define(slots=True, kw_only=True)
+class CloneGroupOffsetRequestHeader(CommandHeader):
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@define(slots=True, kw_only=True)
+class ResetOffsetRequestHeader(CommandHeader):
+    """Code 222 (admin to broker) and 220 (broker to client). ``timestamp`` -1 means the maximum."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool

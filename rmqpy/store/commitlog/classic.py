@@ -1,0 +1,199 @@
+"""ClassicCommitLog: V1 records back to back in mapped files, the log of master-slave brokers.
+
+A record fits a file only if 8 bytes stay free behind it; otherwise the file ends in a BLANK (int32 rest length, int32
+BLANK_MAGIC, the bytes behind undefined) and the record starts the next file. A batch goes to the next file as a whole.
+
+Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has given to the file,
+``flushed`` what is durable. Readers see what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rmqpy.codec.layout import BLANK_SIZE
+from rmqpy.codec.message import encode_blank, patch_record
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.watermark import Watermark
+
+PREPARE_BELOW_FRACTION = 4
+"""The next file is made when less than this part of the current one is left."""
+
+
+class ClassicCommitLog:
+    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`.
+
+    ``row`` comes loaded and recovered: the last file's ``wrote_position`` is the end of the log.
+    """
+
+    def __init__(self, row: MappedFiles, *, sync_flush: bool = False) -> None:
+        self._row = row
+        self._sync_flush = sync_flush
+        self._end = row.wrote_offset
+        self._staged: list[bytearray | bytes] = []
+        self._staged_from = self._end
+        self._prepared: MappedFile | None = None
+        self.written = Watermark("written", self._end)
+        self.flushed_mark = Watermark("flushed", self._end)
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self._row.min_offset)
+
+    @property
+    def max_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self._end)
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.written.value)
+
+    @property
+    def flushed_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.flushed_mark.value)
+
+    @property
+    def row(self) -> MappedFiles:
+        return self._row
+
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        if self._sync_flush and wait_store_ok:
+            return (self.written, self.flushed_mark)
+        return (self.written,)
+
+    def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
+        total = sum(map(len, records))
+        if total + BLANK_SIZE > self._row.file_size:
+            return Appended(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                remark=f"{total} bytes do not fit a commit log file of {self._row.file_size}",
+            )
+        if not self._row or self._end == self._current.end_offset:
+            self._advance_file()
+        rest = self._current.end_offset - self._end
+        if total + BLANK_SIZE > rest:
+            self._roll(rest)
+        offsets = []
+        for record in records:
+            patch_record(record, 0, None, self._end, store_timestamp_ms)
+            offsets.append(PhysicalOffset(self._end))
+            self._staged.append(record)
+            self._end += len(record)
+        return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))
+
+    def commit(self) -> None:
+        if not self._staged:
+            return
+        data = b"".join(self._staged)
+        file = self._row.find(self._staged_from)
+        assert file is not None
+        position = self._staged_from - file.first_offset
+        file.file.write(position, data)
+        file.wrote_position = position + len(data)
+        self._staged.clear()
+        self._staged_from = self._end
+        self.written.advance(self._end)
+        self._prepare_next()
+
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Take bytes of a master's log as they come (HA): they continue the log and stay inside one file."""
+        self.commit()
+        if not self._row or self._end == self._current.end_offset:
+            self._advance_file()
+        file = self._current
+        position = self._end - file.first_offset
+        assert position + len(data) <= file.size
+        file.file.write(position, data)
+        file.wrote_position = position + len(data)
+        self._end = self._staged_from = file.first_offset + file.wrote_position
+        self.written.advance(self._end)
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
+        if offset + size > self.written.value:
+            return None
+        file = self._row.find(offset)
+        if file is None:
+            return None
+        position = offset - file.first_offset
+        return file.view[position : position + size] if position + size <= file.size else None
+
+    def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
+        offset = max(offset, self.min_offset)
+        while offset < self.written.value:
+            file = self._row.find(offset)
+            assert file is not None
+            end = min(file.end_offset, self.written.value)
+            view = file.view[offset - file.first_offset : end - file.first_offset]
+            yield ScanRange(offset, view, PhysicalOffset(file.end_offset), dledger=False)
+            offset = PhysicalOffset(file.end_offset)
+
+    def flush_task(self) -> FlushTask | None:
+        start, end = self.flushed_mark.value, self.written.value
+        if start >= end:
+            return None
+        parts = tuple(file for file in self._row if file.end_offset > start and file.first_offset < end)
+        return FlushTask(PhysicalOffset(end), parts)
+
+    def flushed(self, offset: PhysicalOffset) -> None:
+        self.flushed_mark.advance(offset)
+
+    def seal(self) -> PhysicalOffset:
+        """Close the last file with a BLANK up to its end (a record never touches the last 8 bytes).
+
+        Idempotent; returns the offset behind the file, which becomes ``divided_offset``.
+        """
+        assert self._row and not self._staged
+        file = self._row.last
+        if file.wrote_position < file.size:
+            blank = encode_blank(file.size - file.wrote_position)
+            file.file.write(file.wrote_position, blank)
+            file.sync()
+            file.wrote_position = file.size
+        self._end = self._staged_from = file.end_offset
+        self.written.advance(self._end)
+        self.flushed_mark.advance(self._end)
+        return PhysicalOffset(self._end)
+
+    def drop_unused(self) -> None:
+        """Remove the file that was made ahead and never written (clean stop)."""
+        if self._prepared is not None and self._row and self._row.last is self._prepared:
+            if self._prepared.wrote_position == 0:
+                self._row.drop_last()
+            self._prepared = None
+
+    def close(self) -> None:
+        self._row.close()
+
+    @property
+    def _current(self) -> MappedFile:
+        """The file that takes the next byte (the last one, unless that was only made ahead)."""
+        last = self._row.last
+        if last is self._prepared and self._end < last.first_offset:
+            return self._row[-2]
+        return last
+
+    def _roll(self, rest: int) -> None:
+        self._staged.append(encode_blank(rest))
+        self._end += BLANK_SIZE
+        self.commit()
+        full = self._current
+        full.wrote_position = full.size
+        self._end = self._staged_from = full.end_offset
+        self.written.advance(self._end)
+        self._advance_file()
+
+    def _advance_file(self) -> None:
+        """Make the file that starts at the end of the log current."""
+        if self._prepared is not None and self._prepared.first_offset == self._end:
+            self._prepared = None
+        elif not self._row or self._row.last.first_offset != self._end:
+            self._row.create(self._end - self._end % self._row.file_size)
+
+    def _prepare_next(self) -> None:
+        """Make the next file ahead of need, so that rolling costs nothing on the way of a request."""
+        last = self._row.last
+        if self._prepared is None and last.size - last.wrote_position < last.size // PREPARE_BELOW_FRACTION:
+            self._prepared = self._row.create(last.end_offset)

@@ -1,0 +1,112 @@
+"""DLedgerCommitLog: each message record is the body of one DLedger entry.
+
+The physical offset of a message is its entry's position + 48; the record's PHYSICALOFFSET says so, written when the
+leader appends (followers store the bytes as they come). Readers see what is committed, never more. Who may append, in
+which term and at which index, is the proposer's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE
+from rmqpy.dledger.node import Proposal, Refused
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
+from rmqpy.store.entry_store import ENTRY_SIZE_MAX, EntryStore
+from rmqpy.store.watermark import Watermark
+
+
+class Proposer(Protocol):
+    """The one thing that the log asks of the consensus core."""
+
+    def propose(self, count: int) -> Proposal | Refused: ...
+
+
+class NobodyLeads:
+    """Proposer of a log that is only read (or whose member has not started)."""
+
+    def propose(self, count: int) -> Proposal | Refused:
+        return Refused.NOT_LEADER
+
+
+_STATUS = {
+    Refused.NOT_LEADER: PutMessageStatus.SERVICE_NOT_AVAILABLE,
+    Refused.LEADER_PENDING_FULL: PutMessageStatus.OS_PAGECACHE_BUSY,
+}
+
+
+class DLedgerCommitLog:
+    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
+
+    def __init__(self, entries: EntryStore, proposer: Proposer) -> None:
+        self.entries = entries
+        self.proposer = proposer
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        return self.entries.base_offset
+
+    @property
+    def max_offset(self) -> PhysicalOffset:
+        return self.entries.end_offset
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.entries.committed.value)
+
+    @property
+    def flushed_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.entries.flushed.value)
+
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        return (self.entries.committed,)
+
+    def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
+        largest = max(map(len, records)) + ENTRY_HEADER_SIZE
+        limit = min(ENTRY_SIZE_MAX, self.entries.data.file_size - ENTRY_FILLER_SIZE)
+        if largest > limit:
+            return Appended(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                remark=f"an entry of {largest} bytes is above the limit of {limit}",
+            )
+        proposal = self.proposer.propose(len(records))
+        if isinstance(proposal, Refused):
+            return Appended(_STATUS[proposal], remark=proposal.name)
+        offsets = self.entries.append(proposal.term, proposal.first_index, records, store_timestamp_ms)
+        return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
+
+    def commit(self) -> None:
+        self.entries.commit()
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
+        if offset + size > self.entries.committed.value:
+            return None
+        file = self.entries.file_at(offset)
+        if file is None:
+            return None
+        position = offset - file.first_offset
+        return file.view[position : position + size] if position + size <= file.size else None
+
+    def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
+        end = self.entries.committed.value
+        offset = max(offset, self.min_offset)
+        while offset < end:
+            file = self.entries.file_at(offset)
+            assert file is not None
+            stop = min(file.end_offset, end)
+            view = file.view[offset - file.first_offset : stop - file.first_offset]
+            yield ScanRange(offset, view, PhysicalOffset(file.end_offset), dledger=True)
+            offset = PhysicalOffset(file.end_offset)
+
+    def flush_task(self) -> FlushTask | None:
+        files = self.entries.dirty_files()
+        return FlushTask(self.entries.written_offset, files) if files else None
+
+    def flushed(self, offset: PhysicalOffset) -> None:
+        self.entries.flushed.advance(offset)
+
+    def close(self) -> None:
+        self.entries.close()

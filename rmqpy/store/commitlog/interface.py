@@ -1,0 +1,107 @@
+"""The pluggable piece: one address space of physical offsets, whatever keeps the bytes.
+
+States of a byte, from the writer's side: *staged* (in memory, has its offset) → *written* (pwrite done) →
+*acknowledged* as the mode asks (flushed, replicated, committed by a quorum). Readers see up to ``confirm_offset``.
+
+Invariants: ``min_offset <= confirm_offset <= max_offset``; a record never straddles two files; ``append`` never blocks
+and never touches the disk but to make a new file; ``commit`` writes everything staged with one ``write`` a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from attrs import define, field
+
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.watermark import Watermark
+
+
+@define(slots=True, frozen=True)
+class Appended:
+    """Where records went: one physical offset a record, and the end of the log behind the last."""
+
+    status: PutMessageStatus
+    physical_offsets: tuple[PhysicalOffset, ...] = ()
+    end: PhysicalOffset = PhysicalOffset(0)
+    remark: str = ""
+
+
+@define(slots=True, frozen=True)
+class ScanRange:
+    """A contiguous readable piece of one file, for :func:`rmqpy.codec.chosen.scan_records`.
+
+    ``view`` starts at ``offset`` with a record, or with a DLedger entry when ``dledger``; ``file_end`` is where the
+    next file starts.
+    """
+
+    offset: PhysicalOffset
+    view: memoryview
+    file_end: PhysicalOffset
+    dledger: bool
+
+
+class Syncable(Protocol):
+    def sync(self) -> None: ...
+
+
+@define(slots=True, frozen=True)
+class FlushTask:
+    """Make everything below ``offset`` durable. ``run`` blocks and touches no state of the log: it may run in a thread;
+    afterwards, back in the loop, the log is told by :meth:`CommitLog.flushed`.
+    """
+
+    offset: PhysicalOffset
+    parts: tuple[Syncable, ...] = field(factory=tuple)
+
+    def run(self) -> None:
+        for part in self.parts:
+            part.sync()
+
+
+class CommitLog(Protocol):
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        """First offset still kept."""
+
+    @property
+    def max_offset(self) -> PhysicalOffset:
+        """Where the next record goes, staged ones counted."""
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        """End of what readers may see."""
+
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        """The watermarks that a put must wait for; fewer when the sender said WAIT=false."""
+
+    def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
+        """Stage encoded records, all or none, back to back in order.
+
+        Writes PHYSICALOFFSET and STORETIMESTAMP into each; the queue offset is already there. Refused with a status
+        (nothing staged) when the log cannot take them.
+        """
+
+    def commit(self) -> None:
+        """Write what is staged; raises OSError after which nothing more may be acknowledged."""
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
+        """The bytes ``[offset, offset+size)``; None when any of them is not readable (gone, or not confirmed)."""
+
+    def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
+        """Readable pieces from ``offset`` (a record or entry start) to ``confirm_offset``, file by file."""
+
+    def flush_task(self) -> FlushTask | None:
+        """The work that makes all written bytes durable; None when they are."""
+
+    def flushed(self, offset: PhysicalOffset) -> None:
+        """A flush task is done: advance the watermark."""
+
+    @property
+    def flushed_offset(self) -> PhysicalOffset:
+        """Everything below is durable."""
+
+    def close(self) -> None:
+        """Release files; nothing is written or flushed here."""

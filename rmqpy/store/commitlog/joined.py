@@ -1,0 +1,73 @@
+"""JoinedCommitLog: the old classic log below ``divided_offset``, the DLedger log from it on, one address space.
+
+The two know nothing of each other. The old log is sealed (its last file ends in a BLANK), so no record straddles the
+divide; it is only read, and expires from its front. Everything that is written goes to the new log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+from rmqpy.store.commitlog.interface import Appended, CommitLog, FlushTask, ScanRange
+from rmqpy.store.watermark import Watermark
+
+
+class JoinedCommitLog:
+    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
+
+    def __init__(self, old: ClassicCommitLog, new: DLedgerCommitLog, divided_offset: PhysicalOffset) -> None:
+        assert old.max_offset == divided_offset == new.min_offset
+        self.old = old
+        self.new = new
+        self.divided_offset = divided_offset
+
+    def part(self, offset: PhysicalOffset) -> CommitLog:
+        """The one place that knows on which side an offset lies."""
+        return self.old if offset < self.divided_offset else self.new
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        return self.old.min_offset if self.old.row else self.new.min_offset
+
+    @property
+    def max_offset(self) -> PhysicalOffset:
+        return self.new.max_offset
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset:
+        return self.new.confirm_offset
+
+    @property
+    def flushed_offset(self) -> PhysicalOffset:
+        return self.new.flushed_offset
+
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        return self.new.acknowledged(wait_store_ok)
+
+    def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
+        return self.new.append(records, store_timestamp_ms)
+
+    def commit(self) -> None:
+        self.new.commit()
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
+        return self.part(offset).read(offset, size)
+
+    def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
+        if offset < self.divided_offset:
+            yield from self.old.ranges(offset)
+            offset = self.divided_offset
+        yield from self.new.ranges(offset)
+
+    def flush_task(self) -> FlushTask | None:
+        return self.new.flush_task()
+
+    def flushed(self, offset: PhysicalOffset) -> None:
+        self.new.flushed(offset)
+
+    def close(self) -> None:
+        self.old.close()
+        self.new.close()

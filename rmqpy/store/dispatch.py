@@ -1,0 +1,208 @@
+"""Dispatch (Java ReputMessageService): from the log to its derived files, and the news of arrivals.
+
+Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one for the key index.
+Normally they move together; when the index has to be built again it follows alone, in bounded steps, so that serving
+never waits for it.
+
+Invariants: a cursor stands at a record's framing start or at a file start; it never passes ``confirm_offset``; a record that
+cannot be read stops both and is told by ``fault`` (nothing is skipped).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import define
+
+from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.codec.units import QUEUE_UNIT, index_key_hash
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
+from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.store.commitlog.interface import CommitLog, ScanRange
+from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.store.index_file import KeyIndex
+from rmqpy.store.queue_table import ConsumeQueueTable
+from rmqpy.store.results import Arrival
+
+STEP_RECORDS = 4096
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+DEFAULT_DELAY_MS = 1000
+"""Of a level that messageDelayLevel does not name."""
+
+ArrivalListener = Callable[[Arrival], None]
+
+
+@define(slots=True)
+class _Run:
+    """Units that continue one queue, not yet written."""
+
+    queue: ConsumeQueue
+    first: int
+    next: int
+    units: bytearray
+    physical_end: int
+
+    def write(self) -> None:
+        if self.units:
+            self.queue.put_run(self.first, bytes(self.units), self.physical_end)
+            self.units.clear()
+
+
+class Dispatch:
+    """``delay_levels``: level → delay in ms. ``index`` None: no key index is kept."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: KeyIndex | None,
+        delay_levels: Mapping[int, int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delay_levels = dict(delay_levels)
+        self._max_level = max(delay_levels, default=0)
+        self.queue_cursor = 0
+        self.index_cursor = 0
+        self.store_timestamp_ms = 0
+        self.on_arrival: ArrivalListener | None = None
+
+    def start(self, queue_cursor: int, index_cursor: int) -> None:
+        low = self._log.min_offset
+        self.queue_cursor = max(queue_cursor, low)
+        self.index_cursor = max(index_cursor, low)
+
+    @property
+    def behind_bytes(self) -> int:
+        """Readable log that the consume queues do not have yet."""
+        return max(0, self._log.confirm_offset - self.queue_cursor)
+
+    @property
+    def index_behind_bytes(self) -> int:
+        return max(0, self._log.confirm_offset - self.index_cursor) if self._index is not None else 0
+
+    def run(self) -> None:
+        """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that cannot be read."""
+        while self.behind_bytes:
+            self._step()
+
+    def index_step(self) -> bool:
+        """Let a lagging index follow by one bounded step; True when it still lags."""
+        if self._index is None or self.index_cursor >= self.queue_cursor:
+            return False
+        for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
+            scan = self._scan(piece)
+            self._to_index(scan, piece)
+            self.index_cursor = self._behind(piece, scan)
+            break
+        else:
+            self.index_cursor = self.queue_cursor
+        return self.index_cursor < self.queue_cursor
+
+    def _step(self) -> None:
+        for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
+            scan = self._scan(piece)
+            self._to_queues(scan)
+            together = self.index_cursor == self.queue_cursor
+            if together and self._index is not None:
+                self._to_index(scan, piece)
+            behind = self._behind(piece, scan)
+            if together or self._index is None:
+                self.index_cursor = behind
+            self.queue_cursor = behind
+            if len(scan):
+                self.store_timestamp_ms = scan.store_timestamp_ms[-1]
+                self._tell(scan)
+            return
+        self.queue_cursor = self._log.confirm_offset
+
+    def _scan(self, piece: ScanRange) -> Scan:
+        return scan_records(
+            piece.view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=STEP_RECORDS
+        )
+
+    @staticmethod
+    def _behind(piece: ScanRange, scan: Scan) -> int:
+        """Where the next step starts."""
+        if scan.stop in (StopReason.END, StopReason.LIMIT):
+            return scan.end
+        if scan.stop is StopReason.BLANK:
+            return piece.file_end
+        raise StoreFault(
+            f"commit log at offset {scan.end}",
+            f"{scan.stop.name} where a record must begin",
+            "records without a gap",
+            "stop the broker, check the disk, and restore the file from a backup or a replica",
+        )
+
+    def _to_queues(self, scan: Scan) -> None:
+        runs: dict[tuple[bytes, int], _Run] = {}
+        for row, (topic, queue_id, sys_flag) in enumerate(
+            zip(scan.topic, scan.queue_id, scan.sys_flag, strict=True)
+        ):
+            if not has_queue_unit(sys_flag):
+                continue
+            offset, size, queue_offset = scan.offset[row], scan.size[row], scan.queue_offset[row]
+            tags_code = scan.tags_code[row]
+            if topic == _SCHEDULE_TOPIC:
+                tags_code = self._deliver_time(scan, row)
+            run = runs.get((topic, queue_id))
+            if run is None:
+                queue = self._queues.of(topic.decode(), queue_id)
+                run = runs[topic, queue_id] = _Run(queue, -1, -1, bytearray(), 0)
+            if run.units and run.next == queue_offset:
+                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
+            elif not run.units and run.queue.continues(queue_offset, offset):
+                run.first = queue_offset
+                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
+            else:
+                run.write()
+                run.queue.put(queue_offset, offset, size, tags_code)
+                continue
+            run.next = queue_offset + 1
+            run.physical_end = offset + size
+        for run in runs.values():
+            run.write()
+
+    def _deliver_time(self, scan: Scan, row: int) -> int:
+        """Tags code in the delay topic: when the message is due."""
+        level = min(scan.delay_level[row], self._max_level)
+        if level <= 0:
+            return scan.tags_code[row]
+        return scan.store_timestamp_ms[row] + self._delay_levels.get(level, DEFAULT_DELAY_MS)
+
+    def _to_index(self, scan: Scan, piece: ScanRange) -> None:
+        assert self._index is not None
+        view = piece.view
+        for row, sys_flag in enumerate(scan.sys_flag):
+            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            hashes = [scan.uniq_key_hash[row]] if scan.uniq_key_hash[row] >= 0 else []
+            length = scan.keys_length[row]
+            if length:
+                start = scan.keys_position[row]
+                topic = scan.topic[row].decode()
+                words = bytes(view[start : start + length]).decode("utf-8", "replace").split(" ")
+                hashes += [index_key_hash(topic, word) for word in words if word]
+            if hashes:
+                self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
+
+    def _tell(self, scan: Scan) -> None:
+        if self.on_arrival is None:
+            return
+        for row, sys_flag in enumerate(scan.sys_flag):
+            if has_queue_unit(sys_flag):
+                self.on_arrival(
+                    Arrival(
+                        scan.topic[row].decode(),
+                        scan.queue_id[row],
+                        scan.queue_offset[row],
+                        scan.tags_code[row],
+                        scan.offset[row],
+                        scan.store_timestamp_ms[row],
+                    )
+                )

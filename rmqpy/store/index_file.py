@@ -1,0 +1,261 @@
+"""The key index: hash tables on disk that find messages by key (Java IndexFile, IndexService).
+
+File: header 40 bytes, slots (4 bytes: newest entry number of the slot, 0 none), entries (20 bytes: key hash, physical
+offset, seconds since the file's begin, previous entry number of the slot); the numbers stand in codec/layout.py. Named
+by the local time of creation. ``hashSlotCount`` in the header counts the slots in use, ``indexCount`` the entries plus 1.
+
+Messages that share a hash are all found; the client filters by exact key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from rmqpy.codec.layout import (
+    INDEX_COUNT_POSITION,
+    INDEX_END_OFFSET_POSITION,
+    INDEX_END_TIMESTAMP_POSITION,
+    INDEX_SLOT_COUNT_POSITION,
+)
+from rmqpy.codec.units import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexHeader,
+    index_entry_position,
+    index_file_size,
+    index_key_hash,
+    index_slot_position,
+    index_time_diff_s,
+)
+from rmqpy.model.errors import StoreFault
+from rmqpy.store.files import FileLayer, StoreFile
+
+NAME_DIGITS = 17
+assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
+assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
+
+
+class IndexFile:
+    """One table. Written in place through a mapping: entry first, then its slot, then the header."""
+
+    def __init__(self, file: StoreFile, slot_count: int, entry_count: int) -> None:
+        self._file = file
+        self._slot_count = slot_count
+        self._entry_count = entry_count
+        self.header = IndexHeader.decode(file.view)
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.index_count >= self._entry_count
+
+    @property
+    def is_empty(self) -> bool:
+        return self.header.index_count <= 1
+
+    def continue_from(self, previous: IndexHeader) -> None:
+        """A new file begins where the previous one ended, until its first entry says better."""
+        header = self.header
+        header.begin_timestamp_ms = header.end_timestamp_ms = previous.end_timestamp_ms
+        header.begin_offset = header.end_offset = previous.end_offset
+        self._write_header()
+
+    def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> None:
+        header, data = self.header, self._file.writable
+        slot_position = index_slot_position(key_hash, self._slot_count)
+        (previous,) = INDEX_SLOT.unpack_from(data, slot_position)
+        if not 0 < previous < header.index_count:
+            previous = 0
+        time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
+        INDEX_ENTRY.pack_into(
+            data,
+            index_entry_position(header.index_count, self._slot_count),
+            key_hash,
+            physical_offset,
+            time_diff_s,
+            previous,
+        )
+        INDEX_SLOT.pack_into(data, slot_position, header.index_count)
+        if header.index_count <= 1:
+            header.begin_offset = physical_offset
+            header.begin_timestamp_ms = store_timestamp_ms
+        if not previous:
+            header.slot_count += 1
+        header.index_count += 1
+        header.end_offset = physical_offset
+        header.end_timestamp_ms = store_timestamp_ms
+        self._write_header()
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of entries with this hash and a store time in range, newest first."""
+        header, data = self.header, self._file.view
+        (number,) = INDEX_SLOT.unpack_from(data, index_slot_position(key_hash, self._slot_count))
+        while 0 < number < header.index_count:
+            place = index_entry_position(number, self._slot_count)
+            found_hash, offset, time_diff_s, previous = INDEX_ENTRY.unpack_from(data, place)
+            if time_diff_s < 0:
+                return
+            stored_ms = header.begin_timestamp_ms + time_diff_s * 1000
+            if found_hash == key_hash and begin_ms <= stored_ms <= end_ms:
+                yield offset
+            # Chains lead to older entries only: anything else is damage, and could be a circle.
+            if not 0 < previous < number or stored_ms < begin_ms:
+                return
+            number = previous
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        return self.header.begin_timestamp_ms <= end_ms and self.header.end_timestamp_ms >= begin_ms
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write_header(self) -> None:
+        header = self.header
+        INDEX_HEADER.pack_into(
+            self._file.writable,
+            0,
+            header.begin_timestamp_ms,
+            header.end_timestamp_ms,
+            header.begin_offset,
+            header.end_offset,
+            header.slot_count,
+            header.index_count,
+        )
+
+
+class KeyIndex:
+    """The row of index files, oldest first."""
+
+    def __init__(
+        self, files: FileLayer, directory: str, slot_count: int, entry_count: int, now_ms: Callable[[], int]
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._slot_count = slot_count
+        self._entry_count = entry_count
+        self._now_ms = now_ms
+        self._row: list[IndexFile] = []
+        self._full: list[IndexFile] = []
+
+    def load(self, safe_timestamp_ms: int | None) -> None:
+        """Open the files. After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with younger
+        entries are deleted, because a torn table cannot be told from a whole one; dispatch fills them again.
+        """
+        expected = index_file_size(self._slot_count, self._entry_count)
+        for name in self._files.list_dir(self._directory):
+            path = f"{self._directory}/{name}"
+            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+                raise StoreFault(path, "a foreign entry", "index files named by 17 digits", "move it elsewhere")
+            size = self._files.size_of(path)
+            if size != expected:
+                raise StoreFault(
+                    path,
+                    f"{size} bytes",
+                    f"{expected} bytes as maxHashSlotNum={self._slot_count} and maxIndexNum={self._entry_count} say",
+                    "set these keys as the store was written, or delete the index folder: it is built again",
+                )
+            file = IndexFile(self._files.open(path), self._slot_count, self._entry_count)
+            if safe_timestamp_ms is not None and file.header.end_timestamp_ms > safe_timestamp_ms:
+                file.close()
+                self._files.unlink(path)
+            else:
+                self._row.append(file)
+
+    @property
+    def end_offset(self) -> int | None:
+        """Physical offset of the last message in the index; None when there is none."""
+        return self._row[-1].header.end_offset if self._row else None
+
+    def put(self, key_hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
+        """Index one message under each key; one that the index has already passed is skipped."""
+        for key_hash in key_hashes:
+            file = self._writable_file()
+            if physical_offset < file.header.end_offset:
+                return
+            file.put(key_hash, physical_offset, store_timestamp_ms)
+
+    def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of at most ``count_max`` messages, newest file first."""
+        found: list[int] = []
+        key_hash = index_key_hash(topic, key)
+        for file in reversed(self._row):
+            if file.covers(begin_ms, end_ms):
+                for offset in file.find(key_hash, begin_ms, end_ms):
+                    found.append(offset)
+                    if len(found) >= count_max:
+                        return found
+            if file.header.begin_timestamp_ms < begin_ms:
+                break
+        return found
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Store time (ms) and physical offset of the newest entry; zeros when there is none."""
+        if not self._row:
+            return 0, 0
+        return self._row[-1].header.end_timestamp_ms, self._row[-1].header.end_offset
+
+    def take_full(self) -> list[IndexFile]:
+        """Files that have become full since the last call: to be synced, then noted in the checkpoint."""
+        full, self._full = self._full, []
+        return full
+
+    def expire(self, log_min_offset: int) -> int:
+        """Delete files that only know messages below the log, never the last."""
+        count = 0
+        while len(self._row) > 1 and self._row[0].header.end_offset < log_min_offset:
+            file = self._row.pop(0)
+            file.close()
+            self._files.unlink(file.path)
+            count += 1
+        return count
+
+    def destroy(self) -> None:
+        while self._row:
+            file = self._row.pop()
+            file.close()
+            self._files.unlink(file.path)
+        self._full.clear()
+
+    def sync(self) -> None:
+        if self._row:
+            self._row[-1].sync()
+
+    def close(self) -> None:
+        for file in self._row:
+            file.close()
+
+    def _writable_file(self) -> IndexFile:
+        if self._row and not self._row[-1].is_full:
+            return self._row[-1]
+        size = index_file_size(self._slot_count, self._entry_count)
+        file = IndexFile(self._files.open(self._new_path(), size=size), self._slot_count, self._entry_count)
+        if self._row:
+            self._full.append(self._row[-1])
+            file.continue_from(self._row[-1].header)
+        self._row.append(file)
+        return file
+
+    def _new_path(self) -> str:
+        """The local time to the millisecond, later than every name in the row: the order of names is the order of files."""
+        now_ms = self._now_ms()
+        newest = self._row[-1].path.rpartition("/")[2] if self._row else ""
+        while (name := _local_time_name(now_ms)) <= newest:
+            now_ms += 1
+            if _local_time_name(now_ms + 1) <= newest:
+                name = str(int(newest) + 1).zfill(NAME_DIGITS)
+                break
+        return f"{self._directory}/{name}"
+
+
+def _local_time_name(now_ms: int) -> str:
+    moment = datetime.fromtimestamp(now_ms / 1000)
+    return moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"

@@ -1,0 +1,68 @@
+"""Where everything lives under ``storePathRootDir``. Nothing of ours stands in a folder of the Java broker's."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.model.config import StoreSettings
+
+OWN_FORMAT = 1
+"""Version of what we keep in ``rmqpy/``."""
+
+
+@define(slots=True, frozen=True)
+class StorePaths:
+    root: str
+    commit_log: str
+    dledger_data: str | None
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> StorePaths:
+        return cls(
+            settings.store_path_root_dir,
+            settings.store_path_commit_log,
+            settings.store_path_dledger_commit_log,
+        )
+
+    @property
+    def consume_queue(self) -> str:
+        return f"{self.root}/consumequeue"
+
+    @property
+    def index(self) -> str:
+        return f"{self.root}/index"
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.root}/checkpoint"
+
+    @property
+    def abort(self) -> str:
+        """Exists while a broker runs: at a start it tells that the last stop was not clean."""
+        return f"{self.root}/abort"
+
+    @property
+    def lock(self) -> str:
+        return f"{self.root}/lock"
+
+    @property
+    def config(self) -> str:
+        return f"{self.root}/config"
+
+    @property
+    def own(self) -> str:
+        return f"{self.root}/rmqpy"
+
+    @property
+    def own_format(self) -> str:
+        return f"{self.own}/format"
+
+    @property
+    def quarantine(self) -> str:
+        return f"{self.own}/quarantine"
+
+    def dledger(self, self_id: str) -> str:
+        return f"{self.root}/dledger-{self_id}"
+
+    def dledger_data_of(self, self_id: str) -> str:
+        return self.dledger_data or f"{self.dledger(self_id)}/data"

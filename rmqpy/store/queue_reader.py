@@ -1,0 +1,192 @@
+"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's read side).
+
+A page ends before the message that would exceed its limit (two limits: for messages near the log's end, which the page
+cache holds, and for old ones); its first message passes whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define
+
+from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE, SYS_FLAG_POSITION, store_timestamp_position
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.codes import GetMessageStatus
+from rmqpy.model.config import StoreSettings
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.store.queue_table import ConsumeQueueTable
+from rmqpy.store.results import GetMessageResult
+
+SCAN_WINDOW_BYTES = 16000
+"""How far one read looks for messages that match a filter (maxFilterMessageSize)."""
+
+Matcher = Callable[[int], bool]
+
+
+@define(slots=True)
+class _Page:
+    """The limits of one answer."""
+
+    near_bytes: int
+    near_count: int
+    far_bytes: int
+    far_count: int
+    wanted: int
+    bytes: int = 0
+    count: int = 0
+
+    def is_full(self, size: int, far: bool) -> bool:
+        """Whether a message of ``size`` bytes must go to the next page."""
+        if self.count == 0:
+            return False
+        if self.count >= self.wanted:
+            return True
+        if far:
+            return self.bytes + size > self.far_bytes or self.count >= self.far_count
+        return self.bytes + size > self.near_bytes or self.count >= self.near_count
+
+
+class QueueReader:
+    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as being on disk."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, settings: StoreSettings, memory_bytes: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._settings = settings
+        self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
+        self.is_slave = False
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
+    ) -> GetMessageResult:
+        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes; None takes all."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return self._elsewhere(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            result = self._elsewhere(GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0)
+        elif offset < low:
+            result = self._elsewhere(GetMessageStatus.OFFSET_TOO_SMALL, offset, low)
+        elif offset == high:
+            result = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset)
+        elif offset > high:
+            result = self._elsewhere(
+                GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, low if low == 0 else high
+            )
+        else:
+            result = self._page(queue, offset, max_count, matcher)
+        result.min_offset, result.max_offset = low, high
+        return result
+
+    def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
+        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says so."""
+        keep = self.is_slave and not self._settings.offset_check_in_slave
+        return GetMessageResult(status, offset if keep else corrected)
+
+    def _page(
+        self, queue: ConsumeQueue, offset: int, max_count: int, matcher: Matcher | None
+    ) -> GetMessageResult:
+        window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
+        units = queue.units(offset, window)
+        if not units:
+            return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file_start(offset))
+        settings, log = self._settings, self._log
+        page = _Page(
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+            max_count,
+        )
+        result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE)
+        end = log.confirm_offset
+        pulled = 0
+        scanned = 0
+        for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(units):
+            if page.is_full(size, end - physical_offset > self._memory_distance):
+                break
+            scanned += 1
+            pulled = physical_offset
+            if size == QUEUE_FILLER_SIZE or (matcher is not None and not matcher(tags_code)):
+                continue
+            message = log.read(PhysicalOffset(physical_offset), size)
+            if message is None:
+                if physical_offset >= log.min_offset:
+                    # Not committed yet after a restart in DLedger mode: it comes back into sight, do not step over it.
+                    scanned -= 1
+                    break
+                if not result.messages:
+                    result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                continue
+            result.messages.append(message)
+            page.bytes += size
+            page.count += 1
+        if result.messages:
+            result.status = GetMessageStatus.FOUND
+        elif scanned == 0:
+            result.status = GetMessageStatus.OFFSET_FOUND_NULL
+        result.next_begin_offset = offset + scanned
+        result.suggest_pulling_from_slave = end - pulled > self._memory_distance
+        return result
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the message at this queue offset is near enough to the log's end; False when there is none."""
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
+
+    def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time (ms) of a message; -1 when there is none."""
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return self._store_timestamp(unit[0], unit[1]) if unit is not None else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the earlier on a tie);
+        0 when the queue is empty.
+
+        Searches the whole queue by store time; the Java broker first picks a queue file by its modification time, which
+        a copied file does not keep.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return 0
+        low, high = int(queue.min_offset), int(queue.max_offset)
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_timestamp_at(topic, queue_id, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low == queue.max_offset:
+            return low - 1
+        later = self.store_timestamp_at(topic, queue_id, low)
+        if later == timestamp_ms or low == queue.min_offset:
+            return low
+        earlier = self.store_timestamp_at(topic, queue_id, low - 1)
+        return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
+
+    def _store_timestamp(self, offset: int, size: int) -> int:
+        message = self._log.read(PhysicalOffset(offset), size)
+        return record_store_timestamp(message) if message is not None else -1
+
+
+def record_store_timestamp(record: memoryview) -> int:
+    """STORETIMESTAMP of a record."""
+    sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
+    place = store_timestamp_position(sys_flag)
+    return int.from_bytes(record[place : place + 8], signed=True)

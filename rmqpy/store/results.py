@@ -1,0 +1,60 @@
+"""What the store answers: results of puts, reads and queries."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.model.ids import PhysicalOffset, QueueOffset
+
+
+@define(slots=True, frozen=True)
+class PutResult:
+    """One put, one request. ``physical_offsets`` has an element a message (one, or a batch's).
+
+    ``end`` is the log offset behind the last byte: the reply may leave when the watermarks of
+    :meth:`MessageStore.acknowledgement` have passed it. Meaningful only when ``status`` is PUT_OK.
+    """
+
+    status: PutMessageStatus
+    queue_offset: QueueOffset = QueueOffset(0)
+    physical_offsets: tuple[PhysicalOffset, ...] = ()
+    end: PhysicalOffset = PhysicalOffset(0)
+    remark: str = ""
+
+
+@define(slots=True)
+class GetMessageResult:
+    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy before the next turn."""
+
+    status: GetMessageStatus
+    next_begin_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    messages: list[memoryview] = field(factory=list)
+    suggest_pulling_from_slave: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.messages))
+
+
+@define(slots=True)
+class QueryMessageResult:
+    """Messages whose key hash and time matched, newest file first (the client filters by exact key)."""
+
+    messages: list[memoryview] = field(factory=list)
+    index_last_update_timestamp_ms: int = 0
+    index_last_update_physical_offset: int = 0
+
+
+@define(slots=True, frozen=True)
+class Arrival:
+    """A message has become readable: news for long polling."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    physical_offset: int
+    store_timestamp_ms: int

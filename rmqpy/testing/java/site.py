@@ -1,0 +1,132 @@
+"""Java name servers, brokers and clients below one directory.
+
+Each server has a folder: ``conf/`` (its configuration and that of its log), ``logs/``, ``store/``.
+``user.home``, ``ROCKETMQ_HOME`` and ``java.io.tmpdir`` lie in it, so nothing is written elsewhere.
+RocketMQ 4.x reads ``conf/logback_{broker,namesrv,tools}.xml`` and ends if they are missing; 5.x
+takes the file named by ``rmq.logback.configurationFile`` and has its logback under another package
+name. Both are written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from attrs import define, field
+
+from rmqpy.testing.java.clients import ADMIN_SECONDS_MAX, LineClient, MqAdmin, Probe
+from rmqpy.testing.java.install import JavaHome
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, write_properties
+
+READY = re.compile(rb"boot success")
+LOG_KINDS = ("broker", "namesrv", "tools")
+LOGBACK = """<configuration>
+  <appender name="file" class="{appender}">
+    <file>{log}</file>
+    <encoder><pattern>%d{{HH:mm:ss.SSS}} %-5p %c{{0}} [%t] %m%n</pattern></encoder>
+  </appender>
+  <root level="{level}"><appender-ref ref="file"/></root>
+</configuration>
+"""
+BUSY_MACHINE = {
+    "registerBrokerPeriod": "10000",
+    "brokerFastFailureEnable": "false",
+    "osPageCacheBusyTimeOutMills": "60000",
+    "warmMapedFileEnable": "false",
+}
+"""Java settings that keep a broker from refusing work only because the machine is slow."""
+
+
+@define(frozen=True, kw_only=True)
+class JvmSettings:
+    """Memory and compilers of a JVM. The default starts fast; a benchmark wants another one."""
+
+    heap_min_mb: int = 64
+    heap_max_mb: int = 384
+    direct_mb: int = 384
+    options: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+
+    def words(self) -> list[str]:
+        heap = [f"-Xms{self.heap_min_mb}m", f"-Xmx{self.heap_max_mb}m"]
+        return [*heap, f"-XX:MaxDirectMemorySize={self.direct_mb}m", *self.options]
+
+
+@define(frozen=True)
+class JavaSite:
+    """Makes Java servers and clients; each in its own directory below ``root``."""
+
+    root: Path
+    home: JavaHome
+    jvm: JvmSettings = field(factory=JvmSettings)
+    log_level: str = "INFO"
+
+    def namesrv(self, name: str, port: int) -> ServerProcess:
+        directory = self.root / name
+        lines = {"listenPort": str(port), "kvConfigPath": str(directory / "kvConfig.json")}
+        conf = write_properties(directory / "conf" / "namesrv.conf", lines)
+        main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)]
+        return self._server(name, "namesrv", main, port)
+
+    def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
+        directory = self.root / name
+        store = spec.store or directory / "store"
+        lines = {**BUSY_MACHINE, **spec.lines(store)}
+        conf = write_properties(directory / "conf" / "broker.conf", lines)
+        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
+        server = self._server(name, "broker", main, spec.port)
+        server.store = store
+        return server
+
+    def probe(self, namesrv: str) -> Probe:
+        return Probe(self._client("probe", ["Probe"]), namesrv)
+
+    def admin(self, namesrv: str) -> MqAdmin:
+        return MqAdmin(self._client("admin", ["Admin", str(ADMIN_SECONDS_MAX)]), namesrv)
+
+    def _server(self, name: str, kind: str, main: list[str], port: int) -> ServerProcess:
+        directory = self.root / name
+        argv = [*self._java(directory, kind), "-cp", f"{self.home.libraries()}/*", *main]
+        environment = self._environment(directory)
+        return ServerProcess(name, argv, directory, port, READY, environment=environment)
+
+    def _client(self, name: str, main: list[str]) -> LineClient:
+        directory = self.root / name
+        path = os.pathsep.join([str(self.home.classes()), f"{self.home.libraries()}/*"])
+        argv = [*self._java(directory, "tools"), "-cp", path, *main]
+        return LineClient(argv, directory, self._environment(directory))
+
+    def _java(self, directory: Path, kind: str) -> list[str]:
+        temporary = directory / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        self._configure_logs(directory)
+        properties = {
+            "user.home": directory,
+            "java.io.tmpdir": temporary,
+            "rocketmq.home.dir": directory,
+            "rmq.logback.configurationFile": directory / "conf" / f"rmq.{kind}.logback.xml",
+            "rocketmq.client.logRoot": directory / "logs",
+            "rocketmq.client.logUseSlf4j": "false",
+            "rocketmq.client.logLevel": "WARN",
+        }
+        defined = [f"-D{key}={value}" for key, value in properties.items()]
+        return [*self.home.java(), *self.jvm.words(), *defined]
+
+    def _configure_logs(self, directory: Path) -> None:
+        conf, logs = directory / "conf", directory / "logs"
+        conf.mkdir(parents=True, exist_ok=True)
+        logs.mkdir(exist_ok=True)
+        plain = "ch.qos.logback.core.FileAppender"
+        for kind in LOG_KINDS:
+            values = {"log": logs / f"{kind}.log", "level": self.log_level}
+            for file, appender in (
+                (f"logback_{kind}.xml", plain),
+                (f"rmq.{kind}.logback.xml", f"org.apache.rocketmq.logging.{plain}"),
+            ):
+                text = LOGBACK.format(appender=appender, **values)
+                (conf / file).write_text(text, encoding="utf-8")
+
+    def _environment(self, directory: Path) -> dict[str, str]:
+        """Without the settings of a user's own RocketMQ."""
+        kept = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+        return {**kept, "ROCKETMQ_HOME": str(directory)}

@@ -1,0 +1,50 @@
+"""A ``remoting.channel.Channel`` without a socket: keeps what was written, as frames and commands."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+
+
+@define(slots=True, eq=False)
+class MemoryChannel:
+    """``written`` are all frames in order; ``take()`` gives the commands not yet taken.
+
+    A write that is not made of complete frames is an error of the writer and fails at once.
+    """
+
+    peer: tuple[str, int] = ("127.0.0.1", 50000)
+    local_port: int = 10911
+    written: list[bytes] = field(factory=list)
+    closed: bool = False
+    _waiting: list[RemotingCommand] = field(factory=list)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.closed:
+            return
+        frames = bytes(data)
+        receiver = FrameReceiver()
+        commands = receiver.receive(frames)
+        assert receiver.pending_bytes == 0, "a write must consist of complete frames"
+        self._waiting.extend(commands)
+        position = 0
+        for _ in commands:
+            end = position + 4 + int.from_bytes(frames[position : position + 4], "big")
+            self.written.append(frames[position:end])
+            position = end
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> list[RemotingCommand]:
+        """The commands written since the last call."""
+        commands, self._waiting = self._waiting, []
+        return commands
+
+    def take_one(self) -> RemotingCommand:
+        """The single command written since the last call."""
+        commands = self.take()
+        assert len(commands) == 1, f"{len(commands)} commands were written, expected one"
+        return commands[0]

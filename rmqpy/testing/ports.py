@@ -1,0 +1,91 @@
+"""Free port ranges for servers that tests start as processes.
+
+A RocketMQ broker on port P also takes P-2 (fast port) and P+1 (HA), so neighbours are needed, not
+single ports. The ranges lie below the ephemeral ports: there no outgoing connection can take a port
+between the search and the start of the server. A range stays reserved against other test processes
+of this machine until it is released: each of its ports holds an abstract Unix socket, which the
+kernel frees with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import define, field
+
+LOWEST_PORT = 10_240
+DEFAULT_EPHEMERAL_START = 32_768
+BROKER_PORT_COUNT = 4
+BROKER_PORT_INDEX = 2
+MAX_TRIES = 500
+
+
+@define(frozen=True)
+class PortBlock:
+    """``count`` neighbouring free ports from ``first``; reserved until :meth:`release` or the end
+    of the object.
+    """
+
+    first: int
+    count: int
+    _guards: tuple[socket.socket, ...] = field(repr=False, alias="guards")
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self.count:
+            raise IndexError(f"port {index} of a block of {self.count}")
+        return self.first + index
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + self.count))
+
+    @property
+    def broker_port(self) -> int:
+        """The listenPort P of a broker that owns this block: P-2 and P+1 are in it too."""
+        return self[BROKER_PORT_INDEX]
+
+    def release(self) -> None:
+        for guard in self._guards:
+            guard.close()
+
+
+def free_port_block(count: int = 1) -> PortBlock:
+    """A range of ``count`` ports that nobody listens on and no other caller holds."""
+    assert 0 < count <= 100
+    end = _ephemeral_start() - count
+    dice = random.Random(os.urandom(8))
+    for _ in range(MAX_TRIES):
+        first = dice.randrange(LOWEST_PORT, end)
+        guards = _reserve(range(first, first + count))
+        if guards is not None:
+            return PortBlock(first, count, guards)
+    raise OSError(f"no {count} neighbouring free ports between {LOWEST_PORT} and {end}")
+
+
+def _ephemeral_start() -> int:
+    try:
+        words = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except OSError:
+        return DEFAULT_EPHEMERAL_START
+    start = int(words[0])
+    return start if start > LOWEST_PORT + 1000 else DEFAULT_EPHEMERAL_START
+
+
+def _reserve(ports: range) -> tuple[socket.socket, ...] | None:
+    guards: list[socket.socket] = []
+    for port in ports:
+        guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        guards.append(guard)
+        try:
+            guard.bind(f"\0rmqpy-test-port-{port}")
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("0.0.0.0", port))
+        except OSError:
+            for taken in guards:
+                taken.close()
+            return None
+    return tuple(guards)

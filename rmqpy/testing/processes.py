@@ -1,0 +1,276 @@
+"""Servers as processes, for tests: started until ready, stopped cleanly or killed, started again on
+the same files.
+
+:class:`ServerProcess` is any server; a :class:`Site` makes name servers and brokers of one
+implementation in one directory. :class:`RmqpySite` is ours, :class:`rmqpy.testing.java.JavaSite`
+the Java one; both take the same :class:`BrokerSpec` with the keys of ``broker.conf``, so that a
+test can be written once for both.
+
+Children stay in the process group of the test run: Ctrl-C and ``timeout`` reach them too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Protocol, Self
+
+from attrs import define, field
+
+import rmqpy
+from rmqpy.model.errors import RmqError
+
+LOOPBACK = "127.0.0.1"
+POLL_SECONDS = 0.01
+TAIL_BYTES = 3000
+
+SMALL_STORE: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "maxMessageSize": "32768",
+    "diskMaxUsedSpaceRatio": "95",
+    "fileReservedTime": "480",
+}
+"""broker.conf keys of a store whose files roll over after a few hundred messages."""
+
+
+class ProcessFault(RmqError):
+    """A server process did not start, did not stop, or ended on its own. The text ends with what it
+    printed last.
+    """
+
+
+@define
+class ServerProcess:
+    """One server: a command line, the port it listens on, and the pattern of the line that says it
+    is ready.
+    """
+
+    name: str
+    argv: list[str]
+    directory: Path
+    port: int
+    ready: re.Pattern[bytes]
+    store: Path | None = None
+    environment: Mapping[str, str] = field(factory=lambda: dict(os.environ))
+    ready_timeout_s: float = 60.0
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def output(self) -> Path:
+        """What the process printed, over all its starts."""
+        return self.directory / "stdout.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def launch(self) -> Self:
+        """Start the process without waiting for it."""
+        assert not self.running, f"{self.name} runs already"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.argv,
+                cwd=self.directory,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def start(self) -> Self:
+        """Start the process and return when it has said that it is ready."""
+        seen = self.output.stat().st_size if self.output.exists() else 0
+        self.launch()
+        deadline = time.monotonic() + self.ready_timeout_s
+        with self.output.open("rb") as printed:
+            printed.seek(seen)
+            while not self._is_ready(printed, seen):
+                if not self.running:
+                    raise self._fault(f"ended with {self._exit_code()} before it was ready")
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise self._fault(f"not ready after {self.ready_timeout_s:.0f} s")
+                time.sleep(POLL_SECONDS)
+        return self
+
+    def stop(self, timeout_s: float = 60.0) -> int:
+        """End it with SIGTERM and return its exit code; a process that stays is killed and
+        reported.
+        """
+        if self._process is None:
+            return 0
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self._fault(f"still there {timeout_s:.0f} s after SIGTERM") from None
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def printed(self) -> str:
+        return self.output.read_text(encoding="utf-8", errors="replace")
+
+    def __enter__(self) -> Self:
+        return self if self.running else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _is_ready(self, printed: IO[bytes], seen: int) -> bool:
+        printed.seek(seen)
+        return self.ready.search(printed.read()) is not None
+
+    def _exit_code(self) -> int | None:
+        return None if self._process is None else self._process.returncode
+
+    def _fault(self, what: str) -> ProcessFault:
+        tail = self.output.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace")
+        return ProcessFault(f"{self.name} (log {self.output}) {what}:\n{tail}")
+
+
+@define(frozen=True, kw_only=True)
+class BrokerSpec:
+    """What a test wants of a broker. ``settings`` are further lines of broker.conf and win over the
+    defaults.
+    """
+
+    port: int
+    namesrv: str
+    broker_name: str = "broker-a"
+    store: Path | None = None
+    settings: Mapping[str, str] = field(factory=dict)
+
+    def lines(self, store: Path) -> dict[str, str]:
+        """broker.conf as both implementations read it."""
+        return {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": self.broker_name,
+            "brokerId": "0",
+            "brokerIP1": LOOPBACK,
+            "brokerIP2": LOOPBACK,
+            "listenPort": str(self.port),
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            **SMALL_STORE,
+            **self.settings,
+        }
+
+
+class Site(Protocol):
+    """Makes servers of one implementation; none of them is started yet."""
+
+    def namesrv(self, name: str, port: int) -> ServerProcess: ...
+
+    def broker(self, name: str, spec: BrokerSpec) -> ServerProcess: ...
+
+
+@define(frozen=True)
+class RmqpySite:
+    """Name servers and brokers of this package, each in its own directory below ``root``."""
+
+    root: Path
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(factory=dict)
+
+    def namesrv(self, name: str, port: int) -> ServerProcess:
+        directory = self.root / name
+        lines = {"listenPort": str(port), "kvConfigPath": str(directory / "kvConfig.json")}
+        conf = write_properties(directory / "namesrv.conf", lines)
+        return self._server(name, ["namesrv", "-c", str(conf)], port)
+
+    def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
+        directory = self.root / name
+        store = spec.store or directory / "store"
+        conf = write_properties(directory / "broker.conf", spec.lines(store))
+        arguments = ["broker", "-c", str(conf), "-n", spec.namesrv]
+        server = self._server(name, arguments, spec.port)
+        server.store = store
+        return server
+
+    def _server(self, name: str, arguments: list[str], port: int) -> ServerProcess:
+        return ServerProcess(
+            name,
+            [self.python, "-m", "rmqpy.cli", *arguments],
+            self.root / name,
+            port,
+            re.compile(rb"^ready: .*:%d\s*$" % port, re.MULTILINE),
+            environment=_python_environment(self.environment),
+        )
+
+
+def dledger_settings(group: str, port: int, member: str = "n0") -> dict[str, str]:
+    """broker.conf lines of a DLedger group with one member that listens on ``port``."""
+    return {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": group,
+        "dLegerPeers": f"{member}-{LOOPBACK}:{port}",
+        "dLegerSelfId": member,
+    }
+
+
+def write_properties(path: Path, lines: Mapping[str, str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{key}={value}\n" for key, value in lines.items())
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
+    """Seconds until somebody accepts connections on ``port``; :class:`ProcessFault` if nobody
+    does.
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            socket.create_connection((LOOPBACK, port), 1.0).close()
+        except OSError as fault:
+            if time.monotonic() - begin > timeout_s:
+                raise ProcessFault(f"port {port} refused for {timeout_s:.0f} s: {fault}") from fault
+            time.sleep(POLL_SECONDS / 10)
+        else:
+            return time.monotonic() - begin
+
+
+def _python_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The child must import the same rmqpy as this process, from wherever its working directory
+    is.
+    """
+    environment = {**os.environ, **extra}
+    here = str(Path(rmqpy.__file__).resolve().parents[1])
+    paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment

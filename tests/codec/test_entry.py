@@ -1,0 +1,106 @@
+"""DLedger entries, index units and fillers against recorded bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqpy.codec import entry
+from rmqpy.codec.faults import RecordFault
+from rmqpy.model.ids import LedgerIndex, Term
+
+ENTRY = bytes.fromhex(
+    "00000001 00000032 0000000000000002 0000000000000003 0000000000000064"
+    "00000000 00000000 00000000 00000002 6869"
+)
+UNIT = bytes.fromhex("00000001 0000000000000064 00000032 0000000000000002 0000000000000003")
+
+
+def test_entry_vector() -> None:
+    assert entry.frame_entries([b"hi"], 2, 3, [100]) == [ENTRY]
+    assert entry.index_units([ENTRY], 2, 3, [100]) == UNIT
+    header = entry.decode_entry_header(b"xy" + ENTRY, 2, 100)
+    assert (header.index, header.term, header.position) == (2, 3, 100)
+    assert (header.size, header.body_length) == (50, 2)
+    assert header.encode() == ENTRY[:48]
+    unit = entry.decode_index_unit(bytes(64) + UNIT, 64, 64)
+    assert unit == entry.IndexUnit(100, 50, LedgerIndex(2), Term(3))
+    assert unit.encode() == UNIT
+
+
+def test_entries_count_up_and_keep_their_places() -> None:
+    first, second = entry.frame_entries([bytearray(b"a"), b"bc"], 7, 1, [0, 65536])
+    assert entry.decode_entry_header(first, 0, 0).index == 7
+    assert entry.decode_entry_header(second, 0, 65536).index == 8
+    assert second.endswith(b"bc")
+    units = entry.index_units([first, second], 7, 1, [0, 65536])
+    assert entry.decode_index_unit(units, 32, 8 * 32).position == 65536
+
+
+def test_filler_is_zero_to_the_end() -> None:
+    raw = entry.encode_filler(100)
+    assert raw == b"\xff\xff\xff\xff\0\0\0\x64" + bytes(92)
+    assert entry.is_filler(raw)
+    assert not entry.is_filler(ENTRY)
+    assert not entry.is_filler(raw[:7])
+    with pytest.raises(AssertionError):
+        entry.encode_filler(7)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "field"),
+    [
+        (0, "00000002", "magic"),
+        (0, "ffffffff", "magic"),
+        (4, "00000033", "size"),
+        (4, "0000002f", "size"),
+        (4, "80000000", "size"),
+        (44, "00000003", "bodyLength"),
+        (24, "0000000000000065", "pos"),
+    ],
+)
+def test_broken_entries_are_refused_by_field(position: int, value: str, field: str) -> None:
+    raw = bytearray(ENTRY)
+    raw[position : position + len(value) // 2] = bytes.fromhex(value)
+    with pytest.raises(RecordFault, match=f"at offset 100: {field} is ") as caught:
+        entry.decode_entry_header(raw, 0, 100)
+    assert (caught.value.offset, caught.value.field) == (100, field)
+
+
+def test_short_and_strange_index_units() -> None:
+    with pytest.raises(RecordFault, match="31 bytes"):
+        entry.decode_index_unit(UNIT[:31], 0, 64)
+    with pytest.raises(RecordFault, match="index is 2, expected 3"):
+        entry.decode_index_unit(UNIT, 0, 96)
+    with pytest.raises(RecordFault, match="magic"):
+        entry.decode_index_unit(bytes(32), 0, 0)
+    with pytest.raises(RecordFault, match="47 bytes"):
+        entry.decode_entry_header(ENTRY[:47], 0, 100)
+
+
+@pytest.mark.parametrize("node", ["n0", "n1", "n2"])
+def test_golden_ledgers_are_written_again_byte_for_byte(
+    golden: Callable[[str], Path], node: str
+) -> None:
+    """Header, filler and index unit of every entry of a group that had three terms."""
+    ledger = golden("D-dledger-v497") / node / f"dledger-{node}"
+    index_file = (ledger / "index" / f"{0:020d}").open("rb").read(32 * 1000)
+    index, terms = 0, set()
+    for path in sorted((ledger / "data").iterdir()):
+        base, data = int(path.name), path.read_bytes()
+        position = 0
+        while not entry.is_filler(data, position) and data[position : position + 4] != bytes(4):
+            header = entry.decode_entry_header(data, position, base + position)
+            assert header.index == index
+            body = data[position + 48 : position + header.size]
+            (frame,) = entry.frame_entries([body], index, header.term, [base + position])
+            assert frame == data[position : position + header.size]
+            unit = entry.index_units([frame], index, header.term, [base + position])
+            assert unit == index_file[32 * index : 32 * index + 32]
+            terms.add(header.term)
+            index, position = index + 1, position + header.size
+        if entry.is_filler(data, position):
+            assert entry.encode_filler(len(data) - position) == data[position:]
+    assert (index, terms) == (552, {1, 2, 3})

@@ -1,0 +1,145 @@
+"""Units of the derived files against bytes that Java wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.codec import layout, units
+from rmqpy.codec.hashes import java_string_hash
+
+
+def test_queue_unit_bytes() -> None:
+    raw = units.pack_queue_unit(1 << 32, 106, -2598919)
+    assert raw == bytes.fromhex("00000001000000000000006affffffffffd857f9")
+    assert units.unpack_queue_unit(b"x" + raw, 1) == (1 << 32, 106, -2598919)
+    many = units.pack_queue_units([(1, 2, 3), (4, 5, 6)])
+    assert list(units.unpack_queue_units(memoryview(many))) == [(1, 2, 3), (4, 5, 6)]
+    assert list(units.unpack_queue_units(units.queue_filler(2))) == [(0, 0x7FFFFFFF, 0)] * 2
+
+
+def test_index_header_bytes() -> None:
+    header = units.IndexHeader(
+        begin_timestamp_ms=1, end_timestamp_ms=2, begin_offset=3, end_offset=4, slot_count=100
+    )
+    assert header.encode() == bytes.fromhex(
+        "0000000000000001 0000000000000002 0000000000000003 0000000000000004 00000064 00000001"
+    )
+    assert units.IndexHeader.decode(header.encode()) == header
+    assert units.IndexHeader.decode(bytes(40)).index_count == 1
+
+
+def test_index_entry_bytes() -> None:
+    entry = units.IndexEntry(5, 1 << 32, 7, 8)
+    raw = units.pack_index_entry(entry)
+    assert raw == bytes.fromhex("00000005 0000000100000000 00000007 00000008")
+    assert units.unpack_index_entry(b"xx" + raw, 2) == entry
+
+
+def test_index_places() -> None:
+    assert units.index_file_size(5_000_000, 20_000_000) == 420_000_040
+    assert units.index_slot_position(205, 100) == 40 + 5 * 4
+    assert units.index_entry_position(1, 100) == 40 + 400 + 20
+
+
+@pytest.mark.parametrize(
+    ("stored", "begin", "seconds"),
+    [(5000, 0, 0), (1999, 1000, 0), (2000, 1000, 1), (500, 1000, 0), (1 << 62, 1, 0x7FFFFFFF)],
+)
+def test_index_time_diff(stored: int, begin: int, seconds: int) -> None:
+    assert units.index_time_diff_s(stored, begin) == seconds
+
+
+def test_index_key_hash_is_never_negative() -> None:
+    assert java_string_hash("#\u0001hLEsU") != -(1 << 31)
+    assert units.index_key_hash("T", "k") == abs(java_string_hash("T#k"))
+    # "qolyge#…" cannot be forced to the minimum by hand: search a suffix that gives it.
+    prefix = java_string_hash("T#abcdefg")
+    wanted = (-(1 << 31) - prefix * pow(31, 7, 1 << 32)) % (1 << 32)
+    suffix = _suffix(wanted)
+    assert java_string_hash(f"T#abcdefg{suffix}") == -(1 << 31)
+    assert units.index_key_hash("T", f"abcdefg{suffix}") == 0
+
+
+def _suffix(wanted: int) -> str:
+    """Seven characters whose weighted sum is ``wanted`` modulo 2**32."""
+    digits = []
+    for _ in range(7):
+        digits.append(wanted % 31)
+        wanted //= 31
+    assert wanted == 0
+    return "".join(map(chr, reversed(digits)))
+
+
+def test_checkpoint_of_a_golden_store(
+    golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
+    raw = (golden("A-classic-clean-v497") / "store" / "checkpoint").read_bytes()
+    found = units.Checkpoint.decode(raw)
+    last = manifest("A-classic-clean-v497")["messages"][-1]["storeTimestamp"]
+    assert abs(found.physic_msg_timestamp_ms - last) < 60_000
+    assert found.logics_msg_timestamp_ms >= last
+    assert found.encode() == raw
+    older = min(found.physic_msg_timestamp_ms, found.logics_msg_timestamp_ms)
+    assert found.min_timestamp_ms() == older - 3000
+    assert found.min_timestamp_with_index_ms() == min(older - 3000, found.index_msg_timestamp_ms)
+
+
+def test_short_checkpoint_lacks_nothing() -> None:
+    found = units.Checkpoint.decode(b"\0\0\0\0\0\0\x10\0")
+    assert (found.physic_msg_timestamp_ms, found.confirm_physical_offset) == (4096, 0)
+    assert found.min_timestamp_ms() == 0
+    assert len(found.encode()) == layout.CHECKPOINT_SIZE
+
+
+@pytest.mark.parametrize("name", ["A-classic-clean-v497", "A-classic-clean-v533"])
+def test_queue_units_of_golden_stores(
+    golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]], name: str
+) -> None:
+    """Offset, size and tags code of every message stand where its queue offset says."""
+    folder = golden(name) / "store" / "consumequeue"
+    checked = 0
+    for seen in manifest(name)["messages"]:
+        position = seen["queueOffset"] * layout.QUEUE_UNIT_SIZE
+        file = folder / seen["topic"] / str(seen["queueId"]) / f"{position // 2000 * 2000:020d}"
+        found = units.unpack_queue_unit(file.read_bytes(), position % 2000)
+        if seen["topic"] == "SCHEDULE_TOPIC_XXXX":
+            assert found[:2] == (seen["commitLogOffset"], seen["storeSize"])
+            continue
+        code = java_string_hash(seen["props"].get("TAGS", ""))
+        assert found == (seen["commitLogOffset"], seen["storeSize"], code)
+        checked += 1
+    assert checked > 250
+
+
+def test_index_file_of_a_golden_store(
+    golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
+    """Every key of every message is found by its hash, with offset and seconds, in some file."""
+    name = "A-classic-clean-v497"
+    config = manifest(name)["config"]
+    slots, numbers = int(config["maxHashSlotNum"]), int(config["maxIndexNum"])
+    entries = set()
+    for path in sorted((golden(name) / "store" / "index").iterdir()):
+        data = path.read_bytes()
+        assert len(data) == units.index_file_size(slots, numbers)
+        header = units.IndexHeader.decode(data)
+        assert 1 < header.index_count <= numbers
+        for number in range(1, header.index_count):
+            entry = units.unpack_index_entry(data, units.index_entry_position(number, slots))
+            assert entry.previous < number
+            begin = header.begin_timestamp_ms
+            entries.add((entry.key_hash, entry.physical_offset, begin // 1000 + entry.time_diff_s))
+    by_place = {(key_hash, offset): second for key_hash, offset, second in entries}
+    keys = 0
+    for seen in manifest(name)["messages"]:
+        words = seen["props"].get("KEYS", "").split()
+        for key in [seen["props"].get("UNIQ_KEY", ""), *words]:
+            if key:
+                place = units.index_key_hash(seen["topic"], key), seen["commitLogOffset"]
+                assert abs(by_place[place] - seen["storeTimestamp"] // 1000) <= 1
+                keys += 1
+    assert keys > 300

@@ -1,0 +1,62 @@
+"""Fixtures for everybody: the golden stores, written by the Java broker (tests/golden/README.md).
+
+``golden(name)`` is a folder to read, shared by the whole run; ``golden_copy(name)`` a private one
+to write to; ``manifest(name)`` what the Java broker said about it. Files stay sparse: the index
+files of DLedger stores are 160 MiB each, nearly all of it holes.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tarfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a golden store -> its folder, extracted once; never write to it."""
+    base = tmp_path_factory.mktemp("golden")
+
+    @cache
+    def extracted(name: str) -> Path:
+        return _extract(name, base)
+
+    return extracted
+
+
+@pytest.fixture
+def golden_copy(tmp_path: Path) -> Callable[[str], Path]:
+    """Name of a golden store -> a fresh folder of this test alone."""
+
+    @cache
+    def copied(name: str) -> Path:
+        return _extract(name, tmp_path)
+
+    return copied
+
+
+@pytest.fixture(scope="session")
+def manifest() -> Callable[[str], dict[str, Any]]:
+    """Name of a golden store -> its manifest: config, files with md5, queues, every message."""
+
+    @cache
+    def loaded(name: str) -> dict[str, Any]:
+        text = lzma.decompress((GOLDEN / f"{name}.json.xz").read_bytes())
+        content: dict[str, Any] = json.loads(text)
+        return content
+
+    return loaded
+
+
+def _extract(name: str, base: Path) -> Path:
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extractall(base, filter="data")
+    return base / name

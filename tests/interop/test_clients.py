@@ -1,0 +1,163 @@
+"""The Java producer and consumers against every pair of name server and broker."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+
+import pytest
+
+from rmqpy.testing.java import probe_body
+
+SIZES = (10, 300, 6000)
+"""The last one is compressed by the client."""
+
+
+def size_of(index: int) -> int:
+    return SIZES[index % len(SIZES)]
+
+
+def own_properties(message):
+    """Without what the client adds to a pulled message."""
+    added = ("MIN_OFFSET", "MAX_OFFSET", "CLUSTER", "UNIQ_KEY")
+    return {key: value for key, value in message["properties"].items() if key not in added}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_message_is_served_where_it_was_acknowledged(cluster, mode):
+    topic = cluster.topic()
+    sent = cluster.send(
+        topic,
+        mode=mode,
+        count=24,
+        sizes=",".join(map(str, SIZES)),
+        keys="order-",
+        tags="red,green",
+        property=["city:Zürich", "shape:round"],
+        flag=7,
+    )
+    assert {message["index"] for message in sent} == set(range(24))
+    assert {message["status"] for message in sent} == {"SEND_OK"}
+    stored = {(m["queueId"], m["queueOffset"]): m for m in cluster.dump(topic)}
+    assert len(stored) == 24
+    for message in sent:
+        index = message["index"]
+        found = stored[message["queueId"], message["queueOffset"]]
+        assert message["queueId"] == index % 4
+        assert found["msgId"] == message["msgId"]
+        assert found["offsetMsgId"] == message["offsetMsgId"]
+        assert found["storeHost"] == f"/{cluster.broker.address}"
+        assert found["bodyLength"] == size_of(index)
+        assert found["crc"] == zlib.crc32(probe_body(index, size_of(index))) & 0x7FFFFFFF
+        assert found["flag"] == 7
+        assert own_properties(found) == {
+            "KEYS": f"order-{index}",
+            "TAGS": ("red", "green")[index % 2],
+            "city": "Zürich",
+            "shape": "round",
+        }
+
+
+def test_queue_offsets_of_a_queue_have_no_holes(cluster):
+    topic = cluster.topic(queues=2)
+    cluster.send(topic, count=31)
+    offsets = [(m["queueId"], m["queueOffset"]) for m in cluster.dump(topic)]
+    assert sorted(offsets) == [(0, n) for n in range(16)] + [(1, n) for n in range(15)]
+    ends = {q["queueId"]: (q["min"], q["max"]) for q in cluster.probe.run("offsets", topic=topic)}
+    assert ends == {0: (0, 16), 1: (0, 15)}
+
+
+def test_oneway_sends_arrive(cluster):
+    topic = cluster.topic()
+    cluster.send(topic, count=4)  # waits for the route and, in DLedger mode, for the leader
+    cluster.send(topic, mode="oneway", first=4, count=20)
+    crcs = {message["crc"] for message in cluster.dump(topic)}
+    assert crcs == {zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(24)}
+
+
+def test_a_batch_takes_consecutive_places_of_one_queue(cluster):
+    topic = cluster.topic()
+    cluster.send(topic, count=1)
+    batches = cluster.send(topic, mode="batch", first=1, count=24, batch=8, keys="b")
+    stored = {(m["queueId"], m["queueOffset"]): m for m in cluster.dump(topic)}
+    assert len(stored) == 25
+    for batch in batches:
+        assert batch["status"] == "SEND_OK"
+        ids = batch["offsetMsgId"].split(",")
+        assert len(ids) == batch["count"] == 8
+        for k, offset_id in enumerate(ids):
+            found = stored[batch["queueId"], batch["queueOffset"] + k]
+            assert found["offsetMsgId"] == offset_id
+            assert found["properties"]["KEYS"] == f"b{batch['first'] + k}"
+
+
+def test_a_topic_is_made_by_the_first_send(cluster):
+    cluster.send(cluster.topic(), count=1)
+    topic = f"made-by-a-send-{cluster.broker.port}"
+    (sent,) = cluster.send(topic, auto="true")
+    (found,) = cluster.dump(topic)
+    assert (found["queueId"], found["queueOffset"]) == (sent["queueId"], sent["queueOffset"])
+
+
+def test_a_push_consumer_gets_every_message_once_and_its_offsets_are_kept(cluster):
+    topic = cluster.topic()
+    cluster.send(topic, count=40)
+    events = cluster.probe.run("consume", topic=topic, group="all-of-it", max=40)
+    received = Counter(event["crc"] for event in events if event["event"] == "received")
+    assert received == Counter(zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(40))
+    queues = cluster.probe.run("offsets", topic=topic, group="all-of-it")
+    assert [queue["consumed"] for queue in queues] == [10, 10, 10, 10]
+
+
+def test_a_tag_expression_selects(cluster):
+    topic = cluster.topic()
+    cluster.send(topic, count=30, tags="red,green,blue")
+    events = cluster.probe.run("consume", topic=topic, group="two-tags", expression="red || blue")
+    tags = Counter(e["properties"]["TAGS"] for e in events if e["event"] == "received")
+    assert tags == {"red": 10, "blue": 10}
+
+
+def test_an_orderly_consumer_sees_each_queue_in_order(cluster):
+    topic = cluster.topic(queues=2)
+    cluster.send(topic, count=20)
+    events = cluster.probe.run("consume", topic=topic, group="in-order", mode="orderly", max=20)
+    for queue_id in (0, 1):
+        offsets = [
+            event["queueOffset"]
+            for event in events
+            if event["event"] == "received" and event["queueId"] == queue_id
+        ]
+        assert offsets == list(range(10))
+
+
+def test_a_waiting_consumer_is_told_of_a_new_message(cluster):
+    """The second half arrives while the consumer's pull requests wait at the broker."""
+    topic = cluster.topic()
+    cluster.send(topic, count=4)
+    cluster.probe.run("consume", topic=topic, group="waits", max=4)
+    cluster.send(topic, first=4, count=4)
+    events = cluster.probe.run("consume", topic=topic, group="waits", max=4)
+    offsets = [event["queueOffset"] for event in events if event["event"] == "received"]
+    assert offsets == [1, 1, 1, 1]
+
+
+def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster):
+    topic = cluster.topic()
+    sent = cluster.send(topic, count=10, keys="invoice-")
+    wanted = sent[3]
+    (found,) = cluster.probe.run("query", topic=topic, key="invoice-3")
+    assert (found["queueId"], found["queueOffset"]) == (wanted["queueId"], wanted["queueOffset"])
+    assert found["msgId"] == wanted["msgId"]
+    for identity in (wanted["offsetMsgId"], wanted["msgId"]):
+        (found,) = cluster.probe.run("view", topic=topic, id=identity)
+        assert found["properties"]["KEYS"] == "invoice-3"
+        assert found["crc"] == wanted["crc"]
+
+
+def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(cluster):
+    topic = cluster.topic(queues=1)
+    cluster.send(topic, count=5)
+    times = [message["storeTimestamp"] for message in cluster.dump(topic)]
+    for time_ms, nearest in ((0, times[0]), (times[2], times[2]), (times[4] + 60_000, times[4])):
+        (found,) = cluster.probe.run("search", topic=topic, time=time_ms)
+        assert times[found["offset"]] == nearest

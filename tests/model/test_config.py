@@ -1,0 +1,359 @@
+"""Reading settings: sources, faults, notes, rules between keys, changes at run time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqpy.model.config import (
+    BrokerConfiguration,
+    BrokerRole,
+    FlushDiskType,
+    NamesrvConfiguration,
+    StoreSettings,
+    configuration_text,
+    effective_lines,
+    load_broker_configuration,
+    load_namesrv_configuration,
+    updated_configuration,
+)
+from rmqpy.model.config_keys import DLedgerPeer, parse_dledger_peers
+from rmqpy.model.errors import ConfigFault, Refusal
+
+PLAIN = {"HOME": "/home/mq"}
+QUIET = {"brokerName": "a", "bindAddress": "0.0.0.0"}
+DLEDGER = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "a",
+    "dLegerPeers": "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-host-2.example:20911",
+    "dLegerSelfId": "n1",
+}
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+def loaded(overrides: dict[str, str]) -> BrokerConfiguration:
+    return load_broker_configuration(None, QUIET | overrides, PLAIN).configuration
+
+
+def notes(overrides: dict[str, str]) -> list[str]:
+    return load_broker_configuration(None, QUIET | overrides, PLAIN).notes
+
+
+def fault(overrides: dict[str, str]) -> str:
+    with pytest.raises(ConfigFault) as caught:
+        load_broker_configuration(None, QUIET | overrides, PLAIN)
+    return str(caught.value)
+
+
+def test_file_overrides_and_environment(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "brokerName = broker-a\nflushDiskType=SYNC_FLUSH\nlistenPort=30911\nbrokerClusterName=ü\n"
+        "deleteWhen=04;16\nbrokerIP1=10.0.0.9\n",
+    )
+    environment = PLAIN | {"NAMESRV_ADDR": "ns1:9876;ns2:9876", "ROCKETMQ_HOME": "/opt/mq"}
+    result = load_broker_configuration(path, {"listenPort": "30921"}, environment)
+    assert result.notes == []
+    configuration = result.configuration
+    assert configuration.broker.broker_name == "broker-a"
+    assert configuration.broker.broker_cluster_name == "ü"
+    assert configuration.broker.name_servers == ("ns1:9876", "ns2:9876")
+    assert configuration.broker.rocketmq_home == "/opt/mq"
+    assert configuration.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert configuration.store.delete_when == (4, 16)
+    assert configuration.remoting.listen_port == 30921
+    assert configuration.store.ha_listen_port == 30922
+    assert configuration.bind_address == "10.0.0.9"
+    assert configuration.store.store_path_root_dir == "/home/mq/store"
+    assert configuration.store.store_path_commit_log == "/home/mq/store/commitlog"
+
+
+def test_name_servers_of_the_file_win_over_the_environment() -> None:
+    result = load_broker_configuration(
+        None, QUIET | {"namesrvAddr": "a:1"}, PLAIN | {"NAMESRV_ADDR": "b:2"}
+    )
+    assert result.configuration.broker.name_servers == ("a:1",)
+
+
+def test_environment_fault_names_the_variable() -> None:
+    with pytest.raises(ConfigFault, match="environment NAMESRV_ADDR: namesrvAddr='nowhere': "):
+        load_broker_configuration(None, QUIET, PLAIN | {"NAMESRV_ADDR": "nowhere"})
+
+
+def test_defaults_without_any_source() -> None:
+    result = load_broker_configuration(None, {}, PLAIN | {"HOSTNAME": "mq7"})
+    assert result.configuration.broker.broker_name == "mq7"
+    assert result.configuration.bind_address == "127.0.0.1"
+    assert [note.split(":")[0].split(",")[0] for note in result.notes] == [
+        "brokerName is not set",
+        "listening on 127.0.0.1 only",
+    ]
+
+
+def test_no_home_and_no_root_is_a_fault() -> None:
+    with pytest.raises(ConfigFault, match="storePathRootDir is not set and HOME is absent"):
+        load_broker_configuration(None, QUIET, {})
+
+
+def test_missing_file_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFault, match=r"none\.conf: the configuration file cannot be read"):
+        load_broker_configuration(tmp_path / "none.conf", {}, PLAIN)
+
+
+def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> None:
+    path = write(tmp_path, "# one\n\nflushDiskType=sync\n")
+    with pytest.raises(ConfigFault) as caught:
+        load_broker_configuration(path, {}, PLAIN)
+    assert str(caught.value) == (
+        f"{path}:3: flushDiskType='sync': no such choice; allowed: ASYNC_FLUSH, SYNC_FLUSH"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("listenPort", "65536", "out of range; allowed: 0 … 65535"),
+        ("listenPort", "ten", "not a whole number"),
+        ("listenPort", "", "not a whole number"),
+        ("mappedFileSizeCommitLog", "1073741824L", "allowed: 1024 … 2^31-1 (bytes)"),
+        ("mappedFileSizeCommitLog", "2147483648", "out of range"),
+        ("flushDelayOffsetInterval", "9223372036854775808", "allowed: 1 … 2^63-1 (ms)"),
+        ("slaveReadEnable", "yes", "not a truth value; allowed: true, false"),
+        ("deleteWhen", "24", "no such hour"),
+        ("deleteWhen", "4,16", "not a list of hours"),
+        ("messageDelayLevel", "1s 5x", "'5x' is not a delay"),
+        ("messageDelayLevel", "1s  5s", "'' is not a delay"),
+        ("namesrvAddr", "a:1;b", "'b' is not host:port; allowed: host:port, separated by ;"),
+        ("namesrvAddr", ";", "no address"),
+        ("haTransferBatchSize", "4194304", "out of range"),
+        ("storePathCommitLog", "/a,/b", "several folders is not supported"),
+        ("messageStorePlugIn", "com.example.Plug", "cannot be loaded here; allowed: nothing"),
+        ("aclEnable", "true", "stand open; allowed: false"),
+        ("useTLS", "TRUE", "allowed: false"),
+        ("filterServerNums", "1", "never starts a process; allowed: 0"),
+    ],
+)
+def test_wrong_values(name: str, text: str, reason: str) -> None:
+    message = fault({name: text})
+    assert message.startswith(f"command line: {name}={text!r}: ")
+    assert reason in message
+
+
+def test_unknown_key_is_a_note_with_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, "brokername=b\nzzzzzz=1\n")
+    found = load_broker_configuration(path, QUIET, PLAIN).notes
+    assert found == [
+        f"{path}:1: brokername is unknown and ignored; did you mean brokerName?",
+        f"{path}:2: zzzzzz is unknown and ignored",
+    ]
+
+
+def test_repeated_key_last_line_counts(tmp_path: Path) -> None:
+    path = write(tmp_path, "fileReservedTime=48\nbrokerName=x\nfileReservedTime=24\n")
+    result = load_broker_configuration(path, {"bindAddress": "::"}, PLAIN)
+    assert result.configuration.store.file_reserved_time == 24
+    assert result.notes == [
+        f"{path}:3: fileReservedTime was already set in line 1; this line counts"
+    ]
+
+
+def test_former_names_are_not_used() -> None:
+    overrides = {"mapedFileSizeCommitLog": "4096", "mapedFileSizeConsumeQueue": "100"}
+    store = loaded(overrides).store
+    assert store.mapped_file_size_commit_log == 1 << 30
+    assert store.mapped_file_size_consume_queue == 6_000_000
+    first, second = notes(overrides)
+    assert "write mappedFileSizeCommitLog=4096" in first
+    assert "write mappedFileSizeConsumeQueue=100" in second
+
+
+def test_thread_pools_are_told_once_and_together() -> None:
+    assert notes({"serverWorkerThreads": "16", "sendMessageThreadPoolNums": "16"}) == [
+        "accepted without effect, for they size threads, queues and buffers of the Java program: "
+        "sendMessageThreadPoolNums, serverWorkerThreads"
+    ]
+
+
+def test_accepted_keys_are_told_when_they_ask_for_something() -> None:
+    assert notes({"transientStorePoolEnable": "false"}) == []
+    (note,) = notes({"transientStorePoolEnable": "true"})
+    assert note.startswith("command line: transientStorePoolEnable=true is accepted without effect")
+
+
+def test_white_space_around_values() -> None:
+    assert loaded({"fileReservedTime": "48 "}).store.file_reserved_time == 48
+    assert "white space around the value" in notes({"fileReservedTime": "48 "})[0]
+
+
+def test_disk_ratio_is_moved_as_in_java() -> None:
+    assert loaded({"diskMaxUsedSpaceRatio": "3"}).store.disk_max_used_space_ratio == 10
+    assert loaded({"diskMaxUsedSpaceRatio": "99"}).store.disk_max_used_space_ratio == 95
+    assert loaded({"diskMaxUsedSpaceRatio": "95"}).store.disk_max_used_space_ratio == 95
+    assert "is moved to 95, as Java does" in notes({"diskMaxUsedSpaceRatio": "99"})[0]
+
+
+@pytest.mark.parametrize(("given", "used"), [("2001", 2020), ("2000", 2000), ("1", 20)])
+def test_consume_queue_files_hold_whole_units(given: str, used: int) -> None:
+    store = loaded({"mappedFileSizeConsumeQueue": given}).store
+    assert store.mapped_file_size_consume_queue == used
+
+
+def test_commit_log_folder_follows_the_root() -> None:
+    assert StoreSettings(store_path_root_dir="/x").store_path_commit_log == "/x/commitlog"
+    assert loaded({"storePathRootDir": "/y"}).store.store_path_commit_log == "/y/commitlog"
+    assert loaded({"storePathCommitLog": "/z"}).store.store_path_commit_log == "/z"
+
+
+def test_replication_port_is_always_beside_the_main_port() -> None:
+    overrides = {"listenPort": "20911", "haListenPort": "5000"}
+    assert loaded(overrides).store.ha_listen_port == 20912
+    assert "haListenPort=5000 is not used" in notes(overrides)[0]
+    assert notes({"listenPort": "20911", "haListenPort": "20912"}) == []
+
+
+def test_broker_id_follows_the_role() -> None:
+    assert loaded({"brokerRole": "SYNC_MASTER", "brokerId": "3"}).broker.broker_id == 0
+    assert "brokerId=3 is not used" in notes({"brokerId": "3"})[0]
+    slave = loaded({"brokerRole": "SLAVE", "brokerId": "3"})
+    assert slave.broker.broker_id == 3
+    assert slave.store.broker_role is BrokerRole.SLAVE
+    assert fault({"brokerRole": "SLAVE"}) == (
+        "brokerId is not set: a slave needs an id of its own; allowed: a number above 0"
+    )
+    zero = fault({"brokerRole": "SLAVE", "brokerId": "0"})
+    assert zero.startswith("command line: brokerId='0': a slave")
+
+
+def test_delay_levels() -> None:
+    assert loaded({"messageDelayLevel": "1s 2m 3h 1d"}).store.delay_levels_ms == (
+        1000,
+        120_000,
+        10_800_000,
+        86_400_000,
+    )
+    assert len(StoreSettings().delay_levels_ms) == 18
+
+
+def test_dledger_members() -> None:
+    configuration = loaded(DLEDGER | {"brokerRole": "SLAVE"})
+    assert configuration.broker.broker_id == -1
+    assert configuration.store.dledger_members == (
+        DLedgerPeer("n0", "10.0.0.1", 20911),
+        DLedgerPeer("n1", "10.0.0.2", 20911),
+        DLedgerPeer("n2", "host-2.example", 20911),
+    )
+    assert configuration.store.dledger_data_path == "/home/mq/store/dledger-n1/data"
+
+
+def test_dledger_keys_are_not_looked_at_before_it_is_switched_on() -> None:
+    assert loaded({"dLegerSelfId": "leader", "dLegerPeers": "?"}).store.dledger_self_id == "leader"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dLegerSelfId": "broker-0"}, "one letter and a number, for example n0"),
+        ({"dLegerSelfId": "n"}, "one letter and a number, for example n0"),
+        ({"dLegerSelfId": "00"}, "one letter and a number, for example n0"),
+        ({"dLegerSelfId": "n3"}, "this member, dLegerSelfId=n3, is not among them"),
+        ({"dLegerPeers": "n0:10.0.0.1:20911"}, "is not id-host:port"),
+        ({"dLegerPeers": "n1-10.0.0.1"}, "'10.0.0.1' is not host:port"),
+        ({"dLegerPeers": "n1-a:1;n1-b:1"}, "the same id twice"),
+        ({"dLegerPeers": "n1-a:1;n2-a:1"}, "the same address twice"),
+        ({"dLegerPeers": "n1-a:1;"}, "is not id-host:port"),
+        ({"dLegerGroup": ""}, "enableDLegerCommitLog=true needs it"),
+    ],
+)
+def test_dledger_faults(changes: dict[str, str], reason: str) -> None:
+    assert reason in fault(DLEDGER | changes)
+
+
+@pytest.mark.parametrize("name", ["dLegerGroup", "dLegerPeers", "dLegerSelfId"])
+def test_dledger_needs_all_three(name: str) -> None:
+    without = {key: text for key, text in DLEDGER.items() if key != name}
+    assert fault(without).startswith(f"{name} is not set: ")
+
+
+def test_dledger_peer_with_ipv6_host() -> None:
+    (peer,) = parse_dledger_peers("n0-[2001:db8::1]:20911")
+    assert peer == DLedgerPeer("n0", "2001:db8::1", 20911)
+    assert peer.address == "[2001:db8::1]:20911"
+
+
+def test_batch_push_in_both_spellings() -> None:
+    assert loaded({"enableBatchPush": "true"}).store.is_enable_batch_push
+    assert loaded({"isEnableBatchPush": "true"}).store.is_enable_batch_push
+    assert notes({"enableBatchPush": "true"}) == []
+    assert "Java 4.9.7 reads enableBatchPush only" in notes({"isEnableBatchPush": "true"})[0]
+
+
+def test_lines_are_printed_in_javas_form() -> None:
+    lines = effective_lines(loaded({"deleteWhen": "4", "brokerRole": "SYNC_MASTER"}))
+    assert "deleteWhen=04" in lines
+    assert "brokerRole=SYNC_MASTER" in lines
+    assert "messageStorePlugIn=" in lines
+    assert "autoCreateTopicEnable=true" in lines
+    absent = ("dLegerGroup", "namesrvAddr", "brokerIP1")
+    assert not [line for line in lines if line.startswith(absent)]
+    assert len(lines) == len({line.partition("=")[0] for line in lines})
+
+
+def test_written_file_reads_back(tmp_path: Path) -> None:
+    configuration = loaded(DLEDGER | {"brokerName": " a\\b=ü", "bindAddress": "::1"})
+    path = write(tmp_path, configuration_text(configuration))
+    result = load_broker_configuration(path, {}, {})
+    again = result.configuration
+    assert effective_lines(again) == effective_lines(configuration)
+    assert again == configuration
+    assert "fromElsewhere=1\n" in configuration_text(configuration, {"fromElsewhere": "1"})
+
+
+def test_update_changes_all_or_nothing() -> None:
+    configuration = loaded({})
+    changed = updated_configuration(
+        configuration, {"flushDelayOffsetInterval": "9000", "brokerPermission": "4", "unknown": "1"}
+    )
+    assert changed.store.flush_delay_offset_interval == 9000
+    assert changed.broker.broker_permission == 4
+    assert configuration.store.flush_delay_offset_interval == 10000
+    with pytest.raises(Refusal, match="brokerPermission='many'") as wrong:
+        updated_configuration(configuration, {"fileReservedTime": "1", "brokerPermission": "many"})
+    assert wrong.value.code == 1
+
+
+@pytest.mark.parametrize("name", ["rocketmqHome", "storePathRootDir", "filterServerNums"])
+def test_update_never_touches_paths_or_access(name: str) -> None:
+    with pytest.raises(Refusal, match=name) as refused:
+        updated_configuration(loaded({}), {"brokerPermission": "4", name: "x"})
+    assert refused.value.code == 16
+
+
+def test_namesrv(tmp_path: Path) -> None:
+    path = write(tmp_path, "orderMessageEnable=true\nclientWorkerThreads=1\n")
+    result = load_namesrv_configuration(path, {"bindAddress": "0.0.0.0"}, PLAIN)
+    configuration = result.configuration
+    assert configuration.namesrv.order_message_enable
+    assert configuration.server.listen_port == 9876
+    assert configuration.bind_address == "0.0.0.0"
+    assert configuration.namesrv.kv_config_path == "/home/mq/namesrv/kvConfig.json"
+    assert configuration.namesrv.config_store_path == str(path)
+    assert result.notes == [f"{path}:2: clientWorkerThreads is unknown and ignored"]
+    changed = updated_configuration(configuration, {"orderMessageEnable": "false"})
+    assert isinstance(changed, NamesrvConfiguration)
+    assert not changed.namesrv.order_message_enable
+    with pytest.raises(Refusal):
+        updated_configuration(configuration, {"kvConfigPath": "/etc/x"})
+
+
+def test_namesrv_defaults() -> None:
+    result = load_namesrv_configuration(None, {"listenPort": "26876"}, PLAIN)
+    assert result.configuration.server.listen_port == 26876
+    assert result.configuration.bind_address == "127.0.0.1"
+    assert result.configuration.namesrv.config_store_path == "/home/mq/namesrv/namesrv.properties"
+    assert [note.split(",")[0] for note in result.notes] == ["listening on 127.0.0.1 only"]

@@ -1,0 +1,129 @@
+"""The table of keys against Java 4.9.7.
+
+java_defaults_497.json: every field of Java's five configuration classes with type, default (null,
+or "<machine>" where it depends on the host; thread pools as on 2 processors), type of its setter.
+recorded_config_497.json: what a Java broker and a name server answered to the admin tool's
+getBrokerConfig and getNamesrvConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rmqpy.model.config import (
+    BrokerSettings,
+    NamesrvConfiguration,
+    NamesrvSettings,
+    RemotingSettings,
+    StoreSettings,
+    effective_values,
+    load_broker_configuration,
+)
+from rmqpy.model.config_keys import KeyFacts, key_facts
+from rmqpy.model.config_page import configuration_page
+
+HERE = Path(__file__).parent
+JAVA = json.loads((HERE / "java_defaults_497.json").read_text())
+RECORDED = json.loads((HERE / "recorded_config_497.json").read_text())
+CLASSES = {
+    "BrokerConfig": BrokerSettings,
+    "MessageStoreConfig": StoreSettings,
+    "NettyServerConfig": RemotingSettings,
+    "NettyClientConfig": RemotingSettings,
+    "NamesrvConfig": NamesrvSettings,
+}
+OURS = {
+    "brokerName": "DEFAULT_BROKER",  # Java: the host name, and this without one
+    "brokerIP1": None,  # the broker looks for it at start
+    "brokerIP2": None,
+    "storePathRootDir": "store",  # in the home folder, once loaded
+    "kvConfigPath": "namesrv/kvConfig.json",
+    "configStorePath": "namesrv/namesrv.properties",
+    "listenPort": "10911",  # Java's class says 8888, its main programs 10911 and 9876
+}
+SPELLINGS = {
+    "brokerIP1": "broker_ip1",
+    "brokerIP2": "broker_ip2",
+    "storePathDLedgerCommitLog": "store_path_dledger_commit_log",
+    "enableDLegerCommitLog": "enable_dledger_commit_log",
+    "dLegerGroup": "dledger_group",
+    "dLegerPeers": "dledger_peers",
+    "dLegerSelfId": "dledger_self_id",
+    "checkCRCOnRecover": "check_crc_on_recover",
+    "useTLS": "use_tls",
+}
+JAVA_KEYS = [(owner, name) for owner, fields in JAVA.items() for name in fields]
+
+
+def default_text(facts: KeyFacts) -> str | None:
+    return None if facts.default is None else facts.kind.print(facts.default)
+
+
+@pytest.mark.parametrize(("owner", "name"), JAVA_KEYS, ids=lambda part: part)
+def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
+    java = JAVA[owner][name]
+    facts = key_facts(CLASSES[owner])[name]
+    assert facts.kind.java_type == java["type"]
+    assert default_text(facts) == OURS.get(name, java["default"])
+
+
+def test_no_key_beside_javas_and_our_own() -> None:
+    ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
+    assert ours - {name for _, name in JAVA_KEYS} == {"bindAddress"}
+
+
+@pytest.mark.parametrize("settings", [*dict.fromkeys(CLASSES.values())])
+def test_attributes_are_spelled_by_rule(settings: type) -> None:
+    for name, facts in key_facts(settings).items():
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+        assert facts.attribute == SPELLINGS.get(name, snake)
+
+
+def test_recorded_broker_configuration_reads_and_prints_back() -> None:
+    recorded = RECORDED["getBrokerConfig"]
+    assert len(recorded) == 178
+    loaded = load_broker_configuration(None, recorded, {})
+    # Java answers unknown keys of its file, too; the recorded file had one.
+    assert loaded.unknown == {"registerBrokerPeriod": "10000"}
+    assert {**effective_values(loaded.configuration), **loaded.unknown} == recorded
+
+
+def test_recorded_namesrv_configuration_has_our_keys() -> None:
+    configuration = NamesrvConfiguration()
+    expected = dict(RECORDED["getNamesrvConfig"])
+    printed = effective_values(configuration)
+    assert printed.keys() | {"rocketmqHome"} == expected.keys()
+    for placed in ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort"):
+        expected.pop(placed)
+        printed.pop(placed, None)
+    assert printed == expected
+
+
+def test_every_key_says_what_it_means() -> None:
+    for settings in set(CLASSES.values()):
+        for facts in key_facts(settings).values():
+            assert facts.doc.endswith("."), facts.name
+            assert "|" not in facts.doc
+
+
+def test_keys_that_an_admin_request_may_change_hold_no_path_address_or_role() -> None:
+    live = {
+        name
+        for settings in set(CLASSES.values())
+        for name, facts in key_facts(settings).items()
+        if facts.runtime
+    }
+    never = re.compile(r"Path|Dir|Addr|IP[12]|Home|Role|acl|TLS|Id$|DLeger|PlugIn|Port")
+    assert not [name for name in live if never.search(name)]
+    assert {"flushDelayOffsetInterval", "brokerPermission", "maxMessageSize"} <= live
+
+
+def test_page_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == configuration_page(), (
+        "run: python -m rmqpy.model.config_page > docs/configuration.md"
+    )

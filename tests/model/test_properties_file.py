@@ -1,0 +1,68 @@
+"""Properties text; properties_vectors.json holds what java.util.Properties made of the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.model.errors import ConfigFault
+from rmqpy.model.properties_file import (
+    Property,
+    decode_properties_bytes,
+    format_properties,
+    parse_properties,
+)
+
+VECTORS = json.loads((Path(__file__).parent / "properties_vectors.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: repr(vector["text"]))
+def test_reads_as_java_does(vector: dict[str, object]) -> None:
+    parsed = parse_properties(str(vector["text"]))
+    assert {item.key: item.value for item in parsed} == vector["parsed"]
+
+
+def test_line_numbers_are_those_of_the_first_natural_line() -> None:
+    text = "# head\r\na=1\\\r\n  2\r\n\r\n  b = 3\nb=4"
+    assert parse_properties(text) == [
+        Property("a", "12", 2),
+        Property("b", "3", 5),
+        Property("b", "4", 6),
+    ]
+
+
+def test_empty_key_and_lone_separator() -> None:
+    assert parse_properties("=nokey\n:") == [Property("", "nokey", 1), Property("", "", 2)]
+
+
+@pytest.mark.parametrize("text", ["a=1\nb=\\u12", "a=1\nb=\\u12G4", "\n\\u+123=x", "\nb=\\u"])
+def test_malformed_unicode_escape_names_file_and_line(text: str) -> None:
+    with pytest.raises(ConfigFault, match=r"broker\.conf:2: .*four hexadecimal digits"):
+        parse_properties(text, "broker.conf")
+
+
+def test_surrogate_pair_is_one_character() -> None:
+    assert parse_properties("a=\\uD83D\\uDE00") == [Property("a", "\U0001f600", 1)]
+    assert format_properties({"a": "\U0001f600"}) == "a=\\uD83D\\uDE00\n"
+
+
+def test_bytes_in_either_encoding() -> None:
+    assert decode_properties_bytes("a=é".encode()) == "a=é"
+    assert decode_properties_bytes("a=é".encode("latin-1")) == "a=é"
+    assert decode_properties_bytes(b"\xef\xbb\xbfa=1") == "a=1"
+
+
+def test_writer_escapes_what_the_reader_would_misread() -> None:
+    written = format_properties({" a:b=c#!": " \t x = y\\z\né#", "plain": "1s 5s;a=b"})
+    assert written == "\\ a\\:b\\=c#!=\\ \\t x = y\\\\z\\n\\u00E9#\nplain=1s 5s;a=b\n"
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=5))
+def test_what_is_written_reads_back(values: dict[str, str]) -> None:
+    read = parse_properties(format_properties(values))
+    assert {item.key: item.value for item in read} == values
+    assert [item.line for item in read] == list(range(1, len(values) + 1))

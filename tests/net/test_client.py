@@ -1,0 +1,380 @@
+"""RemotingClient against real loopback servers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from rmqpy.model.errors import NetworkFault
+from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
+from rmqpy.net.server import RemotingServer
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import MAX_FRAME, encode_command
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def pair(scheduler, handler, **limits):
+    server = RemotingServer(handler, scheduler)
+    host, port = await server.listen("127.0.0.1", 0)
+    return server, RemotingClient(scheduler, ClientLimits(**limits)), f"{host}:{port}"
+
+
+def request(code=10, body=b""):
+    return RemotingCommand.request(code, body=body)
+
+
+class Outcomes:
+    """Collects what ``done`` is called with."""
+
+    def __init__(self):
+        self.all = []
+
+    def done(self, response, fault):
+        self.all.append(fault if response is None else response)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
+        ("[::1]:9876", ("::1", 9876)),
+        ("mq.example.org:1", ("mq.example.org", 1)),
+    ],
+)
+def test_addresses(text, parsed):
+    assert parse_address(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "h:x", "h:65536", "h:-1", "h:1²"])
+def test_a_text_that_is_no_address_is_named(text):
+    with pytest.raises(NetworkFault, match="host:port"):
+        parse_address(text)
+
+
+def test_200_parallel_requests_on_one_connection(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        answers = await asyncio.gather(
+            *(client.invoke(address, request(body=b"%d" % n)) for n in range(200))
+        )
+        assert [each.body for each in answers] == [b"%d" % n for n in range(200)]
+        assert len({each.opaque for each in answers}) == 200
+        assert server.counts.accepted == 1
+        assert client.pending == 0
+        await client.close()
+        await server.close()
+        assert scheduler.supervisor.failures == 0
+
+    in_loop(main)
+
+
+def test_the_callers_command_is_left_alone(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        command = request(body=b"x")
+        command.flag = FLAG_ONEWAY  # a request wants an answer, whatever the caller left there
+        assert (await client.invoke(address, command)).body == b"x"
+        assert (await client.invoke(address, command)).opaque == 1
+        assert command == RemotingCommand(10, 0, FLAG_ONEWAY, body=b"x")
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_oneway_in_both_forms(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        client.oneway(address, request(31))
+        await client.invoke_oneway(address, request(32))
+        await client.invoke(address, request(33))
+        assert [code for call in handler.calls for code in call] == [31, 32, 33]
+        assert client.pending == 0
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_refused_connect_fails_everything_that_waits(in_loop, caplog):
+    async def main(scheduler):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{unused.getsockname()[1]}"
+            client = RemotingClient(scheduler)
+            outcomes = Outcomes()
+            client.request(address, request(), 3000, outcomes.done)
+            client.oneway(address, request())
+            assert outcomes.all == []
+            with pytest.raises(NetworkFault, match=f"connect to {address}: "):
+                await client.invoke(address, request())
+            with pytest.raises(NetworkFault):
+                await client.invoke_oneway(address, request())
+            await until(lambda: outcomes.all)
+            assert isinstance(outcomes.all[0], NetworkFault)
+        assert client.pending == 0
+        assert client.connected_addresses == []
+        await client.close()
+
+    in_loop(main)
+
+
+def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(in_loop):
+    async def main(scheduler):
+        client = RemotingClient(scheduler)
+        outcomes = Outcomes()
+        client.request("nowhere", request(), 3000, outcomes.done)
+        client.request("127.0.0.1:1", request(body=bytes(MAX_FRAME)), 3000, outcomes.done)
+        client.request("a..b:1", request(), 3000, outcomes.done)
+        client.oneway("nowhere", request())
+        assert outcomes.all == []
+        await until(lambda: len(outcomes.all) == 3)
+        assert "'nowhere' is no address" in str(outcomes.all[0])
+        assert "larger than a peer accepts" in str(outcomes.all[1])
+        assert "connect to a..b:1" in str(outcomes.all[2])
+        await client.close()
+        client.request("127.0.0.1:1", request(), 3000, outcomes.done)
+        await until(lambda: len(outcomes.all) == 4)
+        assert "closed" in str(outcomes.all[3])
+
+    in_loop(main)
+
+
+def test_a_connect_that_hangs_is_given_up(in_loop):
+    async def main(scheduler):
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            address = full.getsockname()
+            fillers = []
+            for _ in range(4):  # fill the backlog: further handshakes get no answer
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex(address)
+                fillers.append(filler)
+            client = RemotingClient(scheduler, ClientLimits(connect_timeout_ms=30))
+            with pytest.raises(NetworkFault, match="not within 30 ms"):
+                await client.invoke(f"{address[0]}:{address[1]}", request())
+            await client.close()
+            for filler in fillers:
+                filler.close()
+
+    in_loop(main)
+
+
+def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(
+    in_loop, handler
+):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        outcomes = Outcomes()
+        for _ in range(20):
+            client.request(address, request(999), 60_000, outcomes.done)
+        await until(lambda: sum(len(call) for call in handler.calls) == 20)
+        handler.channels[0].close()
+        await until(lambda: len(outcomes.all) == 20)
+        assert {type(each) for each in outcomes.all} == {NetworkFault}
+        assert str(outcomes.all[0]) == f"the connection to {address} was closed"
+        assert client.pending == 0
+        assert (await client.invoke(address, request(body=b"again"))).body == b"again"
+        assert server.counts.accepted == 2
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_an_invoke_without_answer_closes_its_connection(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        outcomes = Outcomes()
+        client.request(address, request(999), 60_000, outcomes.done)
+        with pytest.raises(NetworkFault, match="did not answer within 20 ms"):
+            await client.invoke(address, request(999), 20)
+        assert len(outcomes.all) == 1
+        assert "was closed" in str(outcomes.all[0])
+        await until(lambda: handler.closed)
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_or_keeps_it_when_told_so(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
+        with pytest.raises(NetworkFault, match="did not answer"):
+            await client.invoke(address, request(999), 5)
+        await client.invoke(address, request())
+        assert server.counts.accepted == 1
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_callback_request_closes_only_a_connection_that_is_silent(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        outcomes = Outcomes()
+        client.request(address, request(999), 60, outcomes.done)
+        await asyncio.sleep(0.02)
+        await client.invoke(address, request())
+        await until(lambda: outcomes.all)
+        assert "did not answer within 60 ms" in str(outcomes.all[0])
+        assert client.connected_addresses == [address]
+        client.request(address, request(999), 20, outcomes.done)
+        scheduler.skew_ms += 1
+        await until(lambda: len(outcomes.all) == 2)
+        assert client.connected_addresses == []
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_late_or_unknown_answer_is_dropped(in_loop, caplog):
+    async def main(scheduler):
+        heard = FrameReceiver()
+        writers = []
+
+        async def serve(reader, writer):
+            writers.append(writer)
+            while data := await reader.read(65536):
+                for command in heard.receive(data):
+                    stranger = RemotingCommand(0, command.opaque + 1000, 1)
+                    answer = RemotingCommand.response_to(command)
+                    writer.write(encode_command(stranger) + encode_command(answer) * 2)
+
+        raw = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = raw.sockets[0].getsockname()
+        client = RemotingClient(scheduler)
+        assert (await client.invoke(f"{host}:{port}", request())).code == 0
+        assert (await client.invoke(f"{host}:{port}", request())).code == 0
+        await client.close()
+        raw.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.sleep(0)
+
+    with caplog.at_level("INFO"):
+        in_loop(main)
+    assert "to no request, opaque 1000" in caplog.text
+    assert "to no request, opaque 0" in caplog.text
+
+
+def test_an_answer_on_another_connection_does_not_count(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        other = RemotingServer(handler, scheduler)
+        host, port = await other.listen("127.0.0.1", 0)
+        outcomes = Outcomes()
+        client.request(address, request(999), 60_000, outcomes.done)  # opaque 0
+        await client.invoke(f"{host}:{port}", request())
+        handler.channels[-1].write(encode_command(RemotingCommand(0, 0, 1, body=b"forged")))
+        await client.invoke(f"{host}:{port}", request())
+        assert outcomes.all == []
+        await client.close()
+        await server.close()
+        await other.close()
+
+    in_loop(main)
+
+
+def test_requests_of_the_peer_reach_the_handler_and_are_answered(in_loop, handler):
+    class Local(type(handler)):
+        pass
+
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        client.handler = local = Local()
+        await client.invoke(address, request())
+        push = encode_command(RemotingCommand(40, 5, FLAG_ONEWAY))
+        ask = encode_command(RemotingCommand(307, 6, body=b"state?"))
+        handler.channels[0].write(push + ask)
+        await until(lambda: handler.calls[1:])
+        assert local.calls == [[40, 307]]
+        assert local.turns == 1
+        assert handler.calls == [[10], [0]]  # the answer came back as a frame with code 0
+        await client.close()
+        assert len(local.closed) == 1
+        await server.close()
+
+    in_loop(main)
+
+
+def test_the_response_table_is_bounded(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler, pending_requests=3)
+        outcomes = Outcomes()
+        for _ in range(4):
+            client.request(address, request(999), 60_000, outcomes.done)
+        await until(lambda: outcomes.all)
+        assert "3 wait already, the limit" in str(outcomes.all[0])
+        await client.close()
+        assert len(outcomes.all) == 4
+        assert client.pending == 0
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_peer_that_does_not_read_gets_no_more(in_loop):
+    async def main(scheduler):
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(1)
+            host, port = deaf.getsockname()
+            limits = ClientLimits(connection=ConnectionLimits(linger_ms=30))
+            client = RemotingClient(scheduler, limits)
+            outcomes = Outcomes()
+            address = f"{host}:{port}"
+            await client.invoke_oneway(address, request())
+            for _ in range(20):
+                client.request(address, request(body=bytes(1_000_000)), 60_000, outcomes.done)
+                await asyncio.sleep(0)
+            await until(lambda: outcomes.all)
+            assert "it does not read" in str(outcomes.all[-1])
+            await client.close()
+            assert len(outcomes.all) == 20
+
+    in_loop(main)
+
+
+def test_an_idle_connection_is_closed(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        await client.invoke(address, request())
+        scheduler.skew_ms += 119_000
+        client.sweep()
+        assert client.connected_addresses == [address]
+        scheduler.skew_ms += 1_001
+        client.sweep()
+        await until(lambda: not client.connected_addresses)
+        await until(lambda: handler.closed)
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_close_fails_what_is_pending_also_while_connecting(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        outcomes = Outcomes()
+        client.request(address, request(), 60_000, outcomes.done)
+        await client.close()
+        assert len(outcomes.all) == 1
+        assert "closing" in str(outcomes.all[0])
+        await server.close()
+        assert scheduler.supervisor.failures == 0
+
+    in_loop(main)

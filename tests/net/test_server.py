@@ -1,0 +1,405 @@
+"""RemotingServer on real loopback sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+import pytest
+
+from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.server import RemotingServer
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import encode_command
+
+
+class Peer:
+    """A client made of a stream, for sending what no client would send."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.receiver = FrameReceiver()
+        self.answers = []
+
+    @classmethod
+    async def connect(cls, address):
+        return cls(*await asyncio.open_connection(*address))
+
+    async def read(self, count):
+        """Answers until ``count`` have come in all."""
+        while len(self.answers) < count:
+            data = await self.reader.read(65536)
+            assert data, f"closed after {len(self.answers)} answers"
+            self.answers += self.receiver.receive(data)
+        return self.answers
+
+    async def read_to_end(self):
+        rest = bytearray()
+        try:
+            while data := await self.reader.read(65536):
+                rest += data
+        except ConnectionResetError:
+            pass
+        return bytes(rest)
+
+
+def frame(code=10, opaque=1, body=b"", flag=0):
+    return encode_command(RemotingCommand(code, opaque, flag, body=body))
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def started(scheduler, handler, **limits):
+    server = RemotingServer(handler, scheduler, ConnectionLimits(**limits))
+    return server, await server.listen("127.0.0.1", 0)
+
+
+def test_an_echo_with_peer_and_port(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        peer = await Peer.connect(address)
+        peer.writer.write(frame(opaque=77, body=b"hello"))
+        (answer,) = await peer.read(1)
+        assert (answer.opaque, answer.body, answer.flag) == (77, b"hello", 1)
+        (channel,) = handler.channels
+        assert channel.peer == peer.writer.get_extra_info("sockname")
+        assert channel.local_port == address[1]
+        assert server.connections == 1
+        peer.writer.close()
+        await until(lambda: handler.closed)
+        assert handler.closed == [channel]
+        assert channel.closed
+        channel.write(frame())  # dropped, not an error
+        await server.close()
+        assert scheduler.supervisor.failures == 0
+
+    in_loop(main)
+
+
+def test_frames_sent_byte_by_byte_arrive_whole(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        peer = await Peer.connect(address)
+        peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        data = frame(opaque=1, body=b"one") + frame(opaque=2, body=b"two")
+        for number in range(len(data)):
+            peer.writer.write(data[number : number + 1])
+            await asyncio.sleep(0)
+        answers = await peer.read(2)
+        assert [(each.opaque, each.body) for each in answers] == [(1, b"one"), (2, b"two")]
+        await server.close()
+
+    in_loop(main)
+
+
+def test_all_frames_of_one_read_are_one_call_and_one_turn(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        peer = await Peer.connect(address)
+        peer.writer.write(b"".join(frame(opaque=number) for number in range(50)))
+        answers = await peer.read(50)
+        assert [each.opaque for each in answers] == list(range(50))
+        assert sum(len(call) for call in handler.calls) == 50
+        assert handler.turns == len(handler.calls) <= 2
+        await server.close()
+
+    in_loop(main)
+
+
+def test_connections_read_in_one_loop_turn_share_one_turn_end(handler):
+    from rmqpy.net.loop import run
+
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        sockets = [socket.create_connection(address) for _ in range(8)]
+        await until(lambda: server.connections == 8)
+        for each in sockets:  # the loop does not run meanwhile: all are readable in its next turn
+            each.sendall(frame())
+        await until(lambda: len(handler.calls) == 8)
+        await until(lambda: handler.turns)
+        assert handler.turns == 1
+        for each in sockets:
+            each.settimeout(5)
+            assert each.recv(4) == (len(frame(code=0, flag=1)) - 4).to_bytes(4, "big")
+            each.close()
+        await server.close()
+
+    run(main, uvloop="off")
+
+
+def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler):
+    async def main(scheduler):
+        server, main_port = await started(scheduler, handler)
+        fast_port = await server.listen("127.0.0.1", 0)
+        addresses = [main_port, fast_port]
+        with contextlib.suppress(OSError):  # a host without IPv6
+            addresses.append(await server.listen("::1", 0))
+        assert server.addresses == addresses
+        for address in addresses:
+            peer = await Peer.connect(address)
+            peer.writer.write(frame())
+            await peer.read(1)
+        assert [channel.local_port for channel in handler.channels] == [a[1] for a in addresses]
+        assert [channel.peer[0] for channel in handler.channels] == [a[0] for a in addresses]
+        await server.close()
+
+    in_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ((20_000).to_bytes(4, "big"), "a frame of 20000 bytes"),
+        (b"\xff" * 8, "a frame of 4294967295 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of "),
+        (b"\x00\x00\x00\x06\x09\x00\x00\x02{}", "unknown serialize type 9"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x02{]", "JSON header"),
+    ],
+    ids=["oversize", "ones", "http", "serialize_type", "json"],
+)
+def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
+    in_loop, handler, caplog, data, reason
+):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler, max_frame=16_384)
+        peer = await Peer.connect(address)
+        peer.writer.write(data)
+        assert await peer.read_to_end() == b""
+        await until(lambda: handler.closed)
+        assert server.counts.faults == 1
+        assert server.connections == 0
+        other = await Peer.connect(address)
+        other.writer.write(frame(opaque=5))
+        assert (await other.read(1))[0].opaque == 5
+        await server.close()
+
+    in_loop(main)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(lines) == 1
+    assert lines[0].startswith("closing 127.0.0.1:")
+    assert reason in lines[0]
+
+
+def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(in_loop, handler):
+    handler.answer_body = b"x" * 65536
+
+    async def main(scheduler):
+        server, address = await started(
+            scheduler, handler, high_water=256 * 1024, low_water=64 * 1024
+        )
+        slow = socket.create_connection(address)
+        slow.setblocking(False)
+        sent = 0
+        request = frame(body=b"q" * 8192)
+        whole = memoryview(request * 4000)  # 33 MB of requests for 262 MB of answers
+        quiet = 0
+        while sent < len(whole) and quiet < 200:
+            try:
+                sent += slow.send(whole[sent : sent + 65536])
+                quiet = 0
+            except BlockingIOError:
+                quiet += 1
+                await asyncio.sleep(0.001)
+        assert sent < len(whole), "the server read everything of a peer that reads nothing"
+        (channel,) = handler.channels
+        # one read of 128 KiB of requests may be answered above the mark, not more
+        assert channel.pending_bytes < 256 * 1024 + 2 * 17 * 66_000
+        answered = sum(len(call) for call in handler.calls)
+        received = 0
+        while received < answered * 65536:  # the peer reads again: everything comes, and goes on
+            try:
+                received += len(slow.recv(1 << 20))
+            except BlockingIOError:
+                await asyncio.sleep(0.0005)
+        await until(lambda: sum(len(call) for call in handler.calls) > answered)
+        slow.close()
+        await server.close()
+        assert server.turns.pending_bytes_all == 0
+
+    in_loop(main)
+
+
+def test_a_peer_that_lets_too_much_wait_is_cut_off(in_loop, handler, caplog):
+    handler.answer_body = b"x" * 1_000_000
+
+    async def main(scheduler):
+        server, address = await started(
+            scheduler, handler, high_water=65536, low_water=4096, pending_bytes=8_000_000
+        )
+        greedy = socket.create_connection(address)
+        greedy.sendall(frame(body=b"") * 200)  # 200 MB of answers
+        await until(lambda: handler.closed)
+        assert server.counts.faults == 1
+        assert server.turns.pending_bytes_all == 0
+        greedy.close()
+        await server.close()
+
+    in_loop(main)
+    assert "it does not read" in caplog.text
+
+
+def test_one_connection_does_not_take_the_whole_turn(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler, turn_bytes=128 * 1024)
+        peer = await Peer.connect(address)
+        body = b"b" * 100_000
+        peer.writer.write(b"".join(frame(opaque=n, body=body) for n in range(40)))
+        answers = await peer.read(40)
+        assert [each.opaque for each in answers] == list(range(40))
+        # 4 MB in portions: never more than the budget and one read beyond it in one turn
+        assert handler.turns >= len(body) * 40 // (256 * 1024)
+        await server.close()
+
+    in_loop(main)
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        idle, busy = await Peer.connect(address), await Peer.connect(address)
+        await until(lambda: server.connections == 2)
+        scheduler.skew_ms += 119_000
+        busy.writer.write(frame())
+        await busy.read(1)
+        server.sweep()
+        assert server.counts.overdue == 0
+        scheduler.skew_ms += 2_000
+        server.sweep()
+        assert server.counts.overdue == 1
+        assert await idle.read_to_end() == b""
+        busy.writer.write(frame())
+        await busy.read(2)
+        await server.close()
+
+    in_loop(main)
+
+
+def test_the_sweep_runs_by_itself(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler, idle_close_ms=40)
+        idle = await Peer.connect(address)
+        assert await idle.read_to_end() == b""
+        await until(lambda: server.counts.overdue == 1)
+        await server.close()
+
+    in_loop(main)
+
+
+def test_an_unfinished_frame_has_a_deadline(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        dribble, honest = await Peer.connect(address), await Peer.connect(address)
+        dribble.writer.write(frame(opaque=1) + frame()[:9])
+        await dribble.read(1)
+        for _ in range(5):
+            scheduler.skew_ms += 10_000
+            dribble.writer.write(b" ")  # traffic, but no frame
+            honest.writer.write(frame()[:5])
+            honest.writer.write(frame()[5:])
+            await honest.read(len(honest.answers) + 1)
+        server.sweep()
+        assert server.counts.overdue == 0
+        scheduler.skew_ms += 10_001
+        server.sweep()
+        assert server.counts.overdue == 1
+        await dribble.read_to_end()
+        honest.writer.write(frame())
+        await honest.read(6)
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_full_server_turns_away_and_says_so_once_a_minute(in_loop, handler, caplog):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler, max_connections=2)
+        first = [await Peer.connect(address) for _ in range(2)]
+        await until(lambda: server.connections == 2)
+        for _ in range(3):
+            peer = await Peer.connect(address)
+            assert await peer.read_to_end() == b""
+        scheduler.skew_ms += 60_000
+        peer = await Peer.connect(address)
+        assert await peer.read_to_end() == b""
+        assert server.counts.turned_away == 4
+        assert handler.closed == []
+        first[0].writer.write(frame(opaque=3))
+        assert (await first[0].read(1))[0].opaque == 3
+        await server.close()
+        assert len(handler.closed) == 2
+
+    in_loop(main)
+    lines = [each.getMessage() for each in caplog.records if "turned away" in each.getMessage()]
+    assert len(lines) == 2
+    assert lines[1].endswith("4 since the start")
+
+
+def test_a_handler_that_fails_costs_its_connection_and_is_counted(in_loop, handler):
+    handler.fail_on = 13
+
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        bad, good = await Peer.connect(address), await Peer.connect(address)
+        bad.writer.write(frame(code=13))
+        assert await bad.read_to_end() == b""
+        assert scheduler.supervisor.failures == 1
+        good.writer.write(frame())
+        await good.read(1)
+        await server.close()
+
+    in_loop(main)
+
+
+def test_close_sends_what_is_queued_first(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        peer = await Peer.connect(address)
+        peer.writer.write(frame(code=999))
+        await until(lambda: handler.channels)
+        reply = frame(opaque=8, body=b"z" * 500_000, flag=1)
+        handler.channels[0].write(reply)
+        closing = asyncio.ensure_future(server.close())
+        assert await peer.read_to_end() == reply
+        await closing
+        assert handler.closed == handler.channels
+        with pytest.raises(OSError):
+            await Peer.connect(address)
+
+    in_loop(main)
+
+
+def test_close_does_not_wait_for_a_peer_that_does_not_read(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler, linger_ms=30)
+        deaf = socket.create_connection(address)
+        deaf.sendall(frame(code=999))
+        await until(lambda: handler.channels)
+        handler.channels[0].write(frame(body=b"z" * 15_000_000))
+        await server.close()
+        assert server.connections == 0
+        assert len(handler.closed) == 1
+        deaf.close()
+
+    in_loop(main)
+
+
+def test_what_is_written_may_be_reused_at_once(in_loop, handler):
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        peer = await Peer.connect(address)
+        peer.writer.write(frame(code=999))
+        await until(lambda: handler.channels)
+        reply = bytearray(frame(opaque=4, body=b"a" * 300_000))
+        handler.channels[0].write(reply)
+        reply[-300_000:] = b"b" * 300_000
+        (answer,) = await peer.read(1)
+        assert answer.body == b"a" * 300_000
+        await server.close()
+
+    in_loop(main)
