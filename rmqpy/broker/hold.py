@@ -97,14 +97,7 @@ class PullHold:
         """Resume whose time is over and whose queue is ahead; forget the closed ones."""
         now_ms = self._clock.monotonic_ms()
         for key, waiting in list(self._waiting.items()):
-            end = max_queue_offset(*key)
-            self._split(
-                key,
-                waiting,
-                lambda pull, end=end: pull.channel.closed
-                or pull.deadline_ms <= now_ms
-                or end > pull.offset,
-            )
+            self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
         self.wake()
 
     def _split(self, key: _Key, waiting: list[HeldPull], due: Callable[[HeldPull], bool]) -> None:
@@ -119,3 +112,7 @@ class PullHold:
             self._waiting[key] = staying
         else:
             del self._waiting[key]
+
+
+def _overdue(now_ms: int, end: int) -> Callable[[HeldPull], bool]:
+    return lambda pull: pull.channel.closed or pull.deadline_ms <= now_ms or end > pull.offset

@@ -113,6 +113,7 @@ class PullProcessor:
         group = self._check(header)
         matcher = self._matcher(header, group)
         around = self.around
+        began_ms = around.clock.monotonic_ms()
         result = around.queues.get_message(
             header.consumer_group,
             header.topic,
@@ -121,7 +122,11 @@ class PullProcessor:
             header.max_msg_nums,
             matcher,
         )
-        around.statistics.messages_got(header.consumer_group, header.topic, len(result.messages))
+        around.statistics.messages_got(
+            (header.consumer_group, header.topic),
+            len(result.messages),
+            around.clock.monotonic_ms() - began_ms,
+        )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND

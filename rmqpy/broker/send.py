@@ -18,11 +18,13 @@ Checks in order; the first that fails answers:
 === ========================================================== ====
 
 What is stored differs from what was sent: ``CLUSTER`` is added; ``WAIT`` is taken out of a single message's properties
-(and honoured); properties of a batch's header are appended to those of each message.
+(and honoured); properties of a batch's header are appended to those of each message. The order of what was taken apart and put together
+is that of Java's map, so that the same requests give the same log.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -68,6 +70,7 @@ from rmqpy.remoting.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from rmqpy.remoting.java_map import in_java_order
 from rmqpy.store.results import PutResult
 
 SendGate = ReplyGate[RemotingCommand]
@@ -77,6 +80,8 @@ TRACE_ON: Final = "TRACE_ON"
 MSG_REGION: Final = "MSG_REGION"
 IPV6_BYTES: Final = 16
 TOPIC_FLAG_UNIT: Final = 1
+
+_log = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -245,8 +250,9 @@ class SendProcessor:
     ) -> MessageDraft:
         properties = decode_properties(_raw(header))
         self._check_kind(header, properties)
-        wait = properties.pop(PROPERTY_WAIT, None)
         properties[PROPERTY_CLUSTER] = self.around.identity.cluster
+        properties = dict(in_java_order(properties))
+        wait = properties.pop(PROPERTY_WAIT, None)
         stored = encode_properties(properties)
         self._check_sizes(len(request.body), len(stored))
         draft = self._draft(channel, header, topic)
@@ -262,7 +268,7 @@ class SendProcessor:
         properties = decode_properties(_raw(header))
         self._check_kind(header, properties)
         properties[PROPERTY_CLUSTER] = self.around.identity.cluster
-        common = encode_properties(properties)
+        common = encode_properties(dict(in_java_order(properties)))
         self._check_sizes(len(request.body), len(common))
         try:
             items = batch_records(request.body)
@@ -333,7 +339,14 @@ class SendProcessor:
             for sent in pending:
                 self._answer(sent.request, self._refused(sent.request, _busy()))
             return
-        results = self._put([sent.draft for sent in pending], batch=False)
+        try:
+            results = self._put([sent.draft for sent in pending], batch=False)
+        except Exception as error:
+            _log.exception("storing messages from %s failed", channel.peer)
+            refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            for sent in pending:
+                self._answer(sent.request, self._refused(sent.request, refusal))
+            return
         assert len(results) == len(pending), (len(results), len(pending))
         waiting: dict[bool, list[Waiting[RemotingCommand]]] = {}
         for sent, result in zip(pending, results, strict=True):

@@ -81,15 +81,16 @@ class Statistics:
             counters.put_entire_time_max_ms = elapsed_ms
         self._put_times[_bucket(elapsed_ms)] += count
 
-    def messages_got(self, group: str, topic: str, count: int) -> None:
-        """One read of a queue gave ``count`` messages to ``group``."""
+    def messages_got(self, key: tuple[str, str], count: int, elapsed_ms: int) -> None:
+        """One read of a queue gave ``count`` messages; ``key`` is group and topic."""
         counters = self.counters
+        if elapsed_ms > counters.get_entire_time_max_ms:
+            counters.get_entire_time_max_ms = elapsed_ms
         if not count:
             counters.get_miss += 1
             return
         counters.get_found += 1
         counters.get_messages += count
-        key = (group, topic)
         counts = self._group_counts
         if key in counts or len(counts) < GROUPS_LIMIT:
             counts[key] = counts.get(key, 0) + count

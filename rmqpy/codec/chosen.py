@@ -54,7 +54,7 @@ def _choose(environment: str | None) -> _Choice:
     return _Choice(
         "c",
         "the C extension rmqpy._native is installed",
-        hashes.crc32,
+        native.crc32,
         native.encode_messages,
         native.scan_records,
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec import layout, message
+from rmqpy.codec import hashes, layout, message
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -27,10 +27,11 @@ from rmqpy.model.message import MessageDraft
 _DRAFT: Final = struct.Struct("=qqiiiiiiIIII16s16s")
 """rmq_draft, field by field."""
 
-# Measured: below so many drafts the call costs more than it saves, and above so many bytes copying
-# them into one buffer and out of it again does.
+# Measured: below so many drafts (bytes to check) the call costs more than it saves, and above so
+# many bytes copying them into one buffer and out of it again does.
 _BATCH_MIN: Final = 8
 _COPY_MAX: Final = 512 * 1024
+_CRC_MIN: Final = 2048
 
 if ffi.sizeof("rmq_draft") != _DRAFT.size or lib.RMQ_COLUMN_COUNT != COLUMN_COUNT:
     raise ImportError("rmqpy._native was built from other sources than this rmqpy: build it again")
@@ -38,6 +39,8 @@ if ffi.sizeof("rmq_draft") != _DRAFT.size or lib.RMQ_COLUMN_COUNT != COLUMN_COUN
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
     """CRC-32 (IEEE) as RocketMQ stores it: the sign bit cleared."""
+    if len(data) < _CRC_MIN:
+        return hashes.crc32(data)
     return lib.rmq_crc32(ffi.from_buffer("uint8_t[]", data), len(data))
 
 

@@ -65,7 +65,7 @@ class RemotingCommand:
     version: int = CURRENT_VERSION
     remark: str | None = None
     ext_fields: dict[str, str] = field(factory=dict)
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=lambda body: f"<{len(body)} bytes>")
     serialize_type: int = SERIALIZE_JSON
     header_type: type[CommandHeader] | None = field(default=None, eq=False, kw_only=True)
     """What ``ext_fields`` was made from; decides the form only (order, ``{}`` or nothing)."""

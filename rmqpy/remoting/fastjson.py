@@ -32,17 +32,23 @@ from rmqpy.remoting.json_text import quote, quote_strict
 
 __all__ = ["DEPTH_MAX", "FastjsonFault", "ObjectKey", "dumps", "loads"]
 
+CONTAINERS_MAX: Final = 1_000_000
+"""Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
+
 Parts: TypeAlias = list[str]
 
 
 def loads(data: bytes | bytearray | memoryview | str) -> object:
     """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonFault."""
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
+    containers = text.count("[") + text.count("{")
+    if containers > CONTAINERS_MAX:
+        raise FastjsonFault(f"more than {CONTAINERS_MAX} objects and arrays", 0)
     try:
         value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
         return Reader(text).read()
-    if text.count("[") + text.count("{") > DEPTH_MAX:
+    if containers > DEPTH_MAX:
         _check_depth(value)
     return value
 

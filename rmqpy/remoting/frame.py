@@ -229,9 +229,13 @@ def _decode_json(header: bytes) -> RemotingCommand:
 
 def _tolerantly(text: str) -> object:
     try:
-        return Reader(text).read()
+        decoded = Reader(text).read()
     except FastjsonFault as fault:
         raise RemoteFault(f"a JSON header cannot be read: {str(fault)[:200]}") from None
+    ext_fields = decoded.get("extFields") if isinstance(decoded, dict) else None
+    if isinstance(ext_fields, dict) and not all(isinstance(key, str) for key in ext_fields):
+        raise RemoteFault("a JSON header has an object as the key of an ext field")
+    return decoded
 
 
 def _number(decoded: dict[str, Any], key: str) -> int:

@@ -1,22 +1,38 @@
-"""A blocking connection to a broker or name server, for tests and small tools: no loop."""
+"""A blocking connection to a broker or name server, for tests and small tools: no loop.
+
+Below it the few requests that every such tool needs: make a topic, send, read a queue.
+"""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from attrs import define, field
 
-from rmqpy.model.errors import NetworkFault
+from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import (
+    CreateTopicRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 
 RECEIVE_BYTES = 1 << 18
 DEFAULT_TIMEOUT_S = 10.0
+PULL_COUNT = 32
+PULL_HAS_SUBSCRIPTION = 4
+PERM_READ_WRITE = 6
+GROUP = "rmqpy-testing"
 
 
 @define
@@ -93,3 +109,79 @@ def connect_when_ready(address: str, timeout_s: float = 30.0) -> BlockingConnect
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def create_topic(connection: BlockingConnection, topic: str, queue_count: int) -> None:
+    header = CreateTopicRequestHeader(
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_nums=queue_count,
+        write_queue_nums=queue_count,
+        perm=PERM_READ_WRITE,
+        topic_filter_type="SINGLE_TAG",
+    )
+    request = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    response = connection.call(request)
+    if response.code != ResponseCode.SUCCESS:
+        raise Refusal(response.code, response.remark or "")
+
+
+def send_request(
+    topic: str, queue_id: int, bodies: Sequence[bytes], properties: str = ""
+) -> RemotingCommand:
+    """One message, or a batch of several, for one queue."""
+    batch = len(bodies) > 1
+    header = SendMessageRequestHeaderV2(
+        producer_group=GROUP,
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=int(time.time() * 1000),
+        flag=0,
+        properties=properties,
+        reconsume_times=0,
+        batch=batch,
+    )
+    if not batch:
+        return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header, bodies[0])
+    items = [BatchItem(0, body, properties.encode()) for body in bodies]
+    return RemotingCommand.request(
+        RequestCode.SEND_BATCH_MESSAGE, header, encode_batch_body(items)
+    )
+
+
+def read_queue(connection: BlockingConnection, topic: str, queue_id: int) -> list[StoredMessage]:
+    """Every message that the broker hands out of one queue, from its offset 0 on."""
+    messages: list[StoredMessage] = []
+    offset = 0
+    while True:
+        header = PullMessageRequestHeader(
+            consumer_group=GROUP,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=PULL_COUNT,
+            sys_flag=PULL_HAS_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription="*",
+            sub_version=0,
+            expression_type="TAG",
+        )
+        response = connection.call(RemotingCommand.request(RequestCode.PULL_MESSAGE, header))
+        next_offset = int(response.ext_fields.get("nextBeginOffset", offset))
+        if response.code == ResponseCode.SUCCESS:
+            messages += _records(response.body)
+        elif next_offset == offset:
+            return messages
+        offset = next_offset
+
+
+def _records(body: bytes) -> list[StoredMessage]:
+    view, position, found = memoryview(body), 0, []
+    while position < len(view):
+        found.append(decode_message(view, position))
+        position += found[-1].size
+    return found

@@ -171,6 +171,7 @@ class BrokerSpec:
     namesrv: str
     broker_name: str = "broker-a"
     store: Path | None = None
+    sizes: Mapping[str, str] = SMALL_STORE
     settings: Mapping[str, str] = field(factory=dict)
 
     def lines(self, store: Path) -> dict[str, str]:
@@ -185,7 +186,7 @@ class BrokerSpec:
             "namesrvAddr": self.namesrv,
             "storePathRootDir": str(store),
             "storePathCommitLog": str(store / "commitlog"),
-            **SMALL_STORE,
+            **self.sizes,
             **self.settings,
         }
 
@@ -228,7 +229,7 @@ class RmqpySite:
             self.root / name,
             port,
             re.compile(rb"^ready: .*:%d\s*$" % port, re.MULTILINE),
-            environment=_python_environment(self.environment),
+            environment=python_environment(self.environment),
         )
 
 
@@ -265,11 +266,9 @@ def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
             return time.monotonic() - begin
 
 
-def _python_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The child must import the same rmqpy as this process, from wherever its working directory
-    is.
-    """
-    environment = {**os.environ, **extra}
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A child must import the same rmqpy as this process, wherever its working directory is."""
+    environment = {**os.environ, **(extra or {})}
     here = str(Path(rmqpy.__file__).resolve().parents[1])
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)

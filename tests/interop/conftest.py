@@ -1,7 +1,7 @@
 """Name servers and brokers, Java and ours, and the Java clients that judge them.
 
-Every test here needs Java; without it all are skipped with the reason. The pair Java name server and Java broker is run
-too: what fails there is a fault of the test, not of the product.
+Every test here needs Java; without it all are skipped with the reason. The pair Java name server
+and Java broker is run too: what fails there is a fault of the test, not of the product.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ CLUSTERS = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     reason = JavaHome().missing()
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.interop)
-            if reason is not None:
+    if reason is not None:
+        for item in items:
+            if here in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from rmqpy.testing.java import probe_body
 
+pytestmark = pytest.mark.interop
+
 SIZES = (10, 300, 6000)
 """The last one is compressed by the client."""
 

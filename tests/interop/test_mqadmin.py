@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.interop
+
 
 def table(output):
     """The rows below a line of #column names, as lists of words."""
@@ -151,7 +153,8 @@ def test_broker_status(cluster, topic):
 
 
 def test_broker_config_shows_what_was_configured(cluster):
-    shown = Fields(cluster.admin.run("getBrokerConfig", "-b", cluster.broker.address).replace("=", ":"))
+    output = cluster.admin.run("getBrokerConfig", "-b", cluster.broker.address)
+    shown = Fields(output.replace("=", ":"))
     assert shown["brokerName"] == "broker-a"
     assert shown["listenPort"] == str(cluster.broker.port)
     assert shown["mappedFileSizeCommitLog"] == "65536"

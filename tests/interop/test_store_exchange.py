@@ -11,6 +11,8 @@ from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, dledger_settings
 from rmqpy.testing.store_reader import read_store
 
+pytestmark = pytest.mark.interop
+
 WRITERS = [
     pytest.param("java", "java", id="java-then-java"),
     pytest.param("rmqpy", "java", id="rmqpy-then-java"),

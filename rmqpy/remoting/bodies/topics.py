@@ -87,8 +87,13 @@ class TopicConfig(Body):
         parts = line.decode("utf-8", "replace").split(" ")
         try:
             name, read, write, perm, filter_type = parts[:5]
-            numbers = [parse_decimal(part, INT32_MAX) for part in (read, write, perm)]
-            return cls(name, *numbers, topic_filter_type=filter_type)
+            return cls(
+                name,
+                read_queue_nums=parse_decimal(read, INT32_MAX),
+                write_queue_nums=parse_decimal(write, INT32_MAX),
+                perm=parse_decimal(perm, INT32_MAX),
+                topic_filter_type=filter_type,
+            )
         except ValueError:
             raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
 

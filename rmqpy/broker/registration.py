@@ -1,0 +1,242 @@
+"""Registration with the name servers: all of them, each on its own, none waiting for another.
+
+===========================  ==================================================
+at the start (with an id)    REGISTER_BROKER, the first of many
+after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
+when the topic table grows   one-way, once a loop turn
+at the stop                  UNREGISTER_BROKER
+===========================  ==================================================
+
+With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the table. The first
+answer of a round decides on the master's addresses and the ordered topics, as in Java. A member of a DLedger group has
+no id before its first role and does not register.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.identity import Identity
+from rmqpy.broker.topics import TopicTable
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RmqError
+from rmqpy.model.flags import PERM_READ, PERM_WRITE
+from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.remoting.bodies import (
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    body_crc32,
+)
+from rmqpy.remoting.channel import Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+FIRST_REPEAT_MS: Final = 10_000
+UNREGISTER_TIMEOUT_MS: Final = 3_000
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class RegistrationAnswer:
+    """What a name server knows of the group's master; empty texts when it knows none."""
+
+    ha_address: str
+    master_address: str
+
+
+@define(slots=True, eq=False)
+class _Round:
+    """One registration with all name servers."""
+
+    answered: bool = False
+
+
+@define(slots=True, eq=False, kw_only=True)
+class Registration:
+    """See the module's text."""
+
+    identity: Identity
+    topics: TopicTable
+    scheduler: Scheduler
+    network: Network
+    on_answer: Callable[[RegistrationAnswer], None] = lambda _answer: None
+    last_answer: RegistrationAnswer | None = None
+    _timer: Timer | None = field(default=None, init=False)
+    _announcing: bool = field(default=False, init=False)
+
+    def start(self) -> None:
+        """Register now and go on doing so."""
+        self.register()
+        self._timer = self.scheduler.call_later(FIRST_REPEAT_MS, self._repeat)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Unregister; ``done`` when every name server has answered or is given up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        servers = self.identity.broker.name_servers
+        if self.identity.broker_id < 0 or not servers:
+            self.scheduler.call_soon(done)
+            return
+        waiting = set(range(len(servers)))
+
+        def answered(number: int, error: RmqError | None) -> None:
+            waiting.discard(number)
+            if error is not None:
+                _log.warning("name server %s: not signed off: %s", servers[number], error)
+            if not waiting:
+                done()
+
+        def sign_off(number: int) -> None:
+            self.network.request(
+                servers[number],
+                self._unregister_command(),
+                UNREGISTER_TIMEOUT_MS,
+                lambda _response, error: answered(number, error),
+            )
+
+        for number in range(len(servers)):
+            sign_off(number)
+
+    def register(self) -> None:
+        """One round: every name server, with answers."""
+        if self.identity.broker_id < 0:
+            return
+        this_round = _Round()
+        command: RemotingCommand | None = None
+        for server in self.identity.broker.name_servers:
+            if self.identity.broker.force_register:
+                command = command or self._register_command()
+                self._send(server, evolve(command), this_round)
+            else:
+                self._ask(server, this_round)
+
+    def announce(self) -> None:
+        """The topic table has changed: tell all name servers, once a turn, without waiting for answers."""
+        if self._announcing or self._timer is None:
+            return
+        self._announcing = True
+        self.scheduler.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announcing = False
+        if self.identity.broker_id < 0 or self._timer is None:
+            return
+        command = self._register_command()
+        for server in self.identity.broker.name_servers:
+            self.network.oneway(server, evolve(command))
+
+    def _repeat(self) -> None:
+        self.register()
+        period_ms = self.identity.broker.register_period_ms
+        self._timer = self.scheduler.call_later(period_ms, self._repeat)
+
+    def _ask(self, server: str, this_round: _Round) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                try:
+                    header = QueryDataVersionResponseHeader.decode(response.ext_fields)
+                except RmqError as fault:
+                    _log.warning("name server %s: %s", server, fault)
+                else:
+                    if not header.changed:
+                        return
+            elif error is not None:
+                _log.warning("name server %s did not answer: %s", server, error)
+            self._send(server, self._register_command(), this_round)
+
+        self.network.request(server, self._ask_command(), self._timeout_ms, answered)
+
+    def _send(self, server: str, command: RemotingCommand, this_round: _Round) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if response is None:
+                _log.warning("registration with name server %s failed: %s", server, error)
+            elif response.code != ResponseCode.SUCCESS:
+                _log.warning(
+                    "name server %s refused the registration: %s %s",
+                    server,
+                    response.code,
+                    response.remark,
+                )
+            elif not this_round.answered:
+                this_round.answered = True
+                self._take(server, response)
+
+        self.network.request(server, command, self._timeout_ms, answered)
+
+    def _take(self, server: str, response: RemotingCommand) -> None:
+        try:
+            header = RegisterBrokerResponseHeader.decode(response.ext_fields)
+            ordered = KVTable.decode(response.body).table if response.body else None
+        except RmqError as fault:
+            _log.warning("the answer of name server %s cannot be read: %s", server, fault)
+            return
+        answer = RegistrationAnswer(header.ha_server_addr or "", header.master_addr or "")
+        self.last_answer = answer
+        if ordered is not None:
+            self.topics.set_ordered(ordered.keys())
+        self.on_answer(answer)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.identity.broker.register_broker_timeout_mills
+
+    def _wrapper(self) -> TopicConfigSerializeWrapper:
+        """The table, with the broker's permission where that is less than everything."""
+        wrapper = self.topics.wrapper()
+        permission = self.identity.broker.broker_permission
+        if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            wrapper.topic_config_table = {
+                name: evolve(topic, perm=permission)
+                for name, topic in wrapper.topic_config_table.items()
+            }
+        return wrapper
+
+    def _register_command(self) -> RemotingCommand:
+        identity = self.identity
+        compressed = identity.broker.compressed_register
+        table = RegisterBrokerBody(self._wrapper())
+        body = table.encode_compressed() if compressed else table.encode()
+        header = RegisterBrokerRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            ha_server_addr=identity.ha_address,
+            broker_id=identity.broker_id,
+            compressed=compressed,
+            body_crc32=body_crc32(body),
+        )
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body)
+
+    def _ask_command(self) -> RemotingCommand:
+        identity = self.identity
+        header = QueryDataVersionRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            broker_id=identity.broker_id,
+        )
+        body = self.topics.data_version.encode()
+        return RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, header, body)
+
+    def _unregister_command(self) -> RemotingCommand:
+        identity = self.identity
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            broker_id=identity.broker_id,
+        )
+        return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header)

@@ -1,0 +1,136 @@
+"""What the broker says about itself: codes 26 (settings) and 28 (runtime information).
+
+Java's thread pools do not exist here; their keys are answered with empty queues and the configured capacities, for
+tools read them without asking whether they are there.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.broker.identity import Identity
+from rmqpy.broker.ports import HandlerTable, Store
+from rmqpy.broker.statistics import Statistics
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.config import effective_lines
+from rmqpy.model.runtime import Clock
+from rmqpy.net.gate import ReplyGate
+from rmqpy.remoting.bodies import DataVersion, KVTable
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import CURRENT_VERSION, RemotingCommand
+from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
+from rmqpy.store.files import FileLayer
+
+VERSION_NAME = "V4_9_7"
+BUFFERS_WITHOUT_LIMIT = 2**31 - 1
+"""remainTransientStoreBufferNumbs of a store without a pool of buffers."""
+GIB = 1 << 30
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class RuntimeInfoProcessor:
+    """See the module's text."""
+
+    identity: Identity
+    store: Store
+    statistics: Statistics
+    gate: ReplyGate[RemotingCommand]
+    files: FileLayer
+    clock: Clock
+    booted_ms: int
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.GET_BROKER_CONFIG: self.settings,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+        }
+
+    def settings(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        lines = effective_lines(self.identity.configuration)
+        version = DataVersion(self.booted_ms).encode().decode()
+        return RemotingCommand.response_to(
+            request,
+            header=GetBrokerConfigResponseHeader(version=version),
+            body="".join(f"{line}\n" for line in lines).encode(),
+        )
+
+    def runtime_info(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        table = {
+            **self._broker(),
+            **self._counters(),
+            **self.statistics.rates(),
+            **self._pools(),
+            **self._store(),
+        }
+        return RemotingCommand.response_to(request, body=KVTable(dict(sorted(table.items()))).encode())
+
+    def _broker(self) -> dict[str, str]:
+        return {
+            "bootTimestamp": str(self.booted_ms),
+            "runtime": _duration(self.clock.now_ms() - self.booted_ms),
+            "brokerVersion": str(CURRENT_VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "startAcceptSendRequestTimeStamp": str(
+                self.identity.broker.start_accept_send_request_time_stamp
+            ),
+        }
+
+    def _counters(self) -> dict[str, str]:
+        statistics = self.statistics
+        counters = statistics.counters
+        average = counters.put_bytes / counters.put_messages if counters.put_messages else 0.0
+        return {
+            "putMessageEntireTimeMax": str(counters.put_entire_time_max_ms),
+            "putMessageTimesTotal": str(counters.put_messages),
+            "putMessageFailedTimes": str(counters.put_failed),
+            "putMessageSizeTotal": str(counters.put_bytes),
+            "putMessageDistributeTime": statistics.put_time_distribution(),
+            "putMessageAverageSize": str(average),
+            "dispatchMaxBuffer": "0",
+            "getMessageEntireTimeMax": str(counters.get_entire_time_max_ms),
+            "putLatency99": "0.00",
+            "putLatency999": "0.00",
+            "msgPutTotalYesterdayMorning": str(statistics.put_day.yesterday_morning),
+            "msgPutTotalTodayMorning": str(statistics.put_day.today_morning),
+            "msgPutTotalTodayNow": str(counters.put_messages),
+            "msgGetTotalYesterdayMorning": str(statistics.get_day.yesterday_morning),
+            "msgGetTotalTodayMorning": str(statistics.get_day.today_morning),
+            "msgGetTotalTodayNow": str(counters.get_messages),
+        }
+
+    def _pools(self) -> dict[str, str]:
+        broker = self.identity.broker
+        return {
+            "sendThreadPoolQueueSize": str(self.gate.waiting),
+            "sendThreadPoolQueueCapacity": str(broker.send_thread_pool_queue_capacity),
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueCapacity": str(broker.pull_thread_pool_queue_capacity),
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "queryThreadPoolQueueSize": "0",
+            "queryThreadPoolQueueCapacity": str(broker.query_thread_pool_queue_capacity),
+            "queryThreadPoolQueueHeadWaitTimeMills": "0",
+            "EndTransactionQueueSize": "0",
+            "EndTransactionThreadPoolQueueCapacity": str(
+                broker.end_transaction_pool_queue_capacity
+            ),
+        }
+
+    def _store(self) -> dict[str, str]:
+        total, free = self.files.disk_usage(self.identity.store.store_path_root_dir)
+        return {
+            "pageCacheLockTimeMills": "0",
+            "remainTransientStoreBufferNumbs": str(BUFFERS_WITHOUT_LIMIT),
+            "commitLogDirCapacity": (
+                f"Total : {total / GIB:.1f} GiB, Free : {free / GIB:.1f} GiB."
+            ),
+            **self.store.runtime_info(),
+        }
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = max(0, milliseconds) // 1000
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

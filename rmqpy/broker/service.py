@@ -1,0 +1,430 @@
+"""The broker as a whole: tables, processors, periodic work, and the way of a request through them.
+
+``handle`` answers every request by one table (request code to handler); sends are collected and put together at its
+end. ``turn_ended`` is the moment of commit: write what was staged, let go the replies that waited for it, dispatch what
+has become readable, wake the readers who wait for it::
+
+    handle*  ──►  commit  ──►  gate.release  ──►  dispatch  ──►  hold.wake
+
+A refused request is answered with its code; any other error of one request is logged and answered with code 1, and the
+connection lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define
+
+from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
+from rmqpy.broker.events import OffsetMovedEvents
+from rmqpy.broker.flushing import Flushing
+from rmqpy.broker.groups import GroupTable
+from rmqpy.broker.heartbeats import HeartbeatProcessor
+from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
+from rmqpy.broker.identity import Identity
+from rmqpy.broker.locks import QueueLocks
+from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
+from rmqpy.broker.persistence import TableFile, TableWriter
+from rmqpy.broker.ports import Handler, Store
+from rmqpy.broker.positions import PositionProcessor
+from rmqpy.broker.pull import PullProcessor, PullSurroundings
+from rmqpy.broker.query import QueryProcessor
+from rmqpy.broker.registration import Registration
+from rmqpy.broker.runtime_info import RuntimeInfoProcessor
+from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
+from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
+from rmqpy.broker.tables_admin import TableAdminProcessor
+from rmqpy.broker.topics import TopicTable
+from rmqpy.broker.unbuilt import UnbuiltProcessor
+from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.config import BrokerConfiguration
+from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.net.gate import Patience, ReplyGate
+from rmqpy.remoting.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from rmqpy.remoting.channel import Channel, Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.store.files import FileLayer
+
+QUORUM_TIMEOUT_MS: Final = 2_500
+"""maxWaitAckTimeMs of DLedger."""
+DISK_CHECK_PERIOD_MS: Final = 10_000
+INDEX_STEP_PERIOD_MS: Final = 10
+
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class BrokerSurroundings:
+    """What a broker gets from outside. ``host`` is the address that clients are told."""
+
+    configuration: BrokerConfiguration
+    host: str
+    store: Store
+    scheduler: Scheduler
+    network: Network
+    files: FileLayer
+    pick_queue: Callable[[int], int]
+    """A number below its argument, at random."""
+
+
+class Broker:
+    """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the other."""
+
+    def __init__(self, around: BrokerSurroundings) -> None:
+        self._scheduler = around.scheduler
+        self.store = around.store
+        try:
+            self.identity = Identity.of(around.configuration, around.host)
+        except ValueError as error:
+            raise ConfigFault(f"brokerIP1={around.host}: an IP address is needed: {error}") from error
+        clock = around.scheduler
+        self.statistics = Statistics()
+        self.topics = TopicTable(self.identity, clock)
+        self.groups = GroupTable(self.identity, clock)
+        self.offsets = ConsumerOffsets()
+        self.clients = ClientTable(clock)
+        self.locks = QueueLocks(clock)
+        self.hold = PullHold(clock, self._resume)
+        self.gate: SendGate = ReplyGate(clock, self._late, self._patience())
+        self.registration = Registration(
+            identity=self.identity,
+            topics=self.topics,
+            scheduler=around.scheduler,
+            network=around.network,
+        )
+        self._flushing = Flushing(self.store, self.gate, around.scheduler, self._store_failed)
+        self._tables = _Tables.load(self, around.files)
+        self._build_processors(around)
+        self._timers: dict[str, Timer] = {}
+        self._turning = False
+        self._dispatch_planned = False
+        self._reported_failure = False
+        self.fast_port = FastPort(self)
+
+    def _build_processors(self, around: BrokerSurroundings) -> None:
+        clock, identity, store = around.scheduler, self.identity, self.store
+        self._send = SendProcessor(
+            SendSurroundings(
+                identity=identity,
+                topics=self.topics,
+                sink=store,
+                gate=self.gate,
+                statistics=self.statistics,
+                clock=clock,
+                pick_queue=around.pick_queue,
+            )
+        )
+        self._pull = PullProcessor(
+            PullSurroundings(
+                identity=identity,
+                topics=self.topics,
+                groups=self.groups,
+                clients=self.clients,
+                offsets=self.offsets,
+                queues=store,
+                hold=self.hold,
+                statistics=self.statistics,
+                clock=clock,
+                offset_moved=OffsetMovedEvents(identity, store, clock).write,
+            )
+        )
+        heartbeats = HeartbeatProcessor(clock, self.clients, self.topics, self.groups, self.locks)
+        self.clients.on_change = heartbeats.notify
+        positions = PositionProcessor(
+            identity=identity,
+            topics=self.topics,
+            clients=self.clients,
+            offsets=self.offsets,
+            statistics=self.statistics,
+            queues=store,
+        )
+        administration = TableAdminProcessor(
+            identity=identity,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            statistics=self.statistics,
+            store=store,
+        )
+        information = RuntimeInfoProcessor(
+            identity=identity,
+            store=store,
+            statistics=self.statistics,
+            gate=self.gate,
+            files=around.files,
+            clock=clock,
+            booted_ms=clock.now_ms(),
+        )
+        self._handlers: dict[int, Handler] = {
+            **UnbuiltProcessor().handlers(),
+            **self._send.handlers(),
+            **self._pull.handlers(),
+            **heartbeats.handlers(),
+            **QueryProcessor(identity, store).handlers(),
+            **OffsetProcessor(self.offsets, store).handlers(),
+            **positions.handlers(),
+            **administration.handlers(),
+            **information.handlers(),
+        }
+
+    # -------------------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Begin periodic work and register. The ports may be open before or after."""
+        self.store.on_arrival = self.hold.arrived
+        for mark in self.store.acknowledged(True):
+            mark.subscribe(self._log_grown)
+        settings = self.identity.broker
+        store = self.identity.store
+        sweep_ms = SWEEP_PERIOD_MS if settings.long_polling_enable else SHORT_SWEEP_PERIOD_MS
+        self._each("flush", store.flush_interval_commit_log, self._flushing.begin)
+        self._each("queues", store.flush_consume_queue_thorough_interval, self._flush_queues)
+        self._each("disk", DISK_CHECK_PERIOD_MS, self.store.check_disk)
+        self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
+        self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
+        self._each("hold", sweep_ms, self._sweep)
+        self._each("statistics", SAMPLE_PERIOD_MS, self._sample)
+        self._catch_up_index()
+        self.registration.start()
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Unregister, answer who waits, save the tables; then ``done``. The store is shut down by its owner."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._flushing.stop()
+
+        def unregistered() -> None:
+            self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            self._tables.write_now()
+            self.store.on_arrival = None
+            done()
+
+        self.registration.stop(unregistered)
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        self._turning = True
+        answers = []
+        for command in commands:
+            if not command.is_response:
+                response = self._answer(channel, command)
+                if response is not None:
+                    answers.append(response)
+        answers += self._finish_sends(channel)
+        if answers:
+            channel.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def turn_ended(self) -> None:
+        self.store.commit()
+        if self.store.failure is not None:
+            self._store_failed()
+        self.gate.release()
+        self.dispatch()
+        self._turning = False
+        self._flushing.begin_if_awaited()
+
+    def channel_closed(self, channel: Channel) -> None:
+        self.clients.channel_closed(channel)
+
+    def dispatch(self) -> None:
+        """Make readable what is confirmed, and wake who waits for it."""
+        self._dispatch_planned = False
+        try:
+            self.store.dispatch()
+        except Exception:
+            _log.exception("dispatching to the consume queues failed")
+            self._store_failed()
+        self.hold.wake()
+
+    def leadership_lost(self) -> None:
+        """Messages that no quorum has confirmed may be gone: tell their senders."""
+        self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _answer(self, channel: Channel, request: RemotingCommand) -> bytes | None:
+        """The frame that answers ``request`` now; None when none does."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return encode_command(not_supported(request))
+        return self._run(handler, channel, request)
+
+    def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
+        try:
+            response = handler(channel, request)
+            if response is None or request.is_oneway:
+                return None
+            return encode_command(response)
+        except Refusal as refusal:
+            response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
+        except Exception as error:
+            _log.exception("request %d from %s failed", request.code, channel.peer)
+            response = _failure(request, error)
+        return None if request.is_oneway else encode_command(response)
+
+    def _finish_sends(self, channel: Channel) -> list[bytes]:
+        try:
+            return self._send.finish(channel)
+        except Exception:
+            _log.exception("answering the senders at %s failed", channel.peer)
+            return []
+
+    def _resume(self, pull: HeldPull) -> None:
+        frame = self._run(self._pull.resume, pull.channel, pull.request)
+        if frame is not None:
+            pull.channel.write(frame)
+
+    def _late(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
+        return self._send.late(response, status)
+
+    def _patience(self) -> dict[str, Patience]:
+        store = self.identity.store
+        return {
+            "written": Patience(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
+            "flushed": Patience(store.sync_flush_timeout, PutMessageStatus.FLUSH_DISK_TIMEOUT),
+            "replicated": Patience(store.slave_timeout, PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
+            "committed": Patience(QUORUM_TIMEOUT_MS, PutMessageStatus.OS_PAGECACHE_BUSY),
+        }
+
+    # -------------------------------------------------------------------------------------------- periodic work
+
+    def _each(self, name: str, period_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers[name] = self._scheduler.call_later(period_ms, run)
+            try:
+                work()
+            except Exception:
+                _log.exception("periodic work %s failed", name)
+
+        self._timers[name] = self._scheduler.call_later(period_ms, run)
+
+    def _sweep(self) -> None:
+        self.dispatch()
+        self.hold.sweep(self.store.max_queue_offset)
+
+    def _sample(self) -> None:
+        self.statistics.sample(self._scheduler.monotonic_ms(), self._scheduler.now_ms())
+
+    def _scan_clients(self) -> None:
+        self.clients.scan()
+        self.locks.expire()
+
+    def _flush_queues(self) -> None:
+        if self.store.failure is None:
+            self.store.flush_queues()
+
+    def _catch_up_index(self) -> None:
+        if self.store.catch_up_index():
+            self._timers["index"] = self._scheduler.call_later(
+                INDEX_STEP_PERIOD_MS, self._catch_up_index
+            )
+
+    def _log_grown(self, _offset: int) -> None:
+        """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for readers."""
+        if not (self._turning or self._dispatch_planned):
+            self._dispatch_planned = True
+            self._scheduler.call_soon(self.dispatch)
+
+    def _store_failed(self) -> None:
+        """What was not acknowledged will never be."""
+        if not self._reported_failure:
+            self._reported_failure = True
+            _log.error("the store has failed: %s", self.store.failure)
+        self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+
+class FastPort:
+    """The second port of a broker: everything but pulling, which is answered as an unknown code."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        others = []
+        for command in commands:
+            if command.code in _PULLS and not command.is_response:
+                channel.write(encode_command(not_supported(command)))
+            else:
+                others.append(command)
+        self._broker.handle(channel, others)
+
+    def turn_ended(self) -> None:
+        self._broker.turn_ended()
+
+    def channel_closed(self, channel: Channel) -> None:
+        self._broker.channel_closed(channel)
+
+
+def not_supported(request: RemotingCommand) -> RemotingCommand:
+    """Java's answer to a code without a processor; sent to one-way requests too."""
+    return RemotingCommand.response_to(
+        request,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f" request type {request.code} not supported",
+    )
+
+
+def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    return RemotingCommand.response_to(
+        request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+    )
+
+
+@define(slots=True, frozen=True)
+class _Tables:
+    """The saved tables and their writers."""
+
+    topics: TableWriter
+    groups: TableWriter
+    offsets: TableWriter
+
+    @classmethod
+    def load(cls, broker: Broker, files: FileLayer) -> _Tables:
+        """Restore the broker's tables from ``config/`` and have changes written there."""
+        folder = f"{broker.identity.store.store_path_root_dir}/config"
+        topic_file = TableFile(files, f"{folder}/topics.json")
+        group_file = TableFile(files, f"{folder}/subscriptionGroup.json")
+        offset_file = TableFile(files, f"{folder}/consumerOffset.json")
+        if (saved_topics := topic_file.load(TopicConfigSerializeWrapper.decode)) is not None:
+            broker.topics.restore(saved_topics)
+        if (saved_groups := group_file.load(SubscriptionGroupWrapper.decode)) is not None:
+            broker.groups.restore(saved_groups)
+        saved_offsets = offset_file.load(ConsumerOffsetSerializeWrapper.decode)
+        if saved_offsets is not None:
+            broker.offsets.restore(saved_offsets)
+        return cls._wired(broker, (topic_file, group_file, offset_file))
+
+    @classmethod
+    def _wired(cls, broker: Broker, files: tuple[TableFile, TableFile, TableFile]) -> _Tables:
+        scheduler = broker._scheduler
+        topics, groups, offsets = broker.topics, broker.groups, broker.offsets
+        tables = cls(
+            TableWriter(files[0], scheduler, lambda: topics.wrapper().encode(pretty=True)),
+            TableWriter(files[1], scheduler, lambda: groups.wrapper().encode(pretty=True)),
+            TableWriter(files[2], scheduler, lambda: offsets.wrapper().encode(pretty=True)),
+        )
+
+        def topics_changed(_topic: TopicConfig | None) -> None:
+            tables.topics.changed()
+            broker.registration.announce()
+
+        topics.on_change = topics_changed
+        groups.on_change = tables.groups.changed
+        offsets.on_change = tables.offsets.mark
+        return tables
+
+    def write_now(self) -> None:
+        for writer in (self.topics, self.groups, self.offsets):
+            writer.write_now()

@@ -1,0 +1,262 @@
+"""Messages as users see them: what they send, what became of it, what they get.
+
+A sent message is checked by Java's rules before anything leaves the process, and refused with the
+same response code that Java's client gives. Reserved property names are those of Java's
+MessageConst; they are set through the attributes of :class:`Message` or not at all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from attrs import define, field
+
+from rmqpy.codec import properties as names
+from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
+from rmqpy.codec.message import offset_msg_id
+from rmqpy.codec.properties import encode_properties
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.message import Host, StoredMessage
+from rmqpy.remoting.bodies import MessageQueue
+
+COMPRESSION_TYPE_MASK = 0x700
+COMPRESSION_ZLIB = 0x300
+"""In the sysFlag of a compressed body; brokers and clients before 4.9.4 left the type 0."""
+
+TOPIC_LENGTH_MAX = 127
+GROUP_LENGTH_MAX = 255
+INFLATED_BODY_BYTES_MAX = 64 << 20
+"""A compressed body that grows beyond this is not a message but an attack."""
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+NOT_SENDABLE_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        names.PROPERTY_KEYS,
+        names.PROPERTY_TAGS,
+        names.PROPERTY_WAIT,
+        names.PROPERTY_DELAY,
+        names.PROPERTY_UNIQ_KEY,
+        names.PROPERTY_RETRY_TOPIC,
+        names.PROPERTY_REAL_TOPIC,
+        names.PROPERTY_REAL_QUEUE_ID,
+        names.PROPERTY_ORIGIN_MESSAGE_ID,
+        names.PROPERTY_RECONSUME_TIME,
+        names.PROPERTY_MAX_RECONSUME_TIMES,
+        names.PROPERTY_CONSUME_START_TIME,
+        names.PROPERTY_MIN_OFFSET,
+        names.PROPERTY_MAX_OFFSET,
+        names.PROPERTY_TRANSACTION_PREPARED,
+        names.PROPERTY_PRODUCER_GROUP,
+        names.PROPERTY_CLUSTER,
+        names.PROPERTY_MESSAGE_TYPE,
+        names.PROPERTY_CORRELATION_ID,
+        names.PROPERTY_MESSAGE_REPLY_TO_CLIENT,
+        names.PROPERTY_MESSAGE_TTL,
+        names.PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
+        names.PROPERTY_PUSH_REPLY_TIME,
+        names.PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+        names.PROPERTY_INSTANCE_ID,
+        names.PROPERTY_BUYER_ID,
+        names.PROPERTY_TRANSFER_FLAG,
+        names.PROPERTY_CORRECTION_FLAG,
+        names.PROPERTY_MQ2_FLAG,
+        names.PROPERTY_MSG_REGION,
+        names.PROPERTY_TRACE_SWITCH,
+    }
+)
+
+
+def _joined(keys: str | Sequence[str]) -> str:
+    return keys if isinstance(keys, str) else " ".join(keys)
+
+
+@define(frozen=True, kw_only=True)
+class Message:
+    """A message to send. ``keys`` may be several, blank separated or as a sequence.
+
+    ``delay_level`` 0 is at once; levels from 1 are those of the broker's messageDelayLevel.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str = field(default="", converter=_joined)
+    properties: Mapping[str, str] = field(factory=dict)
+    flag: int = 0
+    wait_store_ok: bool = True
+    delay_level: int = 0
+
+
+class SendStatus(Enum):
+    """All four mean that the message is stored; the last three that a promise is not kept yet."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@define(frozen=True, kw_only=True)
+class SendResult:
+    """Where a message is. Of a batch: the ids are comma lists, the offset is that of the first."""
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+@define(frozen=True, kw_only=True)
+class ReceivedMessage:
+    """A message read from a broker; ``stored`` has every field of the record as it is."""
+
+    queue: MessageQueue
+    stored: StoredMessage
+
+    @property
+    def topic(self) -> str:
+        return self.stored.topic
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.stored.properties
+
+    @property
+    def tags(self) -> str | None:
+        return self.stored.properties.get(names.PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> str:
+        return self.stored.properties.get(names.PROPERTY_KEYS, "")
+
+    @property
+    def queue_offset(self) -> int:
+        return self.stored.queue_offset
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's unique id, else the offset id."""
+        return self.stored.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        return offset_msg_id(self.stored.store_host, self.stored.physical_offset)
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. Inflated at each call; raises RemoteFault where it cannot be."""
+        return inflated_body(self.stored.body, self.stored.sys_flag)
+
+
+# ------------------------------------------------------------------------------ checks
+
+
+def check_group(group: str) -> None:
+    """Refuse what Java refuses as name of a group."""
+    _check_name("group", group, GROUP_LENGTH_MAX)
+
+
+def check_message(message: Message, body_bytes_max: int) -> None:
+    """Refuse what Java's producer refuses before it sends."""
+    _check_name("topic", message.topic, TOPIC_LENGTH_MAX)
+    if message.topic in NOT_SENDABLE_TOPICS:
+        raise Refusal(
+            ResponseCode.NO_PERMISSION, f"sending to the system topic {message.topic} is forbidden"
+        )
+    if not message.body:
+        raise _illegal("the message body is empty")
+    if len(message.body) > body_bytes_max:
+        raise _illegal(f"the body has {len(message.body)} bytes, more than {body_bytes_max}")
+    if message.delay_level < 0:
+        raise _illegal(f"the delay level {message.delay_level} is negative")
+    for name, value in message.properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise _illegal(f"the property name {name} is reserved")
+        if not name.strip() or not value.strip():
+            raise _illegal(f"the property {name!r}={value!r} has a blank name or value")
+
+
+def property_string(message: Message, unique_id: str) -> bytes:
+    """The properties of a checked message as they are sent."""
+    pairs = dict(message.properties)
+    if message.keys:
+        pairs[names.PROPERTY_KEYS] = message.keys
+    pairs[names.PROPERTY_UNIQ_KEY] = unique_id
+    pairs[names.PROPERTY_WAIT] = "true" if message.wait_store_ok else "false"
+    if message.tags:
+        pairs[names.PROPERTY_TAGS] = message.tags
+    if message.delay_level:
+        pairs[names.PROPERTY_DELAY] = str(message.delay_level)
+    try:
+        raw = encode_properties(pairs)
+    except ValueError as error:
+        raise _illegal(str(error)) from None
+    if len(raw) > PROPERTIES_BYTES_MAX:
+        raise _illegal(f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
+    return raw
+
+
+# ------------------------------------------------------------------------------ compression
+
+
+def inflated_body(body: bytes, sys_flag: int) -> bytes:
+    """The body behind the compression that ``sys_flag`` tells."""
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = sys_flag & COMPRESSION_TYPE_MASK
+    if kind not in (0, COMPRESSION_ZLIB):
+        name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"an unknown type, {kind >> 8}")
+        raise RemoteFault(f"the body is compressed with {name}; only ZLIB can be read")
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(body, INFLATED_BODY_BYTES_MAX)
+    except zlib.error as error:
+        raise RemoteFault(f"the compressed body cannot be read: {error}") from error
+    if inflater.unconsumed_tail:
+        raise RemoteFault(f"the compressed body has more than {INFLATED_BODY_BYTES_MAX} bytes")
+    if not inflater.eof:
+        raise RemoteFault("the compressed body ends too early")
+    return inflated
+
+
+# ------------------------------------------------------------------------------ addresses
+
+
+def host_address(host: Host) -> str:
+    """``ip:port`` of a packed address, in brackets where it is IPv6."""
+    packed, port = host
+    ip = ipaddress.ip_address(packed)
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def _check_name(what: str, name: str, length_max: int) -> None:
+    if not name.strip():
+        raise _illegal(f"the {what} is blank")
+    if _NAME.fullmatch(name) is None:
+        raise _illegal(f"the {what} {name!r} has other characters than % | a-z A-Z 0-9 _ -")
+    if len(name) > length_max:
+        raise _illegal(f"the {what} has {len(name)} characters, more than {length_max}")
+
+
+def _illegal(reason: str) -> Refusal:
+    return Refusal(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -1,0 +1,393 @@
+"""Producer: send messages, again to another broker where the first does not take them.
+
+One synchronous send makes up to 1 + ``retries`` attempts within its overall time-out:
+
+==========================================  ===================================================
+answer                                      what follows
+==========================================  ===================================================
+0, 10, 11, 12 (stored)                      the result; a warning status is tried again only with
+                                            ``retry_warnings``
+1, 14, 16, 17, 204, 205                     the next queue of another broker
+no answer, no connection                    the next queue of another broker; the route is suspect
+any other code                              Refusal at once
+==========================================  ===================================================
+
+With a queue of the caller's choice, and one-way, there is one attempt. A retry after a lost answer
+can store a message twice: both copies carry the same UNIQ_KEY.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from attrs import define
+
+from rmqpy.client.instance import ClientInstance, ClientSettings
+from rmqpy.client.message import (
+    COMPRESSION_ZLIB,
+    RETRY_TOPIC_PREFIX,
+    Message,
+    SendResult,
+    SendStatus,
+    check_group,
+    check_message,
+    property_string,
+)
+from rmqpy.client.routes import next_queue, publish_queues
+from rmqpy.codec.message import BatchItem, encode_batch_body
+from rmqpy.codec.properties import PROPERTY_WAIT
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.flags import COMPRESSED
+from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+
+RETRIED_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+
+_STORED = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+_BATCH_ITEM_OVERHEAD = 22
+
+
+@define(frozen=True, kw_only=True)
+class ProducerSettings:
+    """Defaults are those of Java's producer. ``compress_from_bytes`` None never compresses."""
+
+    timeout_ms: int = 3_000
+    retries: int = 2
+    retry_warnings: bool = False
+    compress_from_bytes: int | None = 4_096
+    compress_level: int = 5
+    body_bytes_max: int = 4 << 20
+    template_topic: str = "TBW102"
+    template_queue_count: int = 4
+
+
+@define(frozen=True)
+class _Parcel:
+    """What goes out, the same in every attempt."""
+
+    code: RequestCode
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    msg_id: str
+    batch: bool
+
+
+class Producer:
+    """``async with Producer("group", "host:9876") as producer: await producer.send(…)``.
+
+    Without ``instance`` it opens one of its own and closes it at the end.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] = (),
+        *,
+        settings: ProducerSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self._settings = settings or ProducerSettings()
+        self._given = instance
+        self._client = ClientSettings(name_servers=name_servers) if instance is None else None
+        self._instance: ClientInstance | None = None
+        self._rotation: int | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group. Nothing is sent before the first message."""
+        assert self._instance is None, "started twice"
+        instance = self._given
+        if instance is None:
+            assert self._client is not None
+            instance = await ClientInstance.open(self._client)
+        try:
+            instance.join_producer(self.group)
+        except RmqError:
+            if self._given is None:
+                await instance.close()
+            raise
+        self._instance = instance
+
+    async def close(self) -> None:
+        """Leave the group. Harmless twice."""
+        instance, self._instance = self._instance, None
+        if instance is None:
+            return
+        if self._given is None:
+            await instance.close()
+        else:
+            await instance.leave_producer(self.group)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that messages of ``topic`` go to, for senders that choose one themselves."""
+        return publish_queues(topic, await self._open().route(topic))
+
+    async def send(
+        self, message: Message, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Store one message; returns when a broker says that it is stored."""
+        return await self._deliver(self._parcel(message), queue, timeout_ms)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store messages of one topic in one queue, all or none; see also :func:`split_batch`."""
+        return await self._deliver(self._batch_parcel(messages), queue, timeout_ms)
+
+    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+        """Send without waiting for an answer: nobody tells whether it was stored."""
+        instance = self._open()
+        parcel = self._parcel(message)
+        chosen = queue or self._choose(await self._publish_queues(parcel.topic), None)
+        address = await self._master(chosen)
+        await instance.transport.invoke_oneway(address, self._request(parcel, chosen))
+
+    # -- one delivery
+
+    async def _deliver(
+        self, parcel: _Parcel, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> SendResult:
+        instance = self._open()
+        if queue is not None and queue.topic != parcel.topic:
+            raise _illegal(f"the queue is one of {queue.topic}, the message one of {parcel.topic}")
+        timeout_ms = self._settings.timeout_ms if timeout_ms is None else timeout_ms
+        start_ms = instance.clock.monotonic_ms()
+        attempts = 1 if queue is not None else 1 + self._settings.retries
+        brokers: list[str] = []
+        last: RmqError | SendResult | None = None
+        for _ in range(attempts):
+            left_ms = timeout_ms - (instance.clock.monotonic_ms() - start_ms)
+            if left_ms <= 0:
+                break
+            chosen = queue
+            if chosen is None:
+                queues = await self._publish_queues(parcel.topic)
+                chosen = self._choose(queues, brokers[-1] if brokers else None)
+            brokers.append(chosen.broker_name)
+            last = await self._attempt(parcel, chosen, left_ms)
+            if isinstance(last, SendResult) and not self._tries_again(last):
+                return last
+        if isinstance(last, SendResult):
+            return last
+        raise _failed(parcel, brokers, last, instance.clock.monotonic_ms() - start_ms)
+
+    async def _attempt(
+        self, parcel: _Parcel, queue: MessageQueue, timeout_ms: int
+    ) -> RmqError | SendResult:
+        """What one broker said: a result, or the fault after which another may be tried."""
+        instance = self._open()
+        try:
+            address = await self._master(queue)
+            response = await instance.transport.invoke(
+                address, self._request(parcel, queue), timeout_ms
+            )
+        except NetworkFault as fault:
+            instance.suspect(parcel.topic)
+            return fault
+        if response.code in _STORED:
+            return _result(parcel, queue, response)
+        refusal = Refusal(response.code, response.remark or "no remark")
+        if response.code not in RETRIED_CODES:
+            raise refusal
+        instance.suspect(parcel.topic)
+        return refusal
+
+    def _tries_again(self, result: SendResult) -> bool:
+        return self._settings.retry_warnings and result.status is not SendStatus.SEND_OK
+
+    async def _publish_queues(self, topic: str) -> list[MessageQueue]:
+        route = await self._open().route_or_template(
+            topic, self._settings.template_topic, self._settings.template_queue_count
+        )
+        queues = publish_queues(topic, route)
+        if not queues:
+            self._open().suspect(topic)
+            raise NetworkFault(f"no broker takes messages of {topic}: none is master and writable")
+        return queues
+
+    def _choose(self, queues: list[MessageQueue], last_broker: str | None) -> MessageQueue:
+        if self._rotation is None:
+            self._rotation = self._open().randomness.randrange(len(queues))
+        queue, self._rotation = next_queue(queues, self._rotation, last_broker)
+        return queue
+
+    async def _master(self, queue: MessageQueue) -> str:
+        instance = self._open()
+        address = instance.master_address(queue.broker_name)
+        if address is None:
+            instance.suspect(queue.topic)
+            await instance.route(queue.topic)
+            address = instance.master_address(queue.broker_name)
+        if address is None:
+            raise NetworkFault(f"the broker {queue.broker_name} has no master now")
+        return address
+
+    def _request(self, parcel: _Parcel, queue: MessageQueue) -> RemotingCommand:
+        instance = self._open()
+        header = SendMessageRequestHeaderV2(
+            producer_group=self.group,
+            topic=parcel.topic,
+            default_topic=self._settings.template_topic,
+            default_topic_queue_nums=self._settings.template_queue_count,
+            queue_id=queue.queue_id,
+            sys_flag=parcel.sys_flag,
+            born_timestamp=instance.clock.now_ms(),
+            flag=parcel.flag,
+            properties=parcel.properties,
+            reconsume_times=0,
+            batch=parcel.batch,
+            bname=queue.broker_name,
+        )
+        return instance.request(parcel.code, header, parcel.body)
+
+    # -- parcels
+
+    def _parcel(self, message: Message) -> _Parcel:
+        check_message(message, self._settings.body_bytes_max)
+        unique_id = self._open().unique_ids.next()
+        body, sys_flag = bytes(message.body), 0
+        threshold = self._settings.compress_from_bytes
+        if threshold is not None and len(body) >= threshold:
+            body = zlib.compress(body, self._settings.compress_level)
+            sys_flag = COMPRESSED | COMPRESSION_ZLIB
+        return _Parcel(
+            code=RequestCode.SEND_MESSAGE_V2,
+            topic=message.topic,
+            body=body,
+            properties=property_string(message, unique_id).decode(),
+            sys_flag=sys_flag,
+            flag=message.flag,
+            msg_id=unique_id,
+            batch=False,
+        )
+
+    def _batch_parcel(self, messages: Sequence[Message]) -> _Parcel:
+        if not messages:
+            raise _illegal("a batch without messages")
+        first = messages[0]
+        for message in messages:
+            check_message(message, self._settings.body_bytes_max)
+            _check_batched(message, first)
+        unique_ids = [self._open().unique_ids.next() for _ in messages]
+        body = encode_batch_body(
+            BatchItem(message.flag, bytes(message.body), property_string(message, unique_id))
+            for message, unique_id in zip(messages, unique_ids, strict=True)
+        )
+        if len(body) > self._settings.body_bytes_max:
+            raise _illegal(
+                f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
+                " send it in parts (split_batch)"
+            )
+        wait = "true" if first.wait_store_ok else "false"
+        return _Parcel(
+            code=RequestCode.SEND_BATCH_MESSAGE,
+            topic=first.topic,
+            body=body,
+            properties=f"{PROPERTY_WAIT}\x01{wait}",
+            sys_flag=0,
+            flag=0,
+            msg_id=",".join(unique_ids),
+            batch=True,
+        )
+
+    def _open(self) -> ClientInstance:
+        if self._instance is None:
+            raise NetworkFault(f"the producer {self.group} is not started")
+        return self._instance
+
+
+def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Message]]:
+    """``messages`` in order, in parts of which each makes a batch body of at most ``bytes_max``.
+
+    A single message beyond that is refused. The unique id of each message is counted as 56 digits.
+    """
+    parts: list[list[Message]] = []
+    used = 0
+    for message in messages:
+        properties = property_string(message, "0" * 56)
+        size = _BATCH_ITEM_OVERHEAD + len(message.body) + len(properties)
+        if size > bytes_max:
+            raise _illegal(f"one message of the batch needs {size} bytes, more than {bytes_max}")
+        if not parts or used + size > bytes_max:
+            parts.append([])
+            used = 0
+        parts[-1].append(message)
+        used += size
+    return parts
+
+
+def _check_batched(message: Message, first: Message) -> None:
+    if message.delay_level:
+        raise _illegal("a delayed message cannot be in a batch")
+    if message.topic.startswith(RETRY_TOPIC_PREFIX):
+        raise _illegal("a message of a retry topic cannot be in a batch")
+    if message.topic != first.topic:
+        raise _illegal(f"a batch has one topic, this one has {first.topic} and {message.topic}")
+    if message.wait_store_ok != first.wait_store_ok:
+        raise _illegal("a batch has one wait_store_ok, this one has both")
+
+
+def _result(parcel: _Parcel, queue: MessageQueue, response: RemotingCommand) -> SendResult:
+    header = SendMessageResponseHeader.decode(response.ext_fields)
+    return SendResult(
+        status=_STORED[ResponseCode(response.code)],
+        msg_id=parcel.msg_id,
+        offset_msg_id=header.msg_id,
+        queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
+        queue_offset=header.queue_offset,
+    )
+
+
+def _failed(
+    parcel: _Parcel, brokers: list[str], last: RmqError | None, spent_ms: int
+) -> RmqError:
+    text = (
+        f"sent {len(brokers)} times in {spent_ms} ms without success,"
+        f" topic {parcel.topic}, brokers {brokers}: {last or 'no time left'}"
+    )
+    if isinstance(last, Refusal):
+        return Refusal(last.code, text)
+    return NetworkFault(text)
+
+
+def _illegal(reason: str) -> Refusal:
+    return Refusal(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -1,0 +1,115 @@
+"""A private copy of a user's store, and the sizes with which its files were written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from attrs import define
+
+from rmqpy.codec.layout import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.model.errors import StoreFault
+
+ENTRIES_PER_SLOT = 4
+"""Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
+
+_COPY_CHUNK = 1 << 20
+
+
+def copy_store(source: Path, target: Path) -> int:
+    """Copy a store directory, holes as holes, times kept; returns the bytes that were not holes.
+
+    Raises StoreFault when ``source`` is no classic store.
+    """
+    if not (source / "commitlog").is_dir():
+        raise StoreFault(
+            str(source),
+            "no directory commitlog in it",
+            "a storePathRootDir of a broker",
+            "give the directory that holds commitlog, consumequeue and config",
+        )
+    if any(source.glob("dledger-*/data/*")):
+        raise StoreFault(
+            str(source), "a store that runs DLedger already", "a classic store", "run its broker with rmqpy broker"
+        )
+    copied = 0
+    for folder, _, names in os.walk(source):
+        there = target / Path(folder).relative_to(source)
+        there.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            copied += _copy_file(Path(folder) / name, there / name)
+    return copied
+
+
+def detected_sizes(store: Path) -> dict[str, str]:
+    """The settings that the files of a store show: sizes of log, queue and index files."""
+    found: dict[str, str] = {}
+    log = _first_file(store / "commitlog")
+    if log is not None:
+        found["mappedFileSizeCommitLog"] = str(log)
+    for queue in sorted(store.glob("consumequeue/*/*")):
+        size = _first_file(queue)
+        if size is not None and size % QUEUE_UNIT_SIZE == 0:
+            found["mappedFileSizeConsumeQueue"] = str(size)
+            break
+    index = _first_file(store / "index")
+    if index is not None:
+        slots = (index - INDEX_HEADER_SIZE) // (INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * INDEX_ENTRY_SIZE)
+        found["maxHashSlotNum"] = str(slots)
+        found["maxIndexNum"] = str(slots * ENTRIES_PER_SLOT)
+    return found
+
+
+@define(slots=True, frozen=True)
+class QueueOnDisk:
+    topic: str
+    queue_id: int
+
+
+def queues_on_disk(store: Path) -> list[QueueOnDisk]:
+    """Every queue that has a directory, in order."""
+    return [
+        QueueOnDisk(path.parent.name, int(path.name))
+        for path in sorted(store.glob("consumequeue/*/*"))
+        if path.name.isdigit()
+    ]
+
+
+def _first_file(folder: Path) -> int | None:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file():
+            return path.stat().st_size
+    return None
+
+
+def _copy_file(source: Path, target: Path) -> int:
+    status = source.stat()
+    copied = 0
+    with source.open("rb") as reader, target.open("wb") as writer:
+        writer.truncate(status.st_size)
+        position = 0
+        while position < status.st_size:
+            data_start = _seek(reader.fileno(), position, os.SEEK_DATA, status.st_size)
+            if data_start >= status.st_size:
+                break
+            data_end = _seek(reader.fileno(), data_start, os.SEEK_HOLE, status.st_size)
+            reader.seek(data_start)
+            writer.seek(data_start)
+            while data_start < data_end:
+                chunk = reader.read(min(_COPY_CHUNK, data_end - data_start))
+                if not chunk:
+                    break
+                writer.write(chunk)
+                data_start += len(chunk)
+                copied += len(chunk)
+            position = data_end
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return copied
+
+
+def _seek(descriptor: int, position: int, how: int, size: int) -> int:
+    """The next data or hole at or behind ``position``; the file's end when there is none."""
+    try:
+        return os.lseek(descriptor, position, how)
+    except OSError:
+        return size

@@ -1,0 +1,79 @@
+"""The key/value settings of admins: namespace -> key -> value, kept in kvConfig.json.
+
+The one namespace that the name server looks at itself is ``ORDER_TOPIC_CONFIG`` (topic ->
+``broker:queues;...``): it goes to brokers with the answer of their registration and into routes.
+
+Invariant: the file always holds the table of the last change that was answered with success.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_text
+from rmqpy.namesrv.saving import Saved, SavedFile
+from rmqpy.remoting.bodies import KVConfigSerializeWrapper
+from rmqpy.store.files import FileLayer
+from rmqpy.store.small_files import read_with_backup
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+
+@define(slots=True, eq=False)
+class KvConfig:
+    """The table in memory; a change is seen at once and ``done`` is called when it is on disk."""
+
+    _file: SavedFile
+    _entries_max: int
+    _table: dict[str, dict[str, str]] = field(factory=dict)
+
+    def load(self, files: FileLayer) -> None:
+        """Take over the file or its backup; raises StoreFault when neither is readable."""
+        raw = read_with_backup(files, self._file.path, _readable)
+        if raw is not None:
+            self._table = KVConfigSerializeWrapper.decode(raw).config_table
+
+    def put(self, namespace: str, key: str, value: str, done: Saved) -> None:
+        self._file.check_not_full()
+        check_text("namespace", namespace)
+        check_text("key", key)
+        check_text("value", value, VALUE_LENGTH_MAX)
+        if not namespace or not key:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "namespace or key is empty")
+        if key not in self._table.get(namespace, {}) and self._entries >= self._entries_max:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY, f"there are {self._entries} settings already, the limit"
+            )
+        self._table.setdefault(namespace, {})[key] = value
+        self._save(done)
+
+    def delete(self, namespace: str, key: str, done: Saved) -> None:
+        """Success also when there is no such key; an empty namespace stays, as in Java."""
+        self._file.check_not_full()
+        if self._table.get(namespace, {}).pop(key, None) is None:
+            done(None)
+            return
+        self._save(done)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        return self._table.get(namespace)
+
+    @property
+    def _entries(self) -> int:
+        return sum(len(each) for each in self._table.values())
+
+    def _save(self, done: Saved) -> None:
+        self._file.save(lambda: KVConfigSerializeWrapper(self._table).encode(pretty=True), done)
+
+
+def _readable(raw: bytes) -> bool:
+    try:
+        KVConfigSerializeWrapper.decode(raw)
+    except Refusal:
+        return False
+    return True

@@ -1,0 +1,61 @@
+"""What a peer may call a topic, a broker, a cluster, an address, a setting.
+
+The Java name server checks nothing. Brokers and clusters give their own names to topics, host names
+with dots among them, so the rule here is wider than the one for topics that users create: any
+visible characters, but no blank, no path separator and no name that is a path.
+"""
+
+from __future__ import annotations
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+
+NAME_LENGTH_MAX = 262
+"""The longest name in good faith: ``%RETRY%`` and a group of 255."""
+
+VALUE_LENGTH_MAX = 64 * 1024
+
+_PATHS = (".", "..")
+
+
+def is_name(name: str) -> bool:
+    """Whether a topic, broker or cluster may be called so."""
+    return (
+        0 < len(name) <= NAME_LENGTH_MAX
+        and name.isprintable()
+        and " " not in name
+        and "/" not in name
+        and "\\" not in name
+        and name not in _PATHS
+    )
+
+
+def check_name(field: str, name: str) -> None:
+    if not is_name(name):
+        raise _refused(
+            f"{field} {_shown(name)} is no name: 1 to {NAME_LENGTH_MAX} visible characters "
+            "without blanks and slashes"
+        )
+
+
+def check_address(field: str, address: str) -> None:
+    """``host:port``."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and is_name(host) and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise _refused(f"{field} {_shown(address)} is not host:port")
+
+
+def check_text(field: str, text: str, longest: int = NAME_LENGTH_MAX) -> None:
+    """Namespaces, keys and values of settings: any text of bounded length without control codes."""
+    if len(text) > longest or any(ord(each) < 0x20 or ord(each) == 0x7F for each in text):
+        raise _refused(
+            f"{field} {_shown(text)} is longer than {longest} or contains control characters"
+        )
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 64 else text[:64] + "...")
+
+
+def _refused(remark: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark)

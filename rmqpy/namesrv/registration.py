@@ -1,0 +1,145 @@
+"""REGISTER_BROKER on the wire: header, three forms of the body, its checksum.
+
+==========================  =====================================================================
+request                     body
+==========================  =====================================================================
+version below 37            TopicConfigSerializeWrapper as JSON; no filter servers
+``compressed`` false        RegisterBrokerBody as JSON
+``compressed`` true         the zlib form of RegisterBrokerBody
+empty                       no topics, DataVersion 0/0
+==========================  =====================================================================
+
+Topics are built only when the tables will take them: every broker repeats its table each 30 s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from attrs import define, evolve
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.namesrv.names import check_address, check_name, check_text, is_name
+from rmqpy.namesrv.routes import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, Registration
+from rmqpy.remoting.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    WrongBody,
+    body_crc32,
+)
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import FastjsonFault, loads
+from rmqpy.remoting.headers import RegisterBrokerRequestHeader
+
+LOG = logging.getLogger(__name__)
+
+VERSION_WITH_FILTER_SERVERS = 37
+"""V3_0_11: from here on the body is a RegisterBrokerBody."""
+
+Topics = Callable[[], Mapping[str, TopicConfig]]
+
+
+@define(slots=True, frozen=True)
+class ReadRegistration:
+    """A registration without its topics, and how to get them; the latter may refuse."""
+
+    registration: Registration
+    topics: Topics
+
+    def complete(self) -> Registration:
+        return evolve(self.registration, topics=_allowed(self.topics()))
+
+
+def read_registration(request: RemotingCommand) -> ReadRegistration:
+    """Raises Refusal naming what is wrong."""
+    header = RegisterBrokerRequestHeader.decode(request.ext_fields)
+    if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
+        raise _refused("crc32 not match")
+    check_name("brokerName", header.broker_name)
+    check_name("clusterName", header.cluster_name)
+    check_address("brokerAddr", header.broker_addr)
+    check_text("haServerAddr", header.ha_server_addr)
+    data_version, filter_servers, topics = _read_body(request, header.compressed)
+    for each in filter_servers:
+        check_text("filter server", each)
+    registration = Registration(
+        cluster=header.cluster_name,
+        broker_name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+        ha_address=header.ha_server_addr,
+        data_version=data_version,
+        filter_servers=tuple(filter_servers),
+        expiry_ms=_expiry_ms(header.heartbeat_timeout_millis),
+    )
+    return ReadRegistration(registration, topics)
+
+
+def _read_body(
+    request: RemotingCommand, compressed: bool
+) -> tuple[DataVersion, list[str], Topics]:
+    if not request.body:
+        return DataVersion(0, 0), [], dict
+    if compressed and request.version >= VERSION_WITH_FILTER_SERVERS:
+        body = RegisterBrokerBody.decode_compressed(request.body)
+        wrapper = body.topic_config_serialize_wrapper
+        return wrapper.data_version, body.filter_server_list, lambda: wrapper.topic_config_table
+    try:
+        return _read_json(loads(request.body), request.version >= VERSION_WITH_FILTER_SERVERS)
+    except (FastjsonFault, WrongBody) as fault:
+        raise _refused(f"not the body of a registration: {str(fault)[:300]}") from None
+
+
+def _read_json(value: object, whole: bool) -> tuple[DataVersion, list[str], Topics]:
+    outer = _object("body", value)
+    inner = _object("topicConfigSerializeWrapper", outer.get("topicConfigSerializeWrapper"))
+    if not whole:
+        inner, outer = outer, {}
+    version = inner.get("dataVersion")
+    data_version = DataVersion(0, 0) if version is None else DataVersion.from_json(version)
+    servers = outer.get("filterServerList") or []
+    if not isinstance(servers, list) or not all(isinstance(each, str) for each in servers):
+        raise WrongBody("filterServerList is no list of texts")
+    table = _object("topicConfigTable", inner.get("topicConfigTable"))
+
+    def topics() -> dict[str, TopicConfig]:
+        try:
+            return {
+                str(name): TopicConfig.from_json(config)
+                for name, config in table.items()
+                if config is not None
+            }
+        except WrongBody as fault:
+            raise _refused(f"topicConfigTable: {fault}") from None
+
+    return data_version, servers, topics
+
+
+def _object(what: str, value: object) -> dict[object, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise WrongBody(f"{what} is no object")
+    return cast(dict[object, object], value)
+
+
+def _allowed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """A name that no topic may have is left out, not the broker with all its other topics."""
+    allowed = {name: config for name, config in topics.items() if is_name(name)}
+    if len(allowed) != len(topics):
+        LOG.warning("%d topics with impossible names were left out", len(topics) - len(allowed))
+    return allowed
+
+
+def _expiry_ms(asked_ms: int | None) -> int:
+    if asked_ms is None or asked_ms <= 0:
+        return BROKER_EXPIRED_MS
+    return min(asked_ms, EXPIRY_LONGEST_MS)
+
+
+def _refused(remark: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, remark)

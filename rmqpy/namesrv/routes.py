@@ -1,0 +1,378 @@
+"""The route tables: pure state, one method a request, time handed in.
+
+=================  ===========================================  ===================================
+table              key -> value                                 filled and emptied by
+=================  ===========================================  ===================================
+clusters           cluster -> broker names                      register; last id of a name gone
+brokers            broker name -> cluster, {broker id: addr}    register; unregister, expiry, close
+topics             topic -> {broker name: QueueData}            masters' registrations; delete
+live               broker addr -> time, version, channel        register; unregister, expiry, close
+filter servers     broker addr -> list                          register, replaced as a whole
+=================  ===========================================  ===================================
+
+Rules of a registration: any other id of the same address is removed (a change of role leaves no
+stale entry); topics count from masters only, when the DataVersion is another than the one stored
+for the address, or the address is new as the master of its name; topics missing from the body stay.
+
+Invariants: a broker name is in exactly one cluster as long as it has an address, and in none after;
+a topic has at least one broker name; ``live`` holds no address that no name has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from attrs import define, evolve, field
+
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.flags import PERM_READ, PERM_WRITE
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicList,
+    TopicRouteData,
+)
+from rmqpy.remoting.channel import Channel
+
+T = TypeVar("T")
+
+BROKER_EXPIRED_MS = 120_000
+"""Time without registration after which a broker is out (Java BROKER_CHANNEL_EXPIRED_TIME)."""
+
+EXPIRY_LONGEST_MS = 3_600_000
+"""Bound of the expiry that a 5.x broker may ask for."""
+
+UNIT_FLAG = 1
+UNIT_SUB_FLAG = 2
+_UNIT_FLAGS = UNIT_FLAG | UNIT_SUB_FLAG
+
+
+@define(slots=True, frozen=True)
+class NamesrvLimits:
+    """How much the tables take in; a registration beyond is refused and changes nothing."""
+
+    addresses: int = 10_000
+    topics: int = 200_000
+    filter_servers: int = 64
+    settings: int = 20_000
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Registration:
+    """What a broker says of itself. ``topics`` None: not looked at, see ``needs_topics``."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    data_version: DataVersion
+    topics: Mapping[str, TopicConfig] | None = None
+    filter_servers: tuple[str, ...] = ()
+    expiry_ms: int = BROKER_EXPIRED_MS
+
+
+@define(slots=True)
+class LiveBroker:
+    """One address that registered and has not gone."""
+
+    broker_name: str
+    last_ms: int
+    expiry_ms: int
+    data_version: DataVersion
+    ha_address: str
+    channel: Channel
+
+
+@define(slots=True, frozen=True)
+class Registered:
+    """What a slave is told of its master."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+@define(slots=True)
+class RouteTables:
+    """``version`` changes with everything that a route or list shows."""
+
+    limits: NamesrvLimits = NamesrvLimits()  # noqa: RUF009 - a frozen value
+    version: int = 0
+    _clusters: dict[str, dict[str, None]] = field(factory=dict)
+    _brokers: dict[str, BrokerData] = field(factory=dict)
+    _topics: dict[str, dict[str, QueueData]] = field(factory=dict)
+    _live: dict[str, LiveBroker] = field(factory=dict)
+    _filter_servers: dict[str, list[str]] = field(factory=dict)
+
+    # -- brokers come and go
+
+    def needs_topics(self, registration: Registration) -> bool:
+        """Whether the topics of this registration will be taken over."""
+        if registration.broker_id != MASTER_ID:
+            return False
+        broker = self._brokers.get(registration.broker_name)
+        if broker is None or broker.broker_addrs.get(MASTER_ID) != registration.address:
+            return True
+        return self.topics_changed(registration.address, registration.data_version)
+
+    def register(self, registration: Registration, channel: Channel, now_ms: int) -> Registered:
+        needs_topics = self.needs_topics(registration)
+        assert not needs_topics or registration.topics is not None
+        self._check_limits(registration)
+        self._place(registration)
+        if needs_topics:
+            self._take_topics(registration)
+        self._live[registration.address] = LiveBroker(
+            registration.broker_name,
+            now_ms,
+            registration.expiry_ms,
+            registration.data_version,
+            registration.ha_address,
+            channel,
+        )
+        self._replace_filter_servers(registration)
+        if registration.broker_id == MASTER_ID:
+            return Registered()
+        master = self._brokers[registration.broker_name].broker_addrs.get(MASTER_ID)
+        live = self._live.get(master) if master is not None else None
+        return Registered(master, live.ha_address) if live is not None else Registered()
+
+    def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
+        """Take out one address. An id that belongs to another address by now stays."""
+        broker = self._brokers.get(broker_name)
+        if broker is not None and broker.broker_addrs.get(broker_id) == address:
+            self._remove(address)
+
+    def channel_closed(self, channel: Channel) -> list[str]:
+        """Take out every address that registered over ``channel`` last; which ones they were."""
+        gone = [address for address, live in self._live.items() if live.channel is channel]
+        for address in gone:
+            self._remove(address)
+        return gone
+
+    def tick(self, now_ms: int) -> list[tuple[str, Channel]]:
+        """Take out who has not registered in time; their addresses and channels, to be closed."""
+        late = [
+            (address, live.channel)
+            for address, live in self._live.items()
+            if now_ms - live.last_ms > live.expiry_ms
+        ]
+        for address, _ in late:
+            self._remove(address)
+        return late
+
+    # -- data versions
+
+    def topics_changed(self, address: str, data_version: DataVersion) -> bool:
+        live = self._live.get(address)
+        return live is None or not live.data_version.same_as(data_version)
+
+    def data_version(self, address: str) -> DataVersion | None:
+        live = self._live.get(address)
+        return live.data_version if live is not None else None
+
+    def touch(self, address: str, now_ms: int) -> None:
+        """A broker said that nothing changed: as good as a registration."""
+        live = self._live.get(address)
+        if live is not None:
+            live.last_ms = now_ms
+
+    # -- administration
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        return self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        return self._set_perms(broker_name, lambda perm: PERM_READ | PERM_WRITE)
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget a topic, or only its queues in one cluster."""
+        if not cluster:
+            if self._topics.pop(topic, None) is not None:
+                self.version += 1
+            return
+        for broker_name in self._clusters.get(cluster, {}):
+            self._drop_queues(topic, broker_name)
+
+    # -- answers
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """None without queues or without a broker that has an address."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        if not brokers:
+            return None
+        addresses = [address for each in brokers for address in each.broker_addrs.values()]
+        return TopicRouteData(
+            queue_datas=[evolve(each) for each in queues.values()],
+            broker_datas=[_copy(each) for each in brokers],
+            filter_server_table={
+                address: list(self._filter_servers[address])
+                for address in addresses
+                if address in self._filter_servers
+            },
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(
+            {name: _copy(each) for name, each in self._brokers.items()},
+            {cluster: list(names) for cluster, names in self._clusters.items()},
+        )
+
+    def all_topics(self) -> TopicList:
+        return TopicList(list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        names = self._clusters.get(cluster, {})
+        return TopicList(
+            [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
+        )
+
+    def system_topics(self) -> TopicList:
+        """Clusters and broker names, which are topics everywhere, and any broker's address."""
+        names: dict[str, None] = {}
+        for cluster, brokers in self._clusters.items():
+            names[cluster] = None
+            names.update(brokers)
+        return TopicList(list(names), next(iter(self._live), None))
+
+    def unit_topics(self) -> TopicList:
+        return self._topics_by_flag(lambda flag: flag & UNIT_FLAG != 0)
+
+    def unit_sub_topics(self) -> TopicList:
+        return self._topics_by_flag(lambda flag: flag & UNIT_SUB_FLAG != 0)
+
+    def unit_sub_ununit_topics(self) -> TopicList:
+        return self._topics_by_flag(lambda flag: flag & _UNIT_FLAGS == UNIT_SUB_FLAG)
+
+    # -- inside
+
+    def _check_limits(self, registration: Registration) -> None:
+        limits = self.limits
+        if registration.address not in self._live and len(self._live) >= limits.addresses:
+            raise _too_many(f"{limits.addresses} broker addresses")
+        if len(registration.filter_servers) > limits.filter_servers:
+            raise _too_many(f"{limits.filter_servers} filter servers of a broker")
+        new = sum(1 for topic in registration.topics or () if topic not in self._topics)
+        if len(self._topics) + new > limits.topics:
+            raise _too_many(f"{limits.topics} topics")
+
+    def _place(self, registration: Registration) -> None:
+        """Put id -> address, and make room for it."""
+        name, address = registration.broker_name, registration.address
+        before = self._live.get(address)
+        if before is not None and before.broker_name != name:
+            self._remove(address)
+        broker = self._brokers.get(name)
+        if broker is None:
+            broker = self._brokers[name] = BrokerData(registration.cluster, name)
+            self.version += 1
+        self._clusters.setdefault(broker.cluster, {})[name] = None
+        addresses = broker.broker_addrs
+        if addresses.get(registration.broker_id) == address:
+            return
+        for broker_id in _ids_of(addresses, address):
+            del addresses[broker_id]
+        replaced = addresses.get(registration.broker_id)
+        if replaced is not None:
+            self._live.pop(replaced, None)
+            self._filter_servers.pop(replaced, None)
+        addresses[registration.broker_id] = address
+        self.version += 1
+
+    def _take_topics(self, registration: Registration) -> None:
+        assert registration.topics is not None
+        name = registration.broker_name
+        for topic, config in registration.topics.items():
+            queues = self._topics.setdefault(topic, {})
+            queue_data = QueueData(
+                name,
+                config.read_queue_nums,
+                config.write_queue_nums,
+                config.perm,
+                config.topic_sys_flag,
+            )
+            if queues.get(name) != queue_data:
+                queues[name] = queue_data
+                self.version += 1
+
+    def _replace_filter_servers(self, registration: Registration) -> None:
+        servers = list(registration.filter_servers)
+        if servers == self._filter_servers.get(registration.address, []):
+            return
+        self.version += 1
+        if servers:
+            self._filter_servers[registration.address] = servers
+        else:
+            del self._filter_servers[registration.address]
+
+    def _remove(self, address: str) -> None:
+        """Take an address out of every table; with the last address of a name, the name."""
+        live = self._live.pop(address)
+        self._filter_servers.pop(address, None)
+        self.version += 1
+        broker = self._brokers[live.broker_name]
+        for broker_id in _ids_of(broker.broker_addrs, address):
+            del broker.broker_addrs[broker_id]
+        if broker.broker_addrs:
+            return
+        del self._brokers[live.broker_name]
+        names = self._clusters[broker.cluster]
+        del names[live.broker_name]
+        if not names:
+            del self._clusters[broker.cluster]
+        for topic in [each for each, queues in self._topics.items() if live.broker_name in queues]:
+            self._drop_queues(topic, live.broker_name)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics.get(topic)
+        if queues is None or queues.pop(broker_name, None) is None:
+            return
+        self.version += 1
+        if not queues:
+            del self._topics[topic]
+
+    def _set_perms(self, broker_name: str, perm_of: Callable[[int], int]) -> int:
+        count = 0
+        for queues in self._topics.values():
+            queue_data = queues.get(broker_name)
+            if queue_data is not None:
+                queue_data.perm = perm_of(queue_data.perm)
+                count += 1
+        self.version += 1
+        return count
+
+    def _topics_by_flag(self, wanted: Callable[[int], bool]) -> TopicList:
+        return TopicList(
+            [
+                topic
+                for topic, queues in self._topics.items()
+                if wanted(_first(queues.values()).topic_sys_flag)
+            ]
+        )
+
+
+def _ids_of(addresses: Mapping[int, str], address: str) -> list[int]:
+    return [broker_id for broker_id, each in addresses.items() if each == address]
+
+
+def _first(values: Iterable[T]) -> T:
+    return next(iter(values))
+
+
+def _copy(broker: BrokerData) -> BrokerData:
+    return BrokerData(broker.cluster, broker.broker_name, dict(broker.broker_addrs))
+
+
+def _too_many(what: str) -> Refusal:
+    return Refusal(
+        ResponseCode.SYSTEM_BUSY, f"the name server holds {what} at the most; none were taken"
+    )

@@ -1,0 +1,128 @@
+"""What a producer refuses to send, the properties it sends, and compressed bodies."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+
+from rmqpy.client.message import (
+    COMPRESSION_ZLIB,
+    RESERVED_PROPERTIES,
+    Message,
+    check_group,
+    check_message,
+    host_address,
+    inflated_body,
+    property_string,
+)
+from rmqpy.codec.properties import decode_properties
+from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.flags import COMPRESSED
+
+JAVA_RESERVED = (
+    "ARRIVE_TIME BUYER_ID CLUSTER CONSUME_START_TIME CORRECTION_FLAG CORRELATION_ID DELAY"
+    " INNER_MULTI_QUEUE_OFFSET INSTANCE_ID KEYS MAX_OFFSET MAX_RECONSUME_TIMES MIN_OFFSET MQ2_FLAG"
+    " MSG_REGION MSG_TYPE ORIGIN_MESSAGE_ID PGROUP PUSH_REPLY_TIME REAL_QID REAL_TOPIC"
+    " RECONSUME_TIME REPLY_TO_CLIENT RETRY_TOPIC TAGS TRACE_ON TRANSFER_FLAG TRAN_MSG TTL UNIQ_KEY"
+    " WAIT"
+)
+
+
+def test_reserved_names_are_javas() -> None:
+    assert set(JAVA_RESERVED.split()) == RESERVED_PROPERTIES
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        ({"topic": ""}, 13, "the topic is blank"),
+        ({"topic": "a.b"}, 13, "other characters"),
+        ({"topic": "x" * 128}, 13, "has 128 characters, more than 127"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "forbidden"),
+        ({"body": b""}, 13, "body is empty"),
+        ({"body": b"12345"}, 13, "has 5 bytes, more than 4"),
+        ({"delay_level": -1}, 13, "negative"),
+        ({"properties": {"KEYS": "x"}}, 13, "KEYS is reserved"),
+        ({"properties": {"UNIQ_KEY": "x"}}, 13, "UNIQ_KEY is reserved"),
+        ({"properties": {"a": " "}}, 13, "blank"),
+        ({"properties": {"": "a"}}, 13, "blank"),
+    ],
+)
+def test_refused(message: dict[str, Any], code: int, reason: str) -> None:
+    with pytest.raises(Refusal, match=reason) as refused:
+        check_message(Message(**({"topic": "T", "body": b"1234"} | message)), 4)
+    assert refused.value.code == code
+
+
+def test_longest_names_pass() -> None:
+    check_message(Message(topic="%RETRY%" + "x" * 120, body=b"1234"), 4)
+    check_group("g" * 255)
+    with pytest.raises(Refusal, match="256 characters"):
+        check_group("g" * 256)
+
+
+def test_properties() -> None:
+    message = Message(
+        topic="T",
+        body=b"b",
+        tags="TagA",
+        keys=["k1", "k2"],
+        properties={"seq": "0"},
+        wait_store_ok=False,
+        delay_level=3,
+    )
+    raw = property_string(message, "ID")
+    assert raw == (
+        b"seq\x010\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01ID\x02WAIT\x01false\x02TAGS\x01TagA\x02DELAY\x013"
+    )
+    assert decode_properties(property_string(Message(topic="T", body=b"b"), "ID")) == {
+        "UNIQ_KEY": "ID",
+        "WAIT": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [({"a\x01b": "c"}, "must not contain"), ({"a": "b\x02c"}, "must not contain")],
+)
+def test_separators_in_properties(properties: dict[str, str], reason: str) -> None:
+    with pytest.raises(Refusal, match=reason):
+        property_string(Message(topic="T", body=b"b", properties=properties), "ID")
+
+
+def test_properties_have_a_limit() -> None:
+    fixed = len(property_string(Message(topic="T", body=b"b", keys="k"), "ID")) - 1
+    property_string(Message(topic="T", body=b"b", keys="k" * (32767 - fixed)), "ID")
+    with pytest.raises(Refusal, match="32768 bytes, more than 32767"):
+        property_string(Message(topic="T", body=b"b", keys="k" * (32768 - fixed)), "ID")
+
+
+@pytest.mark.parametrize("kind", [0, COMPRESSION_ZLIB])
+def test_inflates_zlib(kind: int) -> None:
+    assert inflated_body(zlib.compress(b"abc" * 99), COMPRESSED | kind) == b"abc" * 99
+    assert inflated_body(b"as it is", kind) == b"as it is"
+
+
+@pytest.mark.parametrize(
+    ("body", "sys_flag", "reason"),
+    [
+        (b"junk", COMPRESSED, "cannot be read"),
+        (zlib.compress(b"abc" * 99)[:-5], COMPRESSED, "ends too early"),
+        (b"", COMPRESSED, "ends too early"),
+        (zlib.compress(bytes(65 << 20)), COMPRESSED, "more than 67108864 bytes"),
+        (b"x", COMPRESSED | 0x100, "LZ4"),
+        (b"x", COMPRESSED | 0x200, "ZSTD"),
+        (b"x", COMPRESSED | 0x400, "unknown type, 4"),
+    ],
+    ids=["junk", "torn", "empty", "bomb", "lz4", "zstd", "unknown"],
+)
+def test_bodies_that_cannot_be_inflated(body: bytes, sys_flag: int, reason: str) -> None:
+    with pytest.raises(RemoteFault, match=reason):
+        inflated_body(body, sys_flag)
+
+
+def test_host_addresses() -> None:
+    assert host_address((bytes([10, 0, 0, 1]), 10911)) == "10.0.0.1:10911"
+    assert host_address((bytes(15) + b"\x01", 10911)) == "[::1]:10911"

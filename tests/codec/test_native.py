@@ -1,0 +1,148 @@
+"""C against Python: equal records, equal scans, on anything. Skipped where C is not built."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqpy.codec import chosen, hashes, message, scan
+from rmqpy.codec.entry import frame_entries
+from rmqpy.codec.properties import encode_properties
+from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmqpy.model.message import MessageDraft
+
+native = pytest.importorskip(
+    "rmqpy.codec.native", reason=f"not built: {chosen.reason}", exc_type=ImportError
+)
+
+INT = st.integers(-(1 << 31), (1 << 31) - 1)
+LONG = st.integers(-(1 << 63), (1 << 63) - 1)
+NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "WAIT", "é"])
+VALUES = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x02"), max_size=12)
+NUMBERS = st.integers(-5, 99).map(str)
+PROPERTIES = st.dictionaries(NAMES, VALUES | NUMBERS, max_size=5).map(encode_properties)
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> MessageDraft:
+    born_v6, store_v6 = draw(st.booleans()), draw(st.booleans())
+    flags = draw(INT) & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    return MessageDraft(
+        topic=draw(st.text(max_size=20).map(str.encode) | st.binary(max_size=127)),
+        queue_id=draw(INT),
+        body=draw(st.binary(max_size=200)),
+        properties=draw(PROPERTIES | st.binary(max_size=40)),
+        flag=draw(INT),
+        sys_flag=flags | born_v6 * BORN_HOST_V6 | store_v6 * STORE_HOST_V6,
+        born_timestamp_ms=draw(LONG),
+        born_host=(draw(_ip(born_v6)), draw(INT)),
+        store_host=(draw(_ip(store_v6)), draw(INT)),
+        reconsume_times=draw(INT),
+        prepared_transaction_offset=draw(LONG),
+    )
+
+
+def _ip(v6: bool) -> st.SearchStrategy[bytes]:
+    size = 16 if v6 else 4
+    return st.binary(min_size=size, max_size=size)
+
+
+def assert_same_scan(data: bytes | bytearray, base: int, dledger: bool, limit: int = 4096) -> None:
+    for check_crc in (False, True):
+        pure, fast = (
+            walk(
+                memoryview(data),
+                base,
+                dledger=dledger,
+                check_crc=check_crc,
+                max_records=limit,
+            )
+            for walk in (scan.scan_records, native.scan_records)
+        )
+        assert pure == fast
+
+
+@given(st.lists(drafts(), max_size=12))
+def test_records_are_equal(some: list[MessageDraft]) -> None:
+    padded = some + some[:1] * 8  # enough for the C encoder to be used
+    assert native.encode_messages(padded) == message.encode_messages(padded)
+
+
+def test_large_batches_are_equal() -> None:
+    one = MessageDraft(
+        topic=b"T",
+        queue_id=0,
+        body=bytes(range(256)) * 300,
+        properties=b"",
+        born_timestamp_ms=1,
+        born_host=(bytes(4), 1),
+        store_host=(bytes(4), 2),
+    )
+    for count in (1, 6, 7, 8, 20):
+        assert native.encode_messages([one] * count) == message.encode_messages([one] * count)
+
+
+def in_c(data: bytes | memoryview) -> tuple[int, int]:
+    """The CRC by the best way of this processor, and by the tables."""
+    held = native.ffi.from_buffer("uint8_t[]", data)
+    lib = native.lib
+    return lib.rmq_crc32(held, len(data)), lib.rmq_crc32_portable(held, len(data))
+
+
+@given(st.binary(max_size=700), st.integers(0, 20))
+def test_crc_is_equal(data: bytes, start: int) -> None:
+    view = memoryview(data)[start:]
+    assert in_c(view) == (hashes.crc32(view),) * 2
+
+
+def test_crc_of_every_length() -> None:
+    data = bytes((n * 7 + n // 251) & 0xFF for n in range(4096))
+    for length in [*range(600), 1023, 1024, 1040, 2047, 2048, 4095, 4096]:
+        piece = data[:length]
+        assert in_c(piece) == (hashes.crc32(piece),) * 2, length
+        assert native.crc32(piece) == hashes.crc32(piece), length
+
+
+@given(st.lists(drafts(), max_size=4), st.data())
+@settings(max_examples=300)
+def test_scans_are_equal_after_damage(some: list[MessageDraft], data: st.DataObject) -> None:
+    dledger = data.draw(st.booleans())
+    made: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
+    if dledger:
+        places = [sum(len(record) + 48 for record in made[:number]) for number in range(len(made))]
+        made = frame_entries(made, 5, 2, places)
+    raw = bytearray(b"".join(made) + data.draw(st.sampled_from([b"", bytes(30), b"\xff" * 9])))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if raw:
+            bit = data.draw(st.integers(0, len(raw) * 8 - 1))
+            raw[bit >> 3] ^= 1 << (bit & 7)
+    cut = data.draw(st.integers(0, len(raw)))
+    assert_same_scan(raw, 0, dledger)
+    assert_same_scan(raw[:cut], 0, dledger)
+    assert_same_scan(raw, 0, dledger, limit=2)
+
+
+@given(st.binary(max_size=400), st.booleans())
+def test_scans_of_noise_are_equal(noise: bytes, dledger: bool) -> None:
+    assert_same_scan(noise, 0, dledger)
+    assert_same_scan(struct.pack(">iI", len(noise) + 8, 0xDAA320A7) + noise, 7, dledger)
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [("A-classic-killed-v497", "store"), ("C-upgraded-v497", "n0"), ("D-dledger-v497", "n2")],
+)
+def test_scans_of_golden_stores_are_equal(
+    golden: Callable[[str], Path], name: str, node: str
+) -> None:
+    store = golden(name) / node
+    for path in [*store.glob("commitlog/*"), *store.glob("dledger-*/data/*")]:
+        data = path.read_bytes()
+        assert_same_scan(data, int(path.name), path.parent.name == "data")
+        assert_same_scan(data, 1, path.parent.name == "data", limit=3)
+        assert_same_scan(data[:5000], int(path.name), path.parent.name == "data")

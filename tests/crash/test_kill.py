@@ -1,0 +1,175 @@
+"""kill -9 in the middle of a load, again and again on one store: what was acknowledged is there,
+where it was said to be.
+
+RMQPY_CRASH_ROUNDS is the number of kills a mode (default 6), RMQPY_CRASH_SEED repeats a run as far
+as its dice go, RMQPY_CRASH_TARGET=java runs the Java broker instead, to see whether this test is
+right.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.testing.blocking import (
+    connect_when_ready,
+    create_topic,
+    read_queue,
+    send_request,
+)
+from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.processes import (
+    BrokerSpec,
+    RmqpySite,
+    dledger_settings,
+    python_environment,
+)
+from rmqpy.testing.store_reader import read_store
+
+pytestmark = pytest.mark.crash
+
+ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
+TARGET = os.environ.get("RMQPY_CRASH_TARGET", "rmqpy")
+TOPIC, QUEUES = "load", 3
+ACKNOWLEDGEMENTS_BEFORE_A_KILL = (1, 3000)
+LOAD_SECONDS_MAX = 60
+SETTLE_SECONDS_MAX = 60
+SENDER = Path(__file__).with_name("sender.py")
+
+
+def settings_of(mode):
+    if mode == "dledger":
+        block = free_port_block(1)
+        return block, dledger_settings("broker-a", block.first)
+    return None, {"flushDiskType": "SYNC_FLUSH"} if mode == "classic-sync-flush" else {}
+
+
+@pytest.fixture
+def site(tmp_path):
+    if TARGET != "java":
+        return RmqpySite(tmp_path)
+    reason = JavaHome().missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return JavaSite(tmp_path, JavaHome())
+
+
+@pytest.fixture(params=["classic", "classic-sync-flush", "dledger"])
+def broker(request, site):
+    namesrv_port, broker_ports = free_port_block(1), free_port_block(BROKER_PORT_COUNT)
+    member_port, settings = settings_of(request.param)
+    with site.namesrv("namesrv", namesrv_port.first) as namesrv:
+        spec = BrokerSpec(
+            port=broker_ports.broker_port, namesrv=namesrv.address, settings=settings
+        )
+        made = site.broker("broker", spec)
+        yield made
+        made.kill()
+    del member_port  # held until here
+
+
+def test_no_acknowledged_message_is_lost(broker, tmp_path):
+    seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
+    print(f"RMQPY_CRASH_SEED={seed}")
+    dice = random.Random(seed)
+    acknowledged, served = {}, {}
+    for turn in range(ROUNDS):
+        broker.start()
+        served = check_served(broker, acknowledged, served)
+        file = tmp_path / f"acknowledged-{turn}"
+        kill_under_load(broker, file, seed + turn, dice.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
+        acknowledged |= read_acknowledged(file)
+
+    broker.start()
+    served = check_served(broker, acknowledged, served)
+    assert broker.stop() in (0, 143 if TARGET == "java" else 0)
+    reading = read_store(broker.store)
+    assert reading.problems == []
+    on_disk = {
+        (message.queue_id, message.queue_offset): message.body
+        for message in reading.messages
+        if message.topic == TOPIC
+    }
+    assert on_disk == {place: message.body for place, message in served.items()}
+
+    broker.start()
+    assert check_served(broker, acknowledged, served) == served
+    assert broker.stop() in (0, 143 if TARGET == "java" else 0)
+    print(f"{ROUNDS} kills, {len(acknowledged)} acknowledged, {len(served)} stored, 0 lost")
+
+
+def kill_under_load(broker, file, seed, count):
+    """Start a sender, kill the broker once ``count`` messages are acknowledged."""
+    command = [sys.executable, str(SENDER), broker.address, TOPIC, str(QUEUES)]
+    command += [str(seed), str(file)]
+    sender = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=python_environment()
+    )
+    deadline = time.monotonic() + LOAD_SECONDS_MAX
+    while not file.exists() or file.read_bytes().count(b"\n") < count:
+        assert sender.poll() is None, sender.communicate()[1]
+        assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
+        assert time.monotonic() < deadline, f"{count} messages took more than {LOAD_SECONDS_MAX} s"
+        time.sleep(0.002)
+    broker.kill()
+    _, printed = sender.communicate(timeout=30)
+    assert sender.returncode == 0, printed
+
+
+def read_acknowledged(file):
+    """(queue, offset) -> id; the last line may be cut only if the sender was killed, and it is
+    not.
+    """
+    places = {}
+    for line in file.read_text().splitlines():
+        queue_id, offset, name = line.split()
+        place = int(queue_id), int(offset)
+        assert place not in places, f"{place} was acknowledged twice"
+        places[place] = name
+    return places
+
+
+def check_served(broker, acknowledged, served_before):
+    """What consumers get now, by place; everything known from before must be unchanged in it."""
+    wait_until_settled(broker)
+    served = {}
+    with connect_when_ready(broker.address) as connection:
+        for queue_id in range(QUEUES):
+            messages = read_queue(connection, TOPIC, queue_id)
+            assert [message.queue_offset for message in messages] == list(range(len(messages)))
+            served |= {(queue_id, message.queue_offset): message for message in messages}
+    lost = {place: name for place, name in acknowledged.items() if place not in served}
+    assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged messages lost: {lost}"
+    for place, name in acknowledged.items():
+        assert served[place].body[:16] == name.encode(), f"another message stands at {place}"
+    for place, message in served_before.items():
+        assert served[place] == message
+    ids = [message.body[:16] for message in served.values()]
+    assert len(set(ids)) == len(ids), "a message is stored twice"
+    return served
+
+
+def wait_until_settled(broker):
+    """The topic exists, and a send to another one succeeds: the broker leads and has recovered."""
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        try:
+            with connect_when_ready(broker.address) as connection:
+                create_topic(connection, TOPIC, QUEUES)
+                create_topic(connection, "settled", 1)
+                response = connection.call(send_request("settled", 0, [b"settled"]))
+                if response.code == 0:
+                    return
+        except (NetworkFault, Refusal) as fault:
+            response = fault
+        assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
+        assert time.monotonic() < deadline, f"no send succeeds: {response}"
+        time.sleep(0.05)
