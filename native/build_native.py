@@ -10,12 +10,14 @@ FOLDER = Path(__file__).parent
 HEADER = (FOLDER / "rmqpy_native.h").read_text(encoding="utf-8")
 DECLARATIONS = HEADER.partition("/* cffi: begin */")[2].partition("/* cffi: end */")[0]
 
+SOURCES = ("crc32", "append", "scan", "header", "feed", "pull", "dispatch", "socket")
+
 ffibuilder = FFI()
 ffibuilder.cdef(DECLARATIONS)
 ffibuilder.set_source(
     "rmqpy._native",
     '#include "rmqpy_native.h"',
-    sources=["native/crc32.c", "native/append.c", "native/scan.c"],
+    sources=[f"native/{name}.c" for name in SOURCES],
     depends=["native/rmqpy_native.h"],
     include_dirs=["native"],
     extra_compile_args=["-O3", "-std=c11"],

@@ -100,6 +100,199 @@ typedef struct {
 
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
+/* The hot path: rmqpy/broker/hot.py owns all of this memory, docs/hot-path.md explains it. */
+
+/* Tables by name: open addressing, a key of NULL is free. Keys are kept alive by the owner. */
+typedef struct {
+    const uint8_t *key;
+    uint32_t key_length;
+    uint32_t hash;
+    int64_t item;
+} rmq_slot;
+
+typedef struct {
+    rmq_slot *slots;
+    uint32_t mask; /* slots - 1, slots a power of two, never all used */
+    uint32_t reserved;
+} rmq_table;
+
+/* The slot of a key, or the free one where it belongs. */
+rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t length);
+
+/* A row of mapped files of one size; a view of NULL is not mapped. */
+typedef struct {
+    const uint8_t **views;
+    int64_t first_offset;
+    int64_t file_size;
+    int64_t count;
+} rmq_files;
+
+typedef struct {
+    const int32_t *cells; /* a queue's place in rmq_core.tails; -1: not known */
+    int32_t *queues;      /* its place in rmq_core.queues; -1: not known */
+    int32_t send_queues;  /* a queue id below may be sent to; 0: C takes no sends */
+    int32_t queue_count;  /* length of `queues` */
+    int32_t sys_flag;     /* added to that of every message */
+    int32_t reserved;
+} rmq_topic;
+
+/* state: what store/consume_queue.py keeps of the queue, shared. */
+enum rmq_queue_state { RMQ_QUEUE_END, RMQ_QUEUE_MIN, RMQ_QUEUE_MAX_PHYSICAL, RMQ_QUEUE_WATCHED };
+
+typedef struct {
+    int64_t *state;
+    uint8_t *tail;      /* the file that takes the next unit, writable; NULL: not known */
+    int64_t tail_first; /* its first byte's place in the queue */
+    rmq_files files;    /* for reading */
+} rmq_queue;
+
+/* What a consumer group may read of a topic. */
+typedef struct {
+    int64_t topic;       /* in rmq_core.topics */
+    int64_t sub_version; /* of the subscription that its heartbeat made */
+    const int32_t *codes; /* hashes of its tags; code_count 0: every message */
+    int32_t code_count;
+    int32_t subscribed;  /* 0: only with an expression in the request */
+    int32_t read_queues;
+    int32_t commits;     /* the group has an offset table for the topic: it may commit */
+    int64_t found;       /* answers with messages, and the messages, since Python last took them */
+    int64_t messages;
+} rmq_reader;
+
+typedef struct {
+    int32_t fd; /* -1: closed */
+    int32_t port;
+    int32_t ip_length;
+    int32_t no_pull; /* a port where pulling is no request */
+    uint8_t ip[16];
+} rmq_peer;
+
+/* A reply: literal i ends at ends[i] of `text`, then comes field[i]. `text` begins with the header.
+ * Fields are texts, in binary headers with their length in front (the opaque is 4 bytes there). */
+enum rmq_field { RMQ_OPAQUE, RMQ_MSG_ID, RMQ_QUEUE_NUMBER, RMQ_QUEUE_START, RMQ_NEXT_OFFSET, RMQ_LOW_OFFSET, RMQ_HIGH_OFFSET };
+
+typedef struct {
+    const uint8_t *text;
+    int32_t ends[8];
+    int32_t field[8];
+    int32_t field_count;
+    int32_t text_length;
+    int32_t ext_length_at; /* binary: where the length of the ext fields stands */
+    int32_t binary;
+} rmq_reply;
+
+typedef struct {
+    int64_t peer;
+    int64_t start, length; /* in rmq_core.out */
+    int64_t log_end;       /* the log must be acknowledged up to here; 0: nothing to wait for */
+    int64_t sent;          /* by rmq_send; negative: -errno */
+} rmq_outgoing;
+
+typedef struct {
+    int64_t start, length; /* of a frame without its length word, in rmq_core.in */
+} rmq_span;
+
+typedef struct {
+    int64_t reader, queue_id, offset;
+} rmq_offset_commit;
+
+/* log: what the log keeps of its end, shared (store/staging.py). */
+enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS };
+
+enum rmq_kind { RMQ_SEND_JSON, RMQ_SEND_BINARY, RMQ_PULL_JSON, RMQ_PULL_BINARY, RMQ_REPLY_COUNT };
+
+typedef struct {
+    /* input: frames stand in [in_position, in_length) */
+    uint8_t *in;
+    int64_t in_capacity, in_length, in_position;
+    int64_t frame_max; /* without the length word */
+    rmq_span *cold;
+    int64_t cold_capacity, cold_count;
+    /* output, collected over a turn */
+    uint8_t *out;
+    int64_t out_capacity, out_used;
+    rmq_outgoing *outgoing;
+    int64_t outgoing_capacity, outgoing_count;
+    rmq_peer *peers;
+    rmq_reply replies[4]; /* by rmq_kind */
+    /* names */
+    rmq_table topic_table, reader_table;
+    rmq_topic *topics;
+    rmq_reader *readers;
+    rmq_queue *queues;
+    /* writing */
+    int64_t *tails;
+    uint8_t *staging;
+    int64_t staging_capacity;
+    int64_t *log;
+    int64_t wanted; /* RMQ_ROLL: bytes that did not fit the file */
+    int64_t file_size;
+    int64_t message_max;
+    int64_t now_ms;
+    int64_t dledger;
+    int64_t term, entries_left;
+    uint8_t *units;
+    int64_t units_capacity;
+    const uint8_t *cluster; /* the name, and the hash of "CLUSTER" is ours */
+    int64_t cluster_length;
+    uint8_t store_ip[16];
+    int32_t store_ip_length, store_port;
+    int32_t send_enabled, pull_enabled;
+    int32_t wait_false_is_hot; /* a reply that need not wait waits for nothing else either */
+    int32_t reserved;
+    int64_t put_messages, put_bytes; /* since Python last took them */
+    uint8_t *scratch;
+    int64_t scratch_capacity;
+    /* reading */
+    rmq_files logs[2];
+    int64_t log_min, confirm_offset, memory_distance;
+    int64_t near_bytes, near_count, far_bytes, far_count;
+    rmq_offset_commit *commits;
+    int64_t commit_capacity, commit_count;
+} rmq_core;
+
+enum rmq_status {
+    RMQ_DONE,     /* no complete frame is left */
+    RMQ_COLD,     /* frames are listed in `cold` for Python; then go on */
+    RMQ_ROLL,     /* the log's file cannot take `wanted` bytes: make room, then go on */
+    RMQ_COMMIT,   /* staging is full: write it, then go on */
+    RMQ_OUT_FULL, /* end the turn, then go on */
+    RMQ_BAD_FRAME, /* the length at in_position is against the rule */
+    RMQ_CLOSED,   /* rmq_receive: the peer has ended the stream */
+    RMQ_AGAIN,    /* rmq_receive: nothing there */
+    RMQ_FAILED    /* rmq_receive: an error; `wanted` is errno */
+};
+
+/* Answer the hot frames of `in` up to the first that is not. No sockets, no files. */
+int rmq_feed(rmq_core *core, int64_t peer);
+
+/* The shims around it: receive behind `have` bytes that stand in `in` already, then feed. DONE: all was used. */
+int rmq_receive(rmq_core *core, int64_t peer, int64_t have);
+
+/* Send what was collected; returns how many entries did not leave whole. */
+int64_t rmq_send(rmq_core *core);
+
+/* From the log to consume queues and key index: the records of `view`, as store/dispatch.py does it. */
+typedef struct {
+    int64_t queue, queue_offset, tags_code, physical_offset, store_timestamp;
+} rmq_arrival;
+
+typedef struct {
+    const uint8_t *view;
+    int64_t length;
+    int64_t base_offset;
+    int64_t dledger;
+    uint8_t *index; /* the file that takes the next entry; NULL: none is kept */
+    int64_t index_slots, index_entries;
+    rmq_arrival *arrivals; /* of watched queues */
+    int64_t arrival_capacity, arrival_count;
+    int64_t position;       /* behind the last record that was taken */
+    int64_t store_timestamp; /* its time */
+} rmq_dispatch_state;
+
+/* Stops in front of the first record that it does not know how to take. */
+void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state);
+
 /* cffi: end */
 
 /* Shared by the C files only. */
@@ -132,6 +325,86 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     rmq_store32(at, (uint32_t)((uint64_t)value >> 32));
     rmq_store32(at + 4, (uint32_t)(uint64_t)value);
 }
+
+/* Java's String.hashCode of UTF-8 bytes, continued from `hash`. */
+uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length);
+
+/* Hash of `topic#key` as the key index stores it. */
+int64_t rmq_index_key_hash(const uint8_t *topic, size_t topic_length, const uint8_t *key, size_t key_length);
+
+/* One code point, or U+FFFD for as many malformed bytes as Java takes together; returns their count. */
+size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code);
+
+/* The bytes [offset, offset + size), NULL when they are not in one mapped file of the row. */
+static inline const uint8_t *rmq_locate(const rmq_files *files, int64_t offset, int64_t size)
+{
+    const int64_t place = offset - files->first_offset;
+
+    if (place < 0 || files->count == 0 || place / files->file_size >= files->count)
+        return NULL;
+    const uint8_t *const view = files->views[place / files->file_size];
+    const int64_t position = place % files->file_size;
+    if (view == NULL || size < 0 || size > files->file_size - position)
+        return NULL;
+    return view + position;
+}
+
+/* What the header of a request says; header.c reads it. */
+typedef struct {
+    const uint8_t *at; /* NULL: absent */
+    uint32_t length;
+    uint8_t escaped; /* has backslashes: still as in JSON */
+    uint8_t high;    /* has bytes above 0x7F */
+} rmq_text;
+
+#define RMQ_TEXTS 14
+
+typedef struct {
+    int32_t code, opaque, flag, binary;
+    rmq_text texts[RMQ_TEXTS];
+    const uint8_t *body;
+    int64_t body_length;
+} rmq_request;
+
+enum rmq_send_text {
+    SEND_GROUP, SEND_TOPIC, SEND_DEFAULT_TOPIC, SEND_DEFAULT_QUEUES, SEND_QUEUE_ID, SEND_SYS_FLAG, SEND_BORN,
+    SEND_FLAG, SEND_PROPERTIES, SEND_RECONSUME, SEND_UNIT, SEND_MAX_RECONSUME, SEND_BATCH, SEND_BROKER
+};
+
+enum rmq_pull_text {
+    PULL_GROUP, PULL_TOPIC, PULL_QUEUE_ID, PULL_OFFSET, PULL_COUNT, PULL_SYS_FLAG, PULL_COMMIT, PULL_SUSPEND,
+    PULL_EXPRESSION, PULL_VERSION, PULL_TYPE
+};
+
+/* 1: `request` holds the frame; 0: it is not one for C. */
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request);
+
+/* A decimal number within [-maximum - 1, maximum]; 0: it is none that C takes. */
+int rmq_number(rmq_text text, int64_t maximum, int64_t *value);
+
+/* The text without JSON escapes, in `out` (room for text.length bytes); -1: not one for C. */
+int64_t rmq_unescape(rmq_text text, uint8_t *out);
+
+/* Room for a reply without its body, at the most. */
+#define RMQ_REPLY_MAX 2048
+
+typedef struct {
+    int32_t opaque;
+    int32_t reserved;
+    int64_t numbers[7]; /* by rmq_field */
+    const int64_t *offsets; /* of RMQ_MSG_ID */
+    int64_t offset_count;
+} rmq_answer;
+
+/* Write a frame but for its body of `body_length` bytes; returns where the body goes. */
+uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, const rmq_answer *answer, int64_t body_length,
+                       uint8_t *out);
+
+/* 1: answered; 0: cold; -status: as rmq_feed returns it. */
+int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
+
+/* Note that [start, out_used + length) goes to `peer`. There is room for an entry. */
+void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end);
 
 /* The record's numbers: rmqpy/codec/layout.py has the table. */
 #define RMQ_MESSAGE_MAGIC_V1 0xDAA320A7u

@@ -30,7 +30,7 @@ static int is_second(uint8_t first, uint8_t second)
 }
 
 /* One code point of UTF-8, or U+FFFD for as many malformed bytes as Java takes together. */
-static size_t decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
+size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
 {
     const uint8_t first = at[0];
     const size_t wanted = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
@@ -52,19 +52,18 @@ static size_t decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
     return wanted;
 }
 
-/* String.hashCode, continued from `hash`. */
-static uint32_t java_hash(uint32_t hash, slice text)
+uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
 {
     size_t i = 0;
 
-    while (i < text.length) {
-        uint32_t code = text.at[i];
+    while (i < length) {
+        uint32_t code = text[i];
         if (code < 0x80u) {
             hash = hash * 31u + code;
             i++;
             continue;
         }
-        i += decode_utf8(text.at + i, text.length - i, &code);
+        i += rmq_decode_utf8(text + i, length - i, &code);
         if (code >= 0x10000u) {
             hash = hash * 31u + (0xD800u | ((code - 0x10000u) >> 10));
             code = 0xDC00u | ((code - 0x10000u) & 0x3FFu);
@@ -74,9 +73,9 @@ static uint32_t java_hash(uint32_t hash, slice text)
     return hash;
 }
 
-static int64_t index_key_hash(slice topic, slice key)
+int64_t rmq_index_key_hash(const uint8_t *topic, size_t topic_length, const uint8_t *key, size_t key_length)
 {
-    const uint32_t hash = java_hash(java_hash(0, topic) * 31u + '#', key);
+    const uint32_t hash = rmq_java_hash(rmq_java_hash(0, topic, topic_length) * 31u + '#', key, key_length);
     const int64_t value = (int32_t)hash < 0 ? -(int64_t)(int32_t)hash : (int64_t)hash;
 
     return value > INT32_MAX ? 0 : value;
@@ -214,13 +213,14 @@ static void fill_row(const rmq_scan_state *state, const record_places *places, i
     row[RMQ_STORE_TIMESTAMP] = rmq_load_long(record + store_timestamp);
     row[RMQ_RECONSUME_TIMES] = rmq_load_int(record + places->head_size - 16);
     row[RMQ_PREPARED_TRANSACTION_OFFSET] = rmq_load_long(record + places->head_size - 12);
-    row[RMQ_TAGS_CODE] = (int32_t)java_hash(0, found.tags);
+    row[RMQ_TAGS_CODE] = (int32_t)rmq_java_hash(0, found.tags.at, found.tags.length);
     row[RMQ_DELAY_LEVEL] = parse_int(found.delay);
     row[RMQ_TOPIC_POSITION] = (int64_t)places->topic;
     row[RMQ_TOPIC_LENGTH] = (int64_t)places->topic_length;
     row[RMQ_PROPERTIES_POSITION] = (int64_t)places->properties;
     row[RMQ_PROPERTIES_LENGTH] = (int64_t)places->properties_length;
-    row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at ? index_key_hash(topic, found.uniq_key) : -1;
+    row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at
+        ? rmq_index_key_hash(topic.at, topic.length, found.uniq_key.at, found.uniq_key.length) : -1;
     row[RMQ_KEYS_POSITION] = found.keys.at ? found.keys.at - state->view : 0;
     row[RMQ_KEYS_LENGTH] = (int64_t)found.keys.length;
     row[RMQ_ENTRY_INDEX] = -1;

@@ -1,4 +1,6 @@
-"""``rmqpy``: the commands. Exit codes: 0 done, 1 could not be done (bad usage included), 2 the answer is no."""
+"""``rmqpy``: the commands. Exit codes: 0 done, 1 could not be done (bad usage included), 2 the
+answer is no.
+"""
 
 from __future__ import annotations
 
@@ -113,15 +115,20 @@ def _parser() -> argparse.ArgumentParser:
     broker.add_argument(
         "--force-truncate",
         action="store_true",
-        help="give up everything behind damage in the middle of the log; the bytes go to rmqpy/quarantine",
+        help="give up everything behind damage in the middle of the log; the bytes are kept in"
+        " rmqpy/quarantine",
     )
     broker.set_defaults(command=_broker)
 
     demo = commands.add_parser(
         "demo", help="fill a classic store, switch it to DLedger in place, compare every message"
     )
-    demo.add_argument("--store", metavar="DIR", help="work on a copy of this storePathRootDir instead")
-    demo.add_argument("-c", dest="config", metavar="FILE", help="broker.conf that the store was written with")
+    demo.add_argument(
+        "--store", metavar="DIR", help="work on a copy of this storePathRootDir instead"
+    )
+    demo.add_argument(
+        "-c", dest="config", metavar="FILE", help="broker.conf that the store was written with"
+    )
     demo.add_argument("--keep", metavar="DIR", help="put everything there and leave it")
     _log_options(demo, level="WARNING")
     demo.set_defaults(command=_demo)
@@ -130,9 +137,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _server_options(parser: argparse.ArgumentParser, config: str) -> None:
     parser.add_argument("-c", dest="config", metavar="FILE", help=f"{config} in Java's form")
-    parser.add_argument("-p", dest="print_settings", action="store_true", help="print the effective settings")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, over the file's"
+        "-p", dest="print_settings", action="store_true", help="print the effective settings"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting, over the file's",
     )
     _log_options(parser, level="INFO")
 
@@ -140,7 +153,10 @@ def _server_options(parser: argparse.ArgumentParser, config: str) -> None:
 def _log_options(parser: argparse.ArgumentParser, level: str) -> None:
     parser.add_argument("--log-json", action="store_true", help="log JSON lines")
     parser.add_argument(
-        "--log-level", default=level, choices=["DEBUG", "INFO", "WARNING", "ERROR"], help=f"default {level}"
+        "--log-level",
+        default=level,
+        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+        help=f"default {level}",
     )
 
 

@@ -1,4 +1,6 @@
-"""The broker: what its two ports answer, built of processors that each know the two or three tables they use.
+"""The broker: what its two ports answer, built of processors that each know the two or three tables
+they use.
 
-``service.Broker`` is the composition root. Nothing here knows a socket, a thread or the system's clock.
+``service.Broker`` is the composition root. Nothing here knows a socket, a thread or the system's
+clock.
 """

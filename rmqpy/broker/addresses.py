@@ -1,12 +1,13 @@
-"""Where a broker listens and what it tells clients to connect to. Pure: the host's addresses are arguments.
+"""Where a broker listens and what it tells clients to connect to. Pure: the host's addresses are
+arguments.
 
-==================  ==========================================================================================
-told to clients     ``brokerIP1``; absent: the address that is listened on, or 127.0.0.1 when that is all of them
-listened on         ``bindAddress``; absent: ``brokerIP1`` if it is an address of this host; else 127.0.0.1
-==================  ==========================================================================================
+================  ==========================================================================
+told to clients   ``brokerIP1``; absent: the address that is listened on (all: 127.0.0.1)
+listened on       ``bindAddress``; absent: ``brokerIP1`` if this host has it; else 127.0.0.1
+================  ==========================================================================
 
-A broker that nobody told where to listen listens on the loopback alone: safe, but useless to other hosts. When a name
-server on another host shows that other hosts are meant, ``warning`` says so.
+A broker that nobody told where to listen listens on the loopback alone: safe, but useless to other
+hosts. When a name server on another host shows that other hosts are meant, ``warning`` says so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from attrs import define
 from rmqpy.model.config_keys import split_address
 
 LOOPBACK = "127.0.0.1"
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - names of "all addresses", compared with, not bound to
+_ANY = ("0.0.0.0", "::")
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -74,9 +75,9 @@ def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
     if not remote:
         return None
     return (
-        f"name server {remote[0]} is on another host, but neither brokerIP1 nor bindAddress is set: "
-        f"listening on {LOOPBACK} only, where no other host can connect; set brokerIP1 to the address "
-        "that clients shall use"
+        f"name server {remote[0]} is on another host, but neither brokerIP1 nor bindAddress is "
+        f"set: listening on {LOOPBACK} only, where no other host can connect; set brokerIP1 to the "
+        "address that clients shall use"
     )
 
 

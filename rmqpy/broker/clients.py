@@ -1,7 +1,9 @@
-"""Who is connected: producers and consumers by group and connection; codes 34, 35, 38 and the notice 40.
+"""Who is connected: producers and consumers by group and connection; codes 34, 35, 38 and the
+notice 40.
 
-A heartbeat registers its connection in each of its groups. A consumer group that gains or loses a member, or whose
-topics change, is told so (NOTIFY_CONSUMER_IDS_CHANGED) and divides its queues anew.
+A heartbeat registers its connection in each of its groups. A consumer group that gains or loses a
+member, or whose topics change, is told so (NOTIFY_CONSUMER_IDS_CHANGED) and divides its queues
+anew.
 
 =====================  ==========================================
 a member goes by       UNREGISTER_CLIENT, the end of its connection,
@@ -10,8 +12,8 @@ a group goes           with its last member
 a subscription goes    when a heartbeat no longer names its topic
 =====================  ==========================================
 
-Invariants: a connection is in ``_groups_of`` exactly with the groups that list it; a subscription is only replaced by
-one with a larger version.
+Invariants: a connection is in ``_groups_of`` exactly with the groups that list it; a subscription
+is only replaced by one with a larger version.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Final
 
 from attrs import define, field
 
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
 from rmqpy.model.runtime import Clock
 from rmqpy.remoting.bodies import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
 from rmqpy.remoting.channel import Channel
@@ -30,6 +34,8 @@ CLIENT_LIVE_MS: Final = 120_000
 SCAN_PERIOD_MS: Final = 10_000
 GROUPS_LIMIT: Final = 20_000
 """Groups that are online at once, producers and consumers each."""
+
+CLIENT_ID_LENGTH_MAX: Final = 512
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +80,7 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where or self.consume_from_where
 
     def take_subscriptions(self, named: Iterable[SubscriptionData]) -> bool:
-        """Replace what is newer, forget what is no longer named; whether the set of topics changed."""
+        """Replace what is newer, forget what is no longer named; whether the topics changed."""
         now = {subscription.topic: subscription for subscription in named}
         changed = now.keys() != self.subscriptions.keys()
         for topic, subscription in now.items():
@@ -85,13 +91,22 @@ class ConsumerGroup:
         return changed
 
 
+def check_client_id(client_id: str) -> None:
+    """Refuse what is too long to be a client's id (``ip@instance[@unit]``)."""
+    if len(client_id) > CLIENT_ID_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"a client id of {len(client_id)} characters is longer than {CLIENT_ID_LENGTH_MAX}",
+        )
+
+
 ChangeListener = Callable[[ConsumerGroup], None]
 """The members or topics of a group have changed; those who are left want to know."""
 
 
 @define(slots=True, eq=False)
 class ClientTable:
-    """Members of all groups. ``on_change`` is called after each change that consumers must hear of."""
+    """Members of all groups. ``on_change`` hears of each change that concerns the others."""
 
     clock: Clock
     on_change: ChangeListener = lambda _group: None
@@ -129,7 +144,9 @@ class ClientTable:
         group = self._consumers.get(data.group_name)
         if group is None:
             if len(self._consumers) >= GROUPS_LIMIT:
-                _log.warning("consumer group %s not registered: too many are online", data.group_name)
+                _log.warning(
+                    "consumer group %s not registered: too many are online", data.group_name
+                )
                 return
             group = self._consumers[data.group_name] = ConsumerGroup(
                 data.group_name,
@@ -171,7 +188,7 @@ class ClientTable:
             if client.updated_ms < stale_ms
         }
         for channel, client in silent.items():
-            _log.warning("client %s at %s sent no heartbeat for too long", client.client_id, channel.peer)
+            _log.warning("client %s at %s has been silent too long", client.client_id, channel.peer)
             self.channel_closed(channel)
             channel.close()
 

@@ -42,9 +42,7 @@ class OffsetMovedEvents:
             topic=names.OFFSET_MOVED_EVENT_TOPIC.encode(),
             queue_id=0,
             body=body,
-            properties=encode_properties(
-                {PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group}
-            ),
+            properties=encode_properties({PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group}),
             sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host[0]) == IPV6_BYTES else 0,
             born_timestamp_ms=self.clock.now_ms(),
             born_host=host,

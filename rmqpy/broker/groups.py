@@ -1,9 +1,10 @@
 """The subscription groups: what consumer groups may do, ``config/subscriptionGroup.json``.
 
-An unknown group is created with the defaults when its first request arrives, if ``autoCreateSubscriptionGroup``.
+An unknown group is created with the defaults when its first request arrives, if
+``autoCreateSubscriptionGroup``.
 
-Invariants: every name obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data version and calls
-``on_change``; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
+Invariants: every name obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data
+version and calls ``on_change``; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class GroupTable:
         return self._groups
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group; None when it is unknown and may not be created, refused when its name is wrong."""
+        """The group; None when it is unknown and may not be created, refused when its name is
+        wrong.
+        """
         found = self._groups.get(group)
         if found is not None:
             return found

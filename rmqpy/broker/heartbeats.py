@@ -1,10 +1,12 @@
-"""Heartbeats and groups on the wire: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members of a group."""
+"""Heartbeats and groups on the wire: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members
+of a group.
+"""
 
 from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.broker.clients import Client, ClientTable, ConsumerGroup
+from rmqpy.broker.clients import Client, ClientTable, ConsumerGroup, check_client_id
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.locks import QueueLocks
 from rmqpy.broker.ports import HandlerTable
@@ -59,8 +61,9 @@ class HeartbeatProcessor:
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         data = HeartbeatData.decode(request.body)
-        for consumer in data.consumer_data_set:
-            names.check_group(consumer.group_name)
+        check_client_id(data.client_id)
+        for member in (*data.consumer_data_set, *data.producer_data_set):
+            names.check_group(member.group_name)
         for consumer in data.consumer_data_set:
             self._prepare_group(consumer)
             self.clients.register_consumer(consumer, channel, self._client(data, request))
@@ -93,6 +96,11 @@ class HeartbeatProcessor:
 
     def lock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         wish = LockBatchRequestBody.decode(request.body)
+        check_client_id(wish.client_id)
+        names.check_group(wish.consumer_group)
+        for queue in wish.mq_set:
+            names.check_topic(queue.topic)
+            names.check_group(queue.broker_name)
         granted = self.locks.lock(wish.consumer_group, wish.client_id, wish.mq_set)
         body = LockBatchResponseBody(lock_ok_mq_set=granted)
         return RemotingCommand.response_to(request, body=body.encode())

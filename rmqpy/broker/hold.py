@@ -8,10 +8,11 @@
                  │        ├── sweep: its time is over, or the queue has grown unnoticed
                  └────────┴── its connection is closed: forgotten
 
-An arrival is matched by tags code alone; the resumed pull decides again, this time without the right to wait.
-Messages that arrive in one dispatch wake a reader once.
+An arrival is matched by tags code alone; the resumed pull decides again, this time without the
+right to wait. Messages that arrive in one dispatch wake a reader once.
 
-Invariants: a held pull is resumed exactly once or forgotten with its connection; at most ``limit`` wait.
+Invariants: a held pull is resumed exactly once or forgotten with its connection; at most ``limit``
+wait.
 """
 
 from __future__ import annotations
@@ -81,8 +82,10 @@ class PullHold:
             self._split(
                 key,
                 waiting,
-                lambda pull: arrival.queue_offset >= pull.offset
-                and (pull.matcher is None or pull.matcher(arrival.tags_code)),
+                lambda pull: (
+                    arrival.queue_offset >= pull.offset
+                    and (pull.matcher is None or pull.matcher(arrival.tags_code))
+                ),
             )
 
     def wake(self) -> None:

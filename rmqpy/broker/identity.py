@@ -1,4 +1,5 @@
-"""Who this broker is: its settings, its addresses, its role. The only object that a change of role or settings writes.
+"""Who this broker is: its settings, its addresses, its role. The only object that a change of role
+or settings writes.
 
 Processors keep a reference and read it for each request, so that a change is seen at once.
 """
@@ -75,7 +76,9 @@ class Identity:
     @property
     def ha_address(self) -> str:
         """Where slaves replicate from."""
-        return host_and_port(self.broker.broker_ip2 or self.host, self.listen_port + HA_PORT_DISTANCE)
+        return host_and_port(
+            self.broker.broker_ip2 or self.host, self.listen_port + HA_PORT_DISTANCE
+        )
 
     @property
     def is_slave(self) -> bool:

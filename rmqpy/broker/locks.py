@@ -1,7 +1,8 @@
 """Order locks: which client of a group may consume a queue in order (codes 41 and 42).
 
-A queue is granted when it is free, when the same client holds it (which refreshes the lock), or when the lock is older
-than ``LOCK_LIVE_MS``. In memory only: a restart or another master forgets all of them, and clients lock again.
+A queue is granted when it is free, when the same client holds it (which refreshes the lock), or
+when the lock is older than ``LOCK_LIVE_MS``. In memory only: a restart or another master forgets
+all of them, and clients lock again.
 
 Invariant: at most ``LOCKS_LIMIT`` locks; stale ones go first.
 """

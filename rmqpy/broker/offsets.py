@@ -1,10 +1,11 @@
-"""Consumer offsets: how far each group has come in each queue, ``config/consumerOffset.json``; codes 14, 15 and 43.
+"""Consumer offsets: how far each group has come in each queue, ``config/consumerOffset.json``;
+codes 14, 15 and 43.
 
-The table is written each ``flushConsumerOffsetInterval`` when it has changed: a crash loses at most so much, and
-consumers read those messages again.
+The table is written each ``flushConsumerOffsetInterval`` when it has changed: a crash loses at most
+so much, and consumers read those messages again.
 
-Invariants: offsets are taken as the consumer says them, smaller ones too; at most ``OFFSET_KEYS_LIMIT`` pairs of topic
-and group, all with names that obey the rule.
+Invariants: offsets are taken as the consumer says them, smaller ones too; at most
+``OFFSET_KEYS_LIMIT`` pairs of topic and group, all with names that obey the rule.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take over what a consumer says. Refused when the names or numbers cannot be right."""
+        if not 0 <= queue_id < QUEUE_ID_LIMIT:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
             queues = self._new_key(key, group, topic)
-        if not 0 <= queue_id < QUEUE_ID_LIMIT:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
         queues[queue_id] = offset
         self.on_change()
 
@@ -128,7 +129,9 @@ class OffsetProcessor:
         }
 
     def query(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Unknown offsets are 0 where the whole queue can still be read from memory, else the client decides."""
+        """Unknown offsets are 0 where the whole queue can still be read from memory, else the
+        client decides.
+        """
         header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
         topic, queue_id = header.topic, header.queue_id
         offset = self.offsets.get(header.consumer_group, topic, queue_id)
@@ -147,7 +150,9 @@ class OffsetProcessor:
         queues = self.queues
         if queues.max_queue_offset(topic, queue_id) == 0:
             return True
-        return queues.min_queue_offset(topic, queue_id) <= 0 and queues.in_memory(topic, queue_id, 0)
+        return queues.min_queue_offset(topic, queue_id) <= 0 and queues.in_memory(
+            topic, queue_id, 0
+        )
 
     def update(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)

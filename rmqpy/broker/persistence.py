@@ -1,10 +1,12 @@
 """Tables that live in memory and are kept in one JSON file each, beside Java's (``config/*.json``).
 
-Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there: an empty table. A
-file that is there and a ``.bak`` that does not help either: StoreFault, nothing is guessed.
+Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there:
+an empty table. A file that is there and a ``.bak`` that does not help either: StoreFault, nothing
+is guessed.
 
-Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is encoded on the loop and
-written in a worker thread, one write a file at a time; changes during a write lead to one more write.
+Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
+encoded on the loop and written in a worker thread, one write a file at a time; changes during a
+write lead to one more write.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class TableWriter:
         self._encode = encode
         self._changed = False
         self._writing = False
+        self._closed: Callable[[], None] | None = None
 
     def mark(self) -> None:
         """The table has changed; written by the next :meth:`write`."""
@@ -95,22 +98,35 @@ class TableWriter:
 
     def write(self) -> None:
         """Begin to write if there is something to write and no write under way."""
-        if self._writing or not self._changed:
+        if self._writing or not self._changed or self._closed is not None:
             return
         self._changed = False
         self._writing = True
         content = self._encode()
         self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
 
-    def write_now(self) -> None:
-        """Write in the calling thread; for shutdown."""
+    def close(self, done: Callable[[], None]) -> None:
+        """Write the last state, after the write that is under way; then ``done``. Nothing is
+        written later.
+        """
+        self._closed = done
+        if not self._writing:
+            self._write_last(done)
+
+    def _write_last(self, done: Callable[[], None]) -> None:
         self._changed = False
-        self._file.save(self._encode())
+        try:
+            self._file.save(self._encode())
+        except OSError as error:
+            _log.error("%s could not be written: %s", self._file.path, error)
+        done()
 
     def _written(self, _result: None, error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
             self._changed = True
             _log.error("%s could not be written: %s", self._file.path, error)
-            return
-        self.write()
+        if self._closed is not None:
+            self._write_last(self._closed)
+        elif error is None:
+            self.write()

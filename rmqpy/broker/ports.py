@@ -1,4 +1,5 @@
-"""What the processors ask of their surroundings: the store as the broker sees it, and the shape of a processor.
+"""What the processors ask of their surroundings: the store as the broker sees it, and the shape of
+a processor.
 
 ``store.message_store.MessageStore`` is the store; tests may bring a smaller one.
 """
@@ -13,11 +14,14 @@ from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.interface import FlushTask
+from rmqpy.store.queue_flush import QueueFlush
 from rmqpy.store.results import Arrival, GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.watermark import Watermark
 
 Handler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-"""Answers one request: the response now, or None when it comes later or never. Refuses by raising ``Refusal``."""
+"""Answers one request: the response now, or None when it comes later or never. Refuses by raising
+``Refusal``.
+"""
 
 HandlerTable = Mapping[int, Handler]
 """Request code to handler."""
@@ -89,7 +93,9 @@ class Store(QueueReader, MessageSink, Protocol):
 
     def flushed(self, offset: PhysicalOffset) -> None: ...
 
-    def flush_queues(self) -> None: ...
+    def queue_flush_task(self) -> QueueFlush | None: ...
+
+    def queues_flushed(self, task: QueueFlush) -> None: ...
 
     def fail(self, reason: str) -> None: ...
 

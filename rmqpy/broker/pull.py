@@ -16,7 +16,8 @@ Checks in order; the first that fails answers:
 11  expression other than tags (not built in this version)                   1
 === ===================================================================== ====
 
-What the store found decides the code (``_CODES``). A pull that found nothing new may wait, once (:mod:`.hold`).
+What the store found decides the code (``_CODES``). A pull that found nothing new may wait, once
+(:mod:`.hold`).
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class PullProcessor:
             b"".join(result.messages) if code == ResponseCode.SUCCESS else b"",
         )
 
-    # -------------------------------------------------------------------------------------------- checks
+    # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
         around = self.around
@@ -226,7 +227,7 @@ class PullProcessor:
         _check_expression_type(subscription.expression_type)
         return matcher_of(subscription)
 
-    # -------------------------------------------------------------------------------------------- outcome
+    # ----------------------------------------------------------------------------------- outcome
 
     def _suspend(
         self,

@@ -32,7 +32,8 @@ _ANSWERS: Final[dict[PutMessageStatus, PutAnswer]] = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE: PutAnswer(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "service not available now. It may be caused by one of the following reasons: "
-        "the broker's disk is full, messages are put to the slave, message store has been shut down, etc.",
+        "the broker's disk is full, messages are put to the slave, message store has been "
+        "shut down, etc.",
     ),
     PutMessageStatus.CREATE_MAPEDFILE_FAILED: PutAnswer(
         ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."

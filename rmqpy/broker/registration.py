@@ -7,9 +7,9 @@ when the topic table grows   one-way, once a loop turn
 at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
-With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the table. The first
-answer of a round decides on the master's addresses and the ordered topics, as in Java. A member of a DLedger group has
-no id before its first role and does not register.
+With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the
+table. The first answer of a round decides on the master's addresses and the ordered topics, as in
+Java. A member of a DLedger group has no id before its first role and does not register.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ class Registration:
                 self._ask(server, this_round)
 
     def announce(self) -> None:
-        """The topic table has changed: tell all name servers, once a turn, without waiting for answers."""
+        """The topic table has changed: tell all name servers, once a turn, without waiting for
+        answers.
+        """
         if self._announcing or self._timer is None:
             return
         self._announcing = True

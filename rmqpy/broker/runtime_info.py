@@ -1,7 +1,7 @@
 """What the broker says about itself: codes 26 (settings) and 28 (runtime information).
 
-Java's thread pools do not exist here; their keys are answered with empty queues and the configured capacities, for
-tools read them without asking whether they are there.
+Java's thread pools do not exist here; their keys are answered with empty queues and the configured
+capacities, for tools read them without asking whether they are there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RuntimeInfoProcessor:
             **self._pools(),
             **self._store(),
         }
-        return RemotingCommand.response_to(request, body=KVTable(dict(sorted(table.items()))).encode())
+        return RemotingCommand.response_to(
+            request, body=KVTable(dict(sorted(table.items()))).encode()
+        )
 
     def _broker(self) -> dict[str, str]:
         return {

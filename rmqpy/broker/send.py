@@ -1,7 +1,7 @@
 """Sending: codes 10, 310 and 320, with and without a reply.
 
-The sends of one ``handle`` call are collected and put together (a batch message is put on its own, in its place); their
-replies wait at the gate until the watermarks of the mode have passed them.
+The sends of one ``handle`` call are collected and put together (a batch message is put on its own,
+in its place); their replies wait at the gate until the watermarks of the mode have passed them.
 
 Checks in order; the first that fails answers:
 
@@ -17,9 +17,10 @@ Checks in order; the first that fails answers:
 9   sizes                                                        13
 === ========================================================== ====
 
-What is stored differs from what was sent: ``CLUSTER`` is added; ``WAIT`` is taken out of a single message's properties
-(and honoured); properties of a batch's header are appended to those of each message. The order of what was taken apart and put together
-is that of Java's map, so that the same requests give the same log.
+What is stored differs from what was sent: ``CLUSTER`` is added; ``WAIT`` is taken out of a single
+message's properties (and honoured); properties of a batch's header are appended to those of each
+message. The order of what was taken apart and put together is that of Java's map, so that the same
+requests give the same log.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class SendProcessor:
             return self._refused(request, refusal)
         return None
 
-    # -------------------------------------------------------------------------------------------- checks
+    # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: AnySendHeader) -> TopicConfig:
         around = self.around
@@ -190,6 +191,8 @@ class SendProcessor:
         topic = header.topic
         names.check_topic(topic)
         self._check_open(topic)
+        if self.around.identity.is_slave:
+            raise self._put_refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE)
         created = self.around.topics.create_for_send(
             NewTopic(
                 topic=topic,
@@ -243,7 +246,7 @@ class SendProcessor:
         remark = remark_of(status, self.around.identity.store.max_message_size)
         return Refusal(answer_to(status).code, remark or status.value)
 
-    # -------------------------------------------------------------------------------------------- drafts
+    # ------------------------------------------------------------------------------------ drafts
 
     def _single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader, topic: TopicConfig
@@ -273,7 +276,9 @@ class SendProcessor:
         try:
             items = batch_records(request.body)
         except RecordFault as fault:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be split: {fault}") from fault
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be split: {fault}"
+            ) from fault
         if not items:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         model = self._draft(channel, header, topic)
@@ -329,7 +334,7 @@ class SendProcessor:
             reconsume_times=header.reconsume_times or 0,
         )
 
-    # -------------------------------------------------------------------------------------------- put and answer
+    # ---------------------------------------------------------------------------- put and answer
 
     def _put_pending(self, channel: Channel) -> None:
         pending, self._pending = self._pending, []
@@ -341,7 +346,7 @@ class SendProcessor:
             return
         try:
             results = self._put([sent.draft for sent in pending], batch=False)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged and answered
             _log.exception("storing messages from %s failed", channel.peer)
             refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
             for sent in pending:
@@ -383,7 +388,7 @@ class SendProcessor:
     def _held(
         self, channel: Channel, request: RemotingCommand, queue_id: int, result: PutResult
     ) -> Waiting[RemotingCommand] | None:
-        """The reply to a stored message; one to a message that was not stored is answered at once."""
+        """The reply to a stored message; what was not stored is answered at once."""
         answer = answer_to(result.status)
         if not answer.stored:
             refusal = self._put_refusal(result.status)

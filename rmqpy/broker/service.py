@@ -1,13 +1,13 @@
 """The broker as a whole: tables, processors, periodic work, and the way of a request through them.
 
-``handle`` answers every request by one table (request code to handler); sends are collected and put together at its
-end. ``turn_ended`` is the moment of commit: write what was staged, let go the replies that waited for it, dispatch what
-has become readable, wake the readers who wait for it::
+``handle`` answers every request by one table (request code to handler); sends are collected and put
+together at its end. ``turn_ended`` is the moment of commit: write what was staged, let go the
+replies that waited for it, dispatch what has become readable, wake the readers who wait for it::
 
     handle*  ──►  commit  ──►  gate.release  ──►  dispatch  ──►  hold.wake
 
-A refused request is answered with its code; any other error of one request is logged and answered with code 1, and the
-connection lives on.
+A refused request is answered with its code; any other error of one request is logged and answered
+with code 1, and the connection lives on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attrs import define
 
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.events import OffsetMovedEvents
-from rmqpy.broker.flushing import Flushing
+from rmqpy.broker.flushing import LogFlushing, QueueFlushing
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.heartbeats import HeartbeatProcessor
 from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
@@ -80,7 +80,9 @@ class BrokerSurroundings:
 
 
 class Broker:
-    """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the other."""
+    """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the
+    other.
+    """
 
     def __init__(self, around: BrokerSurroundings) -> None:
         self._scheduler = around.scheduler
@@ -88,7 +90,9 @@ class Broker:
         try:
             self.identity = Identity.of(around.configuration, around.host)
         except ValueError as error:
-            raise ConfigFault(f"brokerIP1={around.host}: an IP address is needed: {error}") from error
+            raise ConfigFault(
+                f"brokerIP1={around.host}: an IP address is needed: {error}"
+            ) from error
         clock = around.scheduler
         self.statistics = Statistics()
         self.topics = TopicTable(self.identity, clock)
@@ -104,7 +108,8 @@ class Broker:
             scheduler=around.scheduler,
             network=around.network,
         )
-        self._flushing = Flushing(self.store, self.gate, around.scheduler, self._store_failed)
+        self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
+        self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self._tables = _Tables.load(self, around.files)
         self._build_processors(around)
         self._timers: dict[str, Timer] = {}
@@ -179,7 +184,7 @@ class Broker:
             **information.handlers(),
         }
 
-    # -------------------------------------------------------------------------------------------- life
+    # -------------------------------------------------------------------------------------- life
 
     def start(self) -> None:
         """Begin periodic work and register. The ports may be open before or after."""
@@ -190,7 +195,9 @@ class Broker:
         store = self.identity.store
         sweep_ms = SWEEP_PERIOD_MS if settings.long_polling_enable else SHORT_SWEEP_PERIOD_MS
         self._each("flush", store.flush_interval_commit_log, self._flushing.begin)
-        self._each("queues", store.flush_consume_queue_thorough_interval, self._flush_queues)
+        self._each(
+            "queues", store.flush_consume_queue_thorough_interval, self._queue_flushing.begin
+        )
         self._each("disk", DISK_CHECK_PERIOD_MS, self.store.check_disk)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
@@ -200,21 +207,22 @@ class Broker:
         self.registration.start()
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Unregister, answer who waits, save the tables; then ``done``. The store is shut down by its owner."""
+        """Unregister, let the flush that runs end, answer who waits, save the tables; then
+        ``done``.
+
+        The ports may be open until then. The store is shut down by its owner, afterwards.
+        """
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._flushing.stop()
 
-        def unregistered() -> None:
+        def flushed() -> None:
             self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-            self._tables.write_now()
-            self.store.on_arrival = None
-            done()
+            self._queue_flushing.stop(lambda: self._tables.close(done))
 
-        self.registration.stop(unregistered)
+        self.registration.stop(lambda: self._flushing.stop(flushed))
 
-    # -------------------------------------------------------------------------------------------- requests
+    # ---------------------------------------------------------------------------------- requests
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         self._turning = True
@@ -245,7 +253,7 @@ class Broker:
         self._dispatch_planned = False
         try:
             self.store.dispatch()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged and answered
             _log.exception("dispatching to the consume queues failed")
             self._store_failed()
         self.hold.wake()
@@ -269,7 +277,7 @@ class Broker:
             return encode_command(response)
         except Refusal as refusal:
             response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged and answered
             _log.exception("request %d from %s failed", request.code, channel.peer)
             response = _failure(request, error)
         return None if request.is_oneway else encode_command(response)
@@ -277,7 +285,7 @@ class Broker:
     def _finish_sends(self, channel: Channel) -> list[bytes]:
         try:
             return self._send.finish(channel)
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged and answered
             _log.exception("answering the senders at %s failed", channel.peer)
             return []
 
@@ -298,14 +306,14 @@ class Broker:
             "committed": Patience(QUORUM_TIMEOUT_MS, PutMessageStatus.OS_PAGECACHE_BUSY),
         }
 
-    # -------------------------------------------------------------------------------------------- periodic work
+    # ----------------------------------------------------------------------------- periodic work
 
     def _each(self, name: str, period_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
             self._timers[name] = self._scheduler.call_later(period_ms, run)
             try:
                 work()
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged and answered
                 _log.exception("periodic work %s failed", name)
 
         self._timers[name] = self._scheduler.call_later(period_ms, run)
@@ -321,10 +329,6 @@ class Broker:
         self.clients.scan()
         self.locks.expire()
 
-    def _flush_queues(self) -> None:
-        if self.store.failure is None:
-            self.store.flush_queues()
-
     def _catch_up_index(self) -> None:
         if self.store.catch_up_index():
             self._timers["index"] = self._scheduler.call_later(
@@ -332,7 +336,9 @@ class Broker:
             )
 
     def _log_grown(self, _offset: int) -> None:
-        """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for readers."""
+        """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for
+        readers.
+        """
         if not (self._turning or self._dispatch_planned):
             self._dispatch_planned = True
             self._scheduler.call_soon(self.dispatch)
@@ -425,6 +431,6 @@ class _Tables:
         offsets.on_change = tables.offsets.mark
         return tables
 
-    def write_now(self) -> None:
-        for writer in (self.topics, self.groups, self.offsets):
-            writer.write_now()
+    def close(self, done: Callable[[], None]) -> None:
+        """Write all of them a last time, one after the other; then ``done``."""
+        self.topics.close(lambda: self.groups.close(lambda: self.offsets.close(done)))

@@ -1,7 +1,7 @@
 """What the broker counts: puts, reads, rates over 10, 60 and 600 seconds, totals since midnight.
 
-A timer of the service calls :meth:`Statistics.sample` once a second; rates are differences of samples. Days change at
-midnight UTC.
+A timer of the service calls :meth:`Statistics.sample` once a second; rates are differences of
+samples. Days change at midnight UTC.
 
 Invariants: counters only grow; at most ``SAMPLE_COUNT`` samples are kept.
 """
@@ -9,6 +9,7 @@ Invariants: counters only grow; at most ``SAMPLE_COUNT`` samples are kept.
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import Final
 
 from attrs import define, field
@@ -139,7 +140,7 @@ class Statistics:
         """How many puts took how long, as text."""
         bounds = PUT_TIME_BOUNDS_MS
         names = ["<=0ms"]
-        names += [f"{low}~{high}ms" for low, high in zip(bounds, bounds[1:], strict=False)]
+        names += [f"{low}~{high}ms" for low, high in pairwise(bounds)]
         names.append(f"{bounds[-1]}ms~")
         pairs = zip(names, self._put_times, strict=True)
         return " ".join(f"[{name}]:{count}" for name, count in pairs)

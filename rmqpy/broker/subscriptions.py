@@ -1,7 +1,8 @@
 """Subscription expressions: what a tag expression selects, and the matcher that the store asks.
 
-``*``, an empty and an absent expression select everything; others are tags separated by ``||``. The store compares the
-hash of a message's tags (Java ``String.hashCode``); the consumer compares the tags themselves.
+``*``, an empty and an absent expression select everything; others are tags separated by ``||``. The
+store compares the hash of a message's tags (Java ``String.hashCode``); the consumer compares the
+tags themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def is_tag_expression(expression_type: str | None) -> bool:
 
 
 def tags_of(expression: str | None) -> list[str]:
-    """The tags that ``expression`` names; empty for everything. Raises ValueError when it names none or too many."""
+    """The tags that ``expression`` names; empty for everything. Raises ValueError when it names
+    none or too many.
+    """
     if not expression or expression == EVERYTHING:
         return []
     tags = [tag.strip() for tag in expression.split(TAG_SEPARATOR)]

@@ -68,7 +68,8 @@ class TableAdminProcessor:
         if header.topic_filter_type not in (SINGLE_TAG, MULTI_TAG):
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"topicFilterType {header.topic_filter_type} is illegal: {SINGLE_TAG} or {MULTI_TAG}",
+                f"topicFilterType {header.topic_filter_type} is neither {SINGLE_TAG} "
+                f"nor {MULTI_TAG}",
             )
         self.topics.put(
             TopicConfig(

@@ -1,11 +1,13 @@
 """The topic table: what exists, what clients may create, ``config/topics.json``.
 
-A topic exists when it has a line here; its queues in the store follow. System topics are made at each start. An unknown
-topic of a send is created from a pattern that the producer names (``TBW102``), if the pattern may be inherited; one of
-a consumer group (``%RETRY%group``) with the number of queues that the group says.
+A topic exists when it has a line here; its queues in the store follow. System topics are made at
+each start. An unknown topic of a send is created from a pattern that the producer names
+(``TBW102``), if the pattern may be inherited; one of a consumer group (``%RETRY%group``) with the
+number of queues that the group says.
 
-Invariants: every name in the table obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data version
-and is announced through ``on_change``; clients cannot create more than ``CREATED_TOPICS_LIMIT`` topics.
+Invariants: every name in the table obeys the rule of :mod:`rmqpy.model.names`; every change gives a
+new data version and is announced through ``on_change``; clients cannot create more than
+``CREATED_TOPICS_LIMIT`` topics.
 """
 
 from __future__ import annotations
@@ -90,10 +92,13 @@ class TopicTable:
         """The topic made from its pattern; None when that is not allowed."""
         pattern = self._topics.get(new.pattern)
         if pattern is None:
-            _log.warning("topic %s not created: no topic %s to take it from", new.topic, new.pattern)
+            _log.warning("topic %s not created: there is no %s", new.topic, new.pattern)
             return None
         perm = pattern.perm
-        if new.pattern == names.AUTO_CREATE_TOPIC and not self.identity.broker.auto_create_topic_enable:
+        if (
+            new.pattern == names.AUTO_CREATE_TOPIC
+            and not self.identity.broker.auto_create_topic_enable
+        ):
             perm = READ_WRITE
         if not perm & PERM_INHERIT:
             _log.warning("topic %s not created: %s may not be inherited", new.topic, new.pattern)
@@ -111,7 +116,9 @@ class TopicTable:
             )
         )
 
-    def create_for_group(self, topic: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig | None:
+    def create_for_group(
+        self, topic: str, queue_nums: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
         """The retry topic of a group, which may be there already."""
         return self._topics.get(topic) or self._create(
             TopicConfig(

@@ -1,7 +1,9 @@
-"""Requests of normal operation that this version knows but does not do: refused in clear words, never half done.
+"""Requests of normal operation that this version knows but does not do: refused in clear words,
+never half done.
 
-A consumer that cannot send a message back keeps it and tries again later; the sender of a half message hears of it when
-it sends. What is not listed here and has no processor is answered with code 3.
+A consumer that cannot send a message back keeps it and tries again later; the sender of a half
+message hears of it when it sends. What is not listed here and has no processor is answered with
+code 3.
 """
 
 from __future__ import annotations

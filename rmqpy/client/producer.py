@@ -193,7 +193,8 @@ class Producer:
         start_ms = instance.clock.monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._settings.retries
         brokers: list[str] = []
-        last: RmqError | SendResult | None = None
+        fault: RmqError | None = None
+        stored: SendResult | None = None
         for _ in range(attempts):
             left_ms = timeout_ms - (instance.clock.monotonic_ms() - start_ms)
             if left_ms <= 0:
@@ -203,12 +204,16 @@ class Producer:
                 queues = await self._publish_queues(parcel.topic)
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
-            last = await self._attempt(parcel, chosen, left_ms)
-            if isinstance(last, SendResult) and not self._tries_again(last):
-                return last
-        if isinstance(last, SendResult):
-            return last
-        raise _failed(parcel, brokers, last, instance.clock.monotonic_ms() - start_ms)
+            outcome = await self._attempt(parcel, chosen, left_ms)
+            if isinstance(outcome, RmqError):
+                fault = outcome
+                continue
+            stored = outcome
+            if stored.status is SendStatus.SEND_OK or not self._settings.retry_warnings:
+                break
+        if stored is not None:
+            return stored
+        raise _failed(parcel, brokers, fault, instance.clock.monotonic_ms() - start_ms)
 
     async def _attempt(
         self, parcel: _Parcel, queue: MessageQueue, timeout_ms: int
@@ -230,9 +235,6 @@ class Producer:
             raise refusal
         instance.suspect(parcel.topic)
         return refusal
-
-    def _tries_again(self, result: SendResult) -> bool:
-        return self._settings.retry_warnings and result.status is not SendStatus.SEND_OK
 
     async def _publish_queues(self, topic: str) -> list[MessageQueue]:
         route = await self._open().route_or_template(

@@ -276,17 +276,24 @@ class PullConsumer:
         tags = exact_tags(expression) if expression_type == EXPRESSION_TAG else None
         return self._pulled(queue, response, tags)
 
-    async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
-        """The message at an offset id, from the broker in it; its queue has no broker name."""
+    async def view_message(
+        self, offset_msg_id: str, queue: MessageQueue | None = None
+    ) -> ReceivedMessage:
+        """The message at an offset id, from the broker in it (its queue then has no broker name).
+
+        With ``queue`` its broker is asked: a store that has moved keeps the ids of its old address.
+        """
         try:
             host, physical_offset = parse_offset_msg_id(offset_msg_id)
         except ValueError as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
-        response = await self._open().invoke(
-            host_address(host),
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            ViewMessageRequestHeader(offset=physical_offset),
-        )
+        header = ViewMessageRequestHeader(offset=physical_offset)
+        if queue is not None:
+            response = await self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        else:
+            response = await self._open().invoke(
+                host_address(host), RequestCode.VIEW_MESSAGE_BY_ID, header
+            )
         if response.code != ResponseCode.SUCCESS:
             raise _refusal(response)
         records, fault = decode_records(response.body)
@@ -295,8 +302,9 @@ class PullConsumer:
                 f"the answer for {offset_msg_id} holds {len(records)} messages: {fault}"
             )
         stored = records[0]
+        broker_name = queue.broker_name if queue is not None else ""
         return ReceivedMessage(
-            queue=MessageQueue(stored.topic, "", stored.queue_id), stored=stored
+            queue=MessageQueue(stored.topic, broker_name, stored.queue_id), stored=stored
         )
 
     async def query_by_key(

@@ -1,6 +1,8 @@
-"""``rmqpy demo``: the switch from a classic store to DLedger on one machine, with real sockets and real files.
+"""``rmqpy demo``: the switch from a classic store to DLedger on one machine, with real sockets and
+real files.
 
-Owns the story and its table; everything it does goes through the broker, the name server and the client.
+Owns the story and its table; everything it does goes through the broker, the name server and the
+client.
 """
 
 from rmqpy.demo.story import DemoPlan, run_demo

@@ -30,7 +30,10 @@ def copy_store(source: Path, target: Path) -> int:
         )
     if any(source.glob("dledger-*/data/*")):
         raise StoreFault(
-            str(source), "a store that runs DLedger already", "a classic store", "run its broker with rmqpy broker"
+            str(source),
+            "a store that runs DLedger already",
+            "a classic store",
+            "run its broker with rmqpy broker",
         )
     copied = 0
     for folder, _, names in os.walk(source):
@@ -54,7 +57,9 @@ def detected_sizes(store: Path) -> dict[str, str]:
             break
     index = _first_file(store / "index")
     if index is not None:
-        slots = (index - INDEX_HEADER_SIZE) // (INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * INDEX_ENTRY_SIZE)
+        slots = (index - INDEX_HEADER_SIZE) // (
+            INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * INDEX_ENTRY_SIZE
+        )
         found["maxHashSlotNum"] = str(slots)
         found["maxIndexNum"] = str(slots * ENTRIES_PER_SLOT)
     return found

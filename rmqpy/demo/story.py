@@ -1,4 +1,6 @@
-"""The story of the demo, step by step: fill or copy, read, switch in place, write more, read again, compare."""
+"""The story of the demo, step by step: fill or copy, read, switch in place, write more, read again,
+compare.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ _BATCH_SIZE = 16
 
 @define(frozen=True)
 class DemoPlan:
-    """``store``: work on a copy of it (``config`` is the broker.conf it was written with). ``keep``: where everything
-    is put, and left; without it a temporary directory is used and removed.
+    """``store``: work on a copy of it (``config`` is the broker.conf it was written with).
+    ``keep``: where everything is put, and left; without it a temporary directory is used and
+    removed.
     """
 
     store: str | None = None
@@ -50,7 +53,9 @@ class DemoPlan:
 
 
 def run_demo(plan: DemoPlan) -> bool:
-    """Run the demo and print what happens; True when everything reads the same. Raises RmqError, OSError."""
+    """Run the demo and print what happens; True when everything reads the same. Raises RmqError,
+    OSError.
+    """
     folder = Path(plan.keep) if plan.keep else Path(tempfile.mkdtemp(prefix="rmqpy-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / "store"
@@ -74,7 +79,7 @@ class _Story:
         ports = free_port_block(4)
         ports.release()
         overrides = self._settings(ports.broker_port)
-        name_server_port = ports[0]
+        name_server_port = ports[1]
         async with _name_server(self.scheduler, self.folder, name_server_port) as name_server:
             overrides["namesrvAddr"] = name_server
             if self.plan.store is not None:
@@ -110,11 +115,15 @@ class _Story:
         }
         async with _broker(self.plan, overrides, self.scheduler) as broker:
             divided = broker.store.divided_offset
-            self._say(4, f"restarted with enableDLegerCommitLog=true: dividedCommitlogOffset {divided}")
+            self._say(
+                4, f"restarted with enableDLegerCommitLog=true: dividedCommitlogOffset {divided}"
+            )
             count = await _fill(name_server, "after", 500)
             self._say(5, f"{count:,} more messages sent into the DLedger log")
             after = await self._read(name_server)
-        self._say(6, f"read {len(after.messages):,} messages from both logs, by offset, by key and by id")
+        self._say(
+            6, f"read {len(after.messages):,} messages from both logs, by offset, by key and by id"
+        )
         same = compare(before, after, divided or 0)
         for line in same.table():
             print(line)

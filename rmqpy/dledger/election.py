@@ -1,7 +1,7 @@
 """Answering a vote request, and judging the answers to one's own: pure functions of what is known.
 
-The orders of the checks are the protocol (DLedger 0.3.1.2). Log checks come before term checks, so that a candidate
-with an old log never moves terms.
+The orders of the checks are the protocol (DLedger 0.3.1.2). Log checks come before term checks, so
+that a candidate with an old log never moves terms.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def answer_vote(
     leader: str | None,
     request: VoteRequest,
 ) -> VoteAnswer:
-    """The answer of a member that is not taking over leadership. Changes nothing: on ACCEPT the caller makes the vote
-    durable, on REJECT_TERM_NOT_READY it moves to the request's term.
+    """The answer of a member that is not taking over leadership. Changes nothing: on ACCEPT the
+    caller makes the vote durable, on REJECT_TERM_NOT_READY it moves to the request's term.
     """
     term = hard_state.current_term
     if request.candidate not in membership.peers:

@@ -1,7 +1,8 @@
-"""What a member knows of itself and its group (Java MemberState). Plain data, changed by ``node`` only.
+"""What a member knows of itself and its group (Java MemberState). Plain data, changed by ``node``
+only.
 
-``HardState`` must be durable before anything that follows from it leaves the process: a vote that is forgotten may be
-given twice.
+``HardState`` must be durable before anything that follows from it leaves the process: a vote that
+is forgotten may be given twice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Membership:
 class HardState:
     """The persistent part: file ``currterm``. ``voted_for`` belongs to ``current_term``."""
 
-    current_term: Term = Term(0)
+    current_term: Term = Term(0)  # noqa: RUF009 (a NewType)
     voted_for: str | None = None
 
 
@@ -43,5 +44,5 @@ class HardState:
 class LedgerEnd:
     """The last entry a member has; index -1 and term -1 when it has none."""
 
-    index: LedgerIndex = LedgerIndex(-1)
-    term: Term = Term(-1)
+    index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
+    term: Term = Term(-1)  # noqa: RUF009 (a NewType)

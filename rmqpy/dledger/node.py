@@ -1,14 +1,16 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part, after each call: take :meth:`Node.take_ready` and, in this order, make ``hard_state`` durable; note
-``committed_index``; tell the broker the ``role``. Entries are stored by whoever proposed them, in order of index, and
-reported by ``step(Stored(index))``; only then do they count towards a quorum.
+The caller's part, after each call: take :meth:`Node.take_ready` and, in this order, make
+``hard_state`` durable; note ``committed_index``; tell the broker the ``role``. Entries are stored
+by whoever proposed them, in order of index, and reported by ``step(Stored(index))``; only then do
+they count towards a quorum.
 
-This version knows groups of one member: its vote is its own, an entry is committed when it is stored, and the whole tail
-commits when it becomes leader. A configuration with more peers is refused when the store is opened.
+This version knows groups of one member: its vote is its own, an entry is committed when it is
+stored, and the whole tail commits when it becomes leader. A configuration with more peers is
+refused when the store is opened.
 
-Invariants: at most one vote a term; ``committed_index`` never falls and never passes what is stored; only a leader
-proposes, and indexes are dense.
+Invariants: at most one vote a term; ``committed_index`` never falls and never passes what is
+stored; only a leader proposes, and indexes are dense.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Ready:
 
 
 class Node:
-    """``end`` is the last entry found on disk, ``committed_index`` what the checkpoint remembers (at most ``end``)."""
+    """``end`` is the last entry found on disk, ``committed_index`` what the checkpoint remembers
+    (at most ``end``).
+    """
 
     def __init__(
         self,
@@ -65,7 +69,9 @@ class Node:
         committed_index: LedgerIndex,
         pending_limit: int,
     ) -> None:
-        assert len(membership.peers) == 1, "groups of several members are not supported by this version"
+        assert len(membership.peers) == 1, (
+            "groups of several members are not supported by this version"
+        )
         self._membership = membership
         self._hard_state = hard_state
         self._stored = end
@@ -95,7 +101,9 @@ class Node:
             self._count_watermarks()
 
     def propose(self, count: int) -> Proposal | Refused:
-        """Ask to append ``count`` entries. With a Proposal they must be appended: the indexes are taken."""
+        """Ask to append ``count`` entries. With a Proposal they must be appended: the indexes are
+        taken.
+        """
         assert count > 0
         if self.role is not Role.LEADER:
             return Refused.NOT_LEADER
@@ -112,11 +120,15 @@ class Node:
         return None if ready == Ready() else ready
 
     def _request_votes(self) -> None:
-        """A round in the current term first (even 0), in the next one if that term is behind the ledger."""
+        """A round in the current term first (even 0), in the next one if that term is behind the
+        ledger.
+        """
         own = self._membership.self_id
         for _ in range(2):
             request = VoteRequest(own, self.term, self._stored)
-            answer = answer_vote(self._membership, self._hard_state, self._stored, self.leader_id, request)
+            answer = answer_vote(
+                self._membership, self._hard_state, self._stored, self.leader_id, request
+            )
             if answer.result is VoteResult.ACCEPT:
                 if self._hard_state.voted_for is None:
                     self._set_hard_state(HardState(self.term, own))

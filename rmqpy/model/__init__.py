@@ -1,1 +1,3 @@
-"""Words that every floor shares: ids, codes, flags, errors, messages, settings. Imports nothing of rmqpy."""
+"""Words that every floor shares: ids, codes, flags, errors, messages, settings. Imports nothing of
+rmqpy.
+"""

@@ -1,7 +1,9 @@
-"""Request codes, response codes and put statuses, under Java's names (RequestCode, ResponseCode, PutMessageStatus).
+"""Request codes, response codes and put statuses, under Java's names (RequestCode, ResponseCode,
+PutMessageStatus).
 
-Our own request codes are the one block ``RMQPY_*`` at the end of :class:`RequestCode`; a Java peer answers them
-with :attr:`ResponseCode.REQUEST_CODE_NOT_SUPPORTED`, and every use of them must allow for that.
+Our own request codes are the one block ``RMQPY_*`` at the end of :class:`RequestCode`; a Java peer
+answers them with :attr:`ResponseCode.REQUEST_CODE_NOT_SUPPORTED`, and every use of them must allow
+for that.
 """
 
 from __future__ import annotations
@@ -158,7 +160,9 @@ class ResponseCode(IntEnum):
 
 
 class PutMessageStatus(Enum):
-    """What became of one put (Java PutMessageStatus; the mapping to response codes is in broker/send.py)."""
+    """What became of one put (Java PutMessageStatus; the mapping to response codes is in
+    broker/send.py).
+    """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

@@ -14,7 +14,8 @@ class RemoteFault(RmqError):
 class Refusal(RmqError):
     """A request that is answered with a response code instead of being done.
 
-    ``code`` is a value of :class:`rmqpy.model.codes.ResponseCode`, ``remark`` the sentence that the client sees.
+    ``code`` is a value of :class:`rmqpy.model.codes.ResponseCode`, ``remark`` the sentence that the
+    client sees.
     """
 
     def __init__(self, code: int, remark: str) -> None:

@@ -14,9 +14,9 @@ Host = tuple[bytes, int]
 class MessageDraft:
     """What the log needs to make a record of (Java MessageExtBrokerInner).
 
-    ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be stored. ``sys_flag``
-    must carry BORN_HOST_V6/STORE_HOST_V6 exactly where the host has 16 bytes. Queue offset, physical offset and store
-    timestamp are given by the log.
+    ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be
+    stored. ``sys_flag`` must carry BORN_HOST_V6/STORE_HOST_V6 exactly where the host has 16 bytes.
+    Queue offset, physical offset and store timestamp are given by the log.
     """
 
     topic: bytes
@@ -35,7 +35,9 @@ class MessageDraft:
 
 @define(slots=True, kw_only=True, frozen=True)
 class StoredMessage:
-    """One decoded record (Java MessageExt). Timestamps in ms; ``body`` as stored, possibly compressed."""
+    """One decoded record (Java MessageExt). Timestamps in ms; ``body`` as stored, possibly
+    compressed.
+    """
 
     size: int
     version: int

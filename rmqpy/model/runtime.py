@@ -1,7 +1,8 @@
-"""What a service asks of its surroundings: a clock and a scheduler. Both are arguments, never globals.
+"""What a service asks of its surroundings: a clock and a scheduler. Both are arguments, never
+globals.
 
-``net.loop`` implements them on asyncio, ``testing`` on virtual time. Nothing below ``net`` may sleep, wait or ask the
-system for the time.
+``net.loop`` implements them on asyncio, ``testing`` on virtual time. Nothing below ``net`` may
+sleep, wait or ask the system for the time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Timer(Protocol):
 
 
 class Scheduler(Clock, Protocol):
-    """One thread of control. Callbacks run one after the other, in the order in which they fell due."""
+    """One thread of control. Callbacks run one after the other, in the order in which they fell
+    due.
+    """
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` in the next turn of the loop."""
@@ -37,7 +40,8 @@ class Scheduler(Clock, Protocol):
     def run_blocking(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """Run ``work`` where it may block (a worker thread); then ``done(result, error)`` in the loop.
+        """Run ``work`` where it may block (a worker thread); then ``done(result, error)`` in the
+        loop.
 
         ``work`` must not touch state that the loop changes: it is for fdatasync and the like.
         """

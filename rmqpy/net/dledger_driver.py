@@ -1,7 +1,7 @@
 """Carries out what the DLedger core asks: time, durable votes, commits, news of the role.
 
-The core (``dledger.node``) computes, the entry store keeps bytes, this driver goes between them. In a group of one there
-is no wire; the driver of larger groups adds it here.
+The core (``dledger.node``) computes, the entry store keeps bytes, this driver goes between them. In
+a group of one there is no wire; the driver of larger groups adds it here.
 
 Invariant: a hard state is durable before anything that follows from it is done.
 """
@@ -27,10 +27,16 @@ RoleListener = Callable[[Role], None]
 
 
 class DLedgerDriver:
-    """One member of a group. ``on_role`` hears of every change, after it has taken effect in the log."""
+    """One member of a group. ``on_role`` hears of every change, after it has taken effect in the
+    log.
+    """
 
     def __init__(
-        self, log: DLedgerCommitLog, membership: Membership, scheduler: Scheduler, on_role: RoleListener
+        self,
+        log: DLedgerCommitLog,
+        membership: Membership,
+        scheduler: Scheduler,
+        on_role: RoleListener,
     ) -> None:
         self._entries = log.entries
         self._log = log
@@ -51,7 +57,9 @@ class DLedgerDriver:
         """Begin as a candidate; in a group of one leadership is there when this returns."""
         self._log.proposer = self.node
         self._entries.stored.subscribe(self._entries_stored)
-        self._checkpoint_timer = self._scheduler.call_later(CHECKPOINT_INTERVAL_MS, self._save_checkpoint)
+        self._checkpoint_timer = self._scheduler.call_later(
+            CHECKPOINT_INTERVAL_MS, self._save_checkpoint
+        )
         self._tick()
 
     def stop(self) -> None:
@@ -81,7 +89,9 @@ class DLedgerDriver:
             self._on_role(ready.role)
 
     def _save_checkpoint(self) -> None:
-        self._checkpoint_timer = self._scheduler.call_later(CHECKPOINT_INTERVAL_MS, self._save_checkpoint)
+        self._checkpoint_timer = self._scheduler.call_later(
+            CHECKPOINT_INTERVAL_MS, self._save_checkpoint
+        )
         if not self._saving:
             self._saving = True
             self._scheduler.run_blocking(self._entries.save_checkpoint, self._checkpoint_saved)

@@ -1,19 +1,22 @@
-"""The reply gate: a reply leaves when the watermarks of its mode have passed the log offset that it needs.
+"""The reply gate: a reply leaves when the watermarks of its mode have passed the log offset that it
+needs.
 
-One mechanism for every mode. A put returns where the message ends; which watermarks must pass that point (written,
-flushed, replicated, committed by a quorum) is the store's word, how long each may take is the broker's::
+One mechanism for every mode. A put returns where the message ends; which watermarks must pass that
+point (written, flushed, replicated, committed by a quorum) is the store's word, how long each may
+take is the broker's::
 
     hold ──► waiting ──► released   every watermark of the lane >= end
-                 ├─────► late       its time is over: answered with the status of the watermark that is behind
+                 ├─────► late       its time is over: the watermark that is behind gives the status
                  └─────► failed     fail(status): leadership lost, disk failed
 
-Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were held, so that one
-comparison at its head decides. Ends grow along a lane, as positions in a log do; a reply whose end is smaller than its
-predecessor's only leaves later than it could, never earlier.
+Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were
+held, so that one comparison at its head decides. Ends grow along a lane, as positions in a log do;
+a reply whose end is smaller than its predecessor's only leaves later than it could, never earlier.
 
-Invariants: every held reply is answered exactly once; none is released before its watermarks; the number of waiting
-replies never exceeds ``limit``. Writes of one release are joined per channel. ``release`` must be called once after
-``hold`` in the same loop turn; from then on growth of a watermark releases by itself.
+Invariants: every held reply is answered exactly once; none is released before its watermarks; the
+number of waiting replies never exceeds ``limit``. Writes of one release are joined per channel.
+``release`` must be called once after ``hold`` in the same loop turn; from then on growth of a
+watermark releases by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ UNNAMED_PATIENCE = Patience(10_000, PutMessageStatus.UNKNOWN_ERROR)
 
 @define(slots=True, eq=False)
 class Waiting(Generic[Ticket]):
-    """One encoded reply. ``ticket`` is what the broker needs to build another one when this one must not be sent."""
+    """One encoded reply. ``ticket`` is what the broker needs to build another one when this one
+    must not be sent.
+    """
 
     channel: Channel
     end: int
@@ -124,6 +129,9 @@ class ReplyGate(Generic[Ticket]):
                 waiting = lane.replies.popleft()
                 self.failed_count += 1
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         _write(leaving)
 
     def _lane(self, watermarks: tuple[Watermark, ...]) -> _Lane[Ticket]:
@@ -186,7 +194,9 @@ class _Lane(Generic[Ticket]):
             _add(leaving, waiting.channel, waiting.reply)
 
     def status_behind(self, end: int) -> PutMessageStatus:
-        """The status of the last watermark that has not passed ``end`` (a replica outweighs the disk)."""
+        """The status of the last watermark that has not passed ``end`` (a replica outweighs the
+        disk).
+        """
         for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
             if mark.value < end:
                 return patience.status

@@ -22,7 +22,9 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (ms since 1970), level, logger, text and, where there is one, fault."""
+    """One JSON object a line: time (ms since 1970), level, logger, text and, where there is one,
+    fault.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         event = {

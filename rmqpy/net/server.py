@@ -14,7 +14,7 @@ import logging
 
 from attrs import define
 
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import ConfigFault, RemoteFault
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.channel import RequestHandler
@@ -63,12 +63,19 @@ class RemotingServer:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept on ``host`` (an address or name) and ``port`` (0: any free).
 
-        Returns the address that it became. Raises OSError when the address cannot be had.
+        Returns the address that it became. Raises ConfigFault when the address cannot be had.
         """
         assert not self._closing
-        server = await self._scheduler.loop.create_server(
-            self._connection, host, port, backlog=BACKLOG, reuse_address=True
-        )
+        try:
+            server = await self._scheduler.loop.create_server(
+                self._connection, host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise ConfigFault(
+                f"cannot listen on {host}:{port}: {error.strerror or error};"
+                " stop what uses the port, or set"
+                " listenPort (a broker also takes the port 2 below) or bindAddress to another"
+            ) from error
         self._listening.append(server)
         if self._sweep_timer is None:
             self._plan_sweep()

@@ -24,7 +24,9 @@ class Channel(Protocol):
         """No more bytes will go out."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue complete frames; silently dropped when closed. ``data`` may be reused after the call returns."""
+        """Queue complete frames; silently dropped when closed. ``data`` may be reused after the
+        call returns.
+        """
 
     def close(self) -> None:
         """Send what is queued, then close. Harmless twice."""
@@ -34,13 +36,16 @@ class RequestHandler(Protocol):
     """The upper half of a server."""
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        """All complete frames of one read, in order. Replies go out by ``channel.write``, now or later.
+        """All complete frames of one read, in order. Replies go out by ``channel.write``, now or
+        later.
 
         Must not raise: a fault of one request is answered to that request.
         """
 
     def turn_ended(self) -> None:
-        """Called once at the end of each loop turn in which ``handle`` ran on any channel: the time to commit."""
+        """Called once at the end of each loop turn in which ``handle`` ran on any channel: the time
+        to commit.
+        """
 
     def channel_closed(self, channel: Channel) -> None:
         """The connection is gone; called exactly once a channel."""

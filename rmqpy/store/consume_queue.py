@@ -1,37 +1,61 @@
 """ConsumeQueue: where the messages of one queue stand in the commit log.
 
-Unit (20 bytes): physical offset, record size, tags code; the unit of queue offset ``n`` stands at byte ``20 * n`` of
-the queue, in files named by their first byte. A queue that does not begin at 0 has filler units (0, 0x7FFFFFFF, 0) in
-front of its first real one. The bytes behind the last unit are zero.
+Unit (20 bytes): physical offset, record size, tags code; the unit of queue offset ``n`` stands at
+byte ``20 * n`` of the queue, in files named by their first byte. A queue that does not begin at 0
+has filler units (0, 0x7FFFFFFF, 0) in front of its first real one. The bytes behind the last unit
+are zero.
 
-Invariants: unit ``n`` belongs to the message whose QUEUEOFFSET is ``n``; physical offsets grow along a queue;
-``max_physical_offset`` is the end of the last unit's record.
+Invariants: unit ``n`` belongs to the message whose QUEUEOFFSET is ``n``; physical offsets grow
+along a queue; ``max_physical_offset`` is the end of the last unit's record; a unit's size is never
+0, so that a place that holds zeros has never been written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from attrs import define
 
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT, queue_filler
+from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 
-_ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
 SIZE_KEY = "mappedFileSizeConsumeQueue"
+LOAD_CHECK_FILES = 3
+"""How many files, from the last on, are looked through for holes when a queue is loaded."""
+
+_ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
+_ZERO_STEP = 1 << 16
+
+
+@define(slots=True, frozen=True)
+class QueueSync:
+    """The files of a queue that hold units up to ``end`` which are not durable yet."""
+
+    queue: ConsumeQueue
+    end: int
+    parts: tuple[MappedFile, ...]
+
+    def run(self) -> None:
+        """Blocks; may run in a worker thread. Afterwards the queue is told by ``synced``."""
+        for file in self.parts:
+            file.sync()
 
 
 class ConsumeQueue:
-    """One queue of one topic. Units are written in place through a mapping and made durable by :meth:`sync`."""
+    """One queue of one topic. Units are written in place through a mapping."""
 
     def __init__(self, files: FileLayer, directory: str, file_size: int) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
+        self._directory = directory
         self._row = MappedFiles(files, (directory,), file_size)
         self._end = 0
         self._min = 0
         self._dirty_from = 0
         self.max_physical_offset = PhysicalOffset(0)
+        self.damaged = False
+        """Whether the queue ended at a hole when it was loaded: units stood behind it."""
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -48,35 +72,35 @@ class ConsumeQueue:
         """How many units a file holds."""
         return self._row.file_size // QUEUE_UNIT_SIZE
 
-    def load(self) -> bool:
-        """Find the files and the end of the units.
-
-        Returns whether every unit is in place; when not (a zero unit before the last one), the queue ends at the hole
-        and what follows has to be dispatched again.
+    def load(self) -> None:
+        """Find the files and the end of the units; changes nothing on disk. A place that holds no
+        unit though later ones do is the end as well: what follows is to be dispatched again.
         """
         self._row.load(SIZE_KEY)
-        whole = True
-        for number, file in enumerate(self._row):
-            last = number == len(self._row) - 1
-            used = _used_bytes(file.view, whole_file=not last)
-            if used < file.size and not last:
-                whole = False
-            elif last and used < _last_nonzero_end(file.view):
-                whole = False
-            if not whole or last:
-                self._cut_file(file, used)
-                break
         self._end = self._row.wrote_offset
+        for number in range(max(0, len(self._row) - LOAD_CHECK_FILES), len(self._row)):
+            file = self._row[number]
+            filled = _last_nonzero_end(file.view)
+            used = _used_bytes(file.view, filled)
+            if used < file.size:
+                self._end = file.first_offset + used
+                self.damaged = used < filled or number + 1 < len(self._row)
+                break
         self._min = self._row.min_offset
         self._dirty_from = self._end
         self._set_max_physical()
-        return whole
+
+    def settle(self) -> None:
+        """Once the log has been accepted: clear what stands behind the end."""
+        self._cut(self._end)
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Add the unit of one message; False when the queue has it already (dispatch may run twice).
+        """Add the unit of one message; False when the queue has it already (dispatch may run
+        twice).
 
-        A queue offset beyond the end leaves room: the skipped units become filler, so that a unit's place and its
-        message's queue offset never part (the Java broker appends at the end and lets them differ).
+        A queue offset beyond the end leaves room: the skipped units become filler, so that a unit's
+        place and its message's queue offset never part (the Java broker appends at the end and lets
+        them differ). Raises StoreFault for one that is beyond anything.
         """
         if physical_offset + size <= self.max_physical_offset:
             return False
@@ -91,7 +115,9 @@ class ConsumeQueue:
         return True
 
     def put_run(self, queue_offset: int, units: bytes, physical_end: int) -> None:
-        """Add consecutive units that continue the queue: the common case, a whole batch of dispatch at once."""
+        """Add consecutive units that continue the queue: the common case, a whole batch of dispatch
+        at once.
+        """
         position = queue_offset * QUEUE_UNIT_SIZE
         assert position == self._end, "a run must continue the queue"
         self._write(position, units)
@@ -100,10 +126,13 @@ class ConsumeQueue:
 
     def continues(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether :meth:`put_run` may start with this message."""
-        return queue_offset * QUEUE_UNIT_SIZE == self._end and physical_offset >= self.max_physical_offset
+        at_end = queue_offset * QUEUE_UNIT_SIZE == self._end
+        return at_end and physical_offset >= self.max_physical_offset
 
     def units(self, queue_offset: int, count: int) -> memoryview:
-        """At most ``count`` units from ``queue_offset`` on, never beyond one file; empty when there is none."""
+        """At most ``count`` units from ``queue_offset`` on, never beyond one file; empty when there
+        is none.
+        """
         position = queue_offset * QUEUE_UNIT_SIZE
         if not 0 <= position < self._end:
             return memoryview(b"")
@@ -115,12 +144,14 @@ class ConsumeQueue:
         return file.view[start:stop]
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, record size, tags code); None when there is no such unit or it is filler."""
+        """(physical offset, record size, tags code); None when there is no such unit or it is
+        filler.
+        """
         view = self.units(queue_offset, 1)
         if not view:
             return None
         offset, size, tags_code = QUEUE_UNIT.unpack_from(view)
-        return None if size == QUEUE_FILLER_SIZE else (offset, size, tags_code)
+        return None if size == QUEUE_FILLER_SIZE or size <= 0 else (offset, size, tags_code)
 
     def next_file_start(self, queue_offset: int) -> QueueOffset:
         """First queue offset of the file behind the one that would hold ``queue_offset``."""
@@ -128,55 +159,40 @@ class ConsumeQueue:
         return QueueOffset((queue_offset // per_file + 1) * per_file)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Lift ``min_offset`` to the first unit whose message is at or behind ``log_min_offset``."""
-        low, high = self._row.min_offset // QUEUE_UNIT_SIZE, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit[0] < log_min_offset:
-                low = middle + 1
-            else:
-                high = QueueOffset(middle)
-        self._min = low * QUEUE_UNIT_SIZE
+        """Lift ``min_offset`` to the first unit whose message is at or behind
+        ``log_min_offset``.
+        """
+        first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
+        self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
 
     def expire(self, log_min_offset: int) -> int:
-        """Remove leading files whose last unit points below the log; the last file always stays."""
+        """Remove leading files whose units all point below the log; the last file always stays."""
+        self.correct_min_offset(log_min_offset)
         count = 0
-        while len(self._row) > 1:
-            first = self._row.first
-            offset, _, _ = QUEUE_UNIT.unpack_from(first.view, first.size - QUEUE_UNIT_SIZE)
-            if offset >= log_min_offset:
-                break
+        while len(self._row) > 1 and self._row.first.end_offset <= self._min:
             self._row.drop_first()
             count += 1
-        self.correct_min_offset(log_min_offset)
         return count
 
     def truncate(self, log_end_offset: int) -> bool:
         """Drop the units of messages at or behind ``log_end_offset``; True when there were any."""
         if self.max_physical_offset <= log_end_offset:
             return False
-        low, high = self._row.min_offset // QUEUE_UNIT_SIZE, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and unit[0] >= log_end_offset:
-                high = QueueOffset(middle)
-            else:
-                low = middle + 1
-        self._cut(low * QUEUE_UNIT_SIZE)
+        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
 
-    def sync(self) -> None:
-        """Make every unit durable. May run in a worker thread."""
-        start, self._dirty_from = self._dirty_from, self._end
-        for file in self._row:
-            if file.end_offset > start:
-                file.sync()
+    def take_sync(self) -> QueueSync | None:
+        """The work that makes every unit durable; None when they are."""
+        start = self._dirty_from
+        if start >= self._end:
+            return None
+        parts = (file for file in self._row if file.end_offset > start)
+        return QueueSync(self, self._end, tuple(parts))
 
-    @property
-    def dirty_bytes(self) -> int:
-        return self._end - self._dirty_from
+    def synced(self, sync: QueueSync) -> None:
+        """A sync has been run without an error."""
+        self._dirty_from = max(self._dirty_from, min(sync.end, self._end))
 
     def destroy(self) -> None:
         while self._row:
@@ -187,6 +203,31 @@ class ConsumeQueue:
     def close(self) -> None:
         self._row.close()
 
+    def _first_at_or_behind(self, physical_offset: int, first: int) -> int:
+        """Number of the first real unit from ``first`` on whose message is at or behind
+        ``physical_offset``; the end when there is none.
+
+        Fillers say nothing about order: the search may end up behind some, and walks back over
+        them (and what it then finds) to be right. There is at most one file of them in a row.
+        """
+        low, high = first, int(self.max_offset)
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        found = low
+        while low > first:
+            low -= 1
+            unit = self.unit(low)
+            if unit is not None:
+                if unit[0] < physical_offset:
+                    break
+                found = low
+        return found
+
     def _write(self, position: int, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
@@ -194,7 +235,6 @@ class ConsumeQueue:
             start = position - file.first_offset
             count = min(len(rest), file.size - start)
             file.file.writable[start : start + count] = rest[:count]
-            file.wrote_position = start + count
             position += count
             rest = rest[count:]
 
@@ -209,60 +249,67 @@ class ConsumeQueue:
         if not self._row:
             self._end = position - position % self._row.file_size
             self._min = position
+            self._dirty_from = self._end
         gap = (position - self._end) // QUEUE_UNIT_SIZE
+        if gap > self.max_offset_in_file:
+            raise StoreFault(
+                self._directory,
+                f"a message with queue offset {position // QUEUE_UNIT_SIZE} behind"
+                f" {self.max_offset} messages",
+                "queue offsets without a gap larger than a consume queue file",
+                "stop the broker and check the commit log: the message's QUEUEOFFSET is damaged, or"
+                " the consume queue lost files; without the folder the queue is built again",
+            )
         self._write(self._end, queue_filler(gap))
+        self._end = position
 
     def _cut(self, position: int) -> None:
-        """Make ``position`` the end; what was behind it becomes zero, so that it cannot come back."""
+        """Make ``position`` the end; what was behind it becomes zero, so that it cannot come
+        back.
+        """
+        if not self._row:
+            return
         self._row.cut(position)
-        if self._row and self._row.last.wrote_position < self._row.last.size:
-            self._cut_file(self._row.last, self._row.last.wrote_position)
-        self._end = position if self._row else 0
+        last = self._row.last
+        used = position - last.first_offset
+        stale = _last_nonzero_end(last.view) if used < last.size else 0
+        if stale > used:
+            last.file.writable[used:stale] = bytes(stale - used)
+            self._dirty_from = min(self._dirty_from, last.first_offset)
+        self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)
         self._set_max_physical()
 
-    def _cut_file(self, file: MappedFile, used: int) -> None:
-        self._row.cut(file.end_offset)
-        file.wrote_position = used
-        stale = _last_nonzero_end(file.view)
-        if stale > used:
-            file.file.writable[used:stale] = bytes(stale - used)
-
     def _set_max_physical(self) -> None:
+        """From the last real unit: at most one file of fillers stands behind it."""
         self.max_physical_offset = PhysicalOffset(0)
-        for offset, size, _ in self._backwards():
-            if size != QUEUE_FILLER_SIZE:
-                self.max_physical_offset = PhysicalOffset(offset + size)
-                break
-
-    def _backwards(self) -> Iterator[tuple[int, int, int]]:
-        for number in range(self.max_offset - 1, self._row.min_offset // QUEUE_UNIT_SIZE - 1, -1):
-            view = self.units(number, 1)
-            if not view:
+        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        for number in range(self.max_offset - 1, first - 1, -1):
+            unit = self.unit(number)
+            if unit is not None:
+                self.max_physical_offset = PhysicalOffset(unit[0] + unit[1])
                 return
-            yield QUEUE_UNIT.unpack_from(view)
 
 
 def _last_nonzero_end(view: memoryview) -> int:
     """End of the unit that holds the last byte which is not zero."""
-    step = 1 << 16
-    for start in range((len(view) - 1) // step * step, -1, -step):
-        chunk = bytes(view[start : start + step]).rstrip(b"\0")
+    for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
+        chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
         if chunk:
             end = start + len(chunk)
             return -(-end // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
     return 0
 
 
-def _used_bytes(view: memoryview, whole_file: bool) -> int:
-    """Bytes of units before the first zero unit."""
-    end = len(view) if whole_file else _last_nonzero_end(view)
+def _used_bytes(view: memoryview, end: int) -> int:
+    """Bytes of units before the first zero unit below ``end``."""
     data = bytes(view[:end])
     place = -1
     while (place := data.find(_ZERO_UNIT, place + 1)) >= 0:
-        # A size is never 0, so a run of 20 zero bytes that is not a unit of its own overlaps one that is.
+        # A run of 20 zero bytes that is not a unit of its own overlaps one that is none.
         start = -(-place // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
         if data[start : start + QUEUE_UNIT_SIZE] == _ZERO_UNIT:
             return start
+        place = start
     return end

@@ -1,8 +1,9 @@
 """The file layer on the operating system: pwrite, fdatasync, shared mappings, POSIX locks.
 
-A mapping is made at first use and is read-only unless ``writable`` was asked for first: commit logs are written with
-``pwrite`` because the kernel zeroes every freshly touched page of a writable mapping (half of the broker's time in
-measurements), consume queues and key index in place because their writes are small and scattered.
+A mapping is made at first use and is read-only unless ``writable`` was asked for first: commit logs
+are written with ``pwrite`` because the kernel zeroes every freshly touched page of a writable
+mapping (half of the broker's time in measurements), consume queues and key index in place because
+their writes are small and scattered.
 """
 
 from __future__ import annotations
@@ -71,14 +72,17 @@ class DiskFile:
             position += count
 
     def sync(self) -> None:
-        _sync_data(self._fd)
+        fd = self._fd
+        if fd >= 0:
+            _sync_data(fd)
 
     def close(self) -> None:
         if self._fd < 0:
             return
         self._view = self._writable = None
         if self._map is not None:
-            # A reader may still hold a view (a reply on its way out); the mapping then ends with it.
+            # A reader may still hold a view (a reply on its way out); the mapping then ends with
+            # it.
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None
@@ -97,7 +101,9 @@ class DiskFile:
 
 
 class DiskLock:
-    """An advisory lock held by an open descriptor (implements :class:`rmqpy.store.files.FileLock`)."""
+    """An advisory lock held by an open descriptor (implements
+    :class:`rmqpy.store.files.FileLock`).
+    """
 
     def __init__(self, fd: int, identity: tuple[int, int], held: set[tuple[int, int]]) -> None:
         self._fd = fd
@@ -116,8 +122,10 @@ class Disk:
     """The real file system (implements :class:`rmqpy.store.files.FileLayer`)."""
 
     def __init__(self) -> None:
-        # POSIX record locks do not exclude their own process; two stores in one process must not share a directory.
+        # POSIX record locks do not exclude their own process; two stores in one process must not
+        # share a directory.
         self._locked: set[tuple[int, int]] = set()
+        self._new_folders: set[str] = set()
 
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
         if size is not None:
@@ -175,7 +183,13 @@ class Disk:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_dirs(self, path: str) -> None:
-        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+        missing = []
+        while path and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            os.makedirs(folder, DIRECTORY_MODE, exist_ok=True)
+            self._new_folders.add(folder)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -189,11 +203,16 @@ class Disk:
             shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        while True:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            if path not in self._new_folders:
+                return
+            self._new_folders.discard(path)
+            path = os.path.dirname(path) or "."
 
     def lock(self, path: str) -> DiskLock:
         self.make_dirs(os.path.dirname(path))
@@ -219,4 +238,3 @@ class Disk:
             path = os.path.dirname(path)
         usage = shutil.disk_usage(path)
         return usage.total, usage.free
-

@@ -1,11 +1,13 @@
 """Dispatch (Java ReputMessageService): from the log to its derived files, and the news of arrivals.
 
-Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one for the key index.
-Normally they move together; when the index has to be built again it follows alone, in bounded steps, so that serving
-never waits for it.
+Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one
+for the key index. Normally they move together; when the index has to be built again it follows
+alone, in bounded steps, so that serving never waits for it.
 
-Invariants: a cursor stands at a record's framing start or at a file start; it never passes ``confirm_offset``; a record that
-cannot be read stops both and is told by ``fault`` (nothing is skipped).
+Invariants: a cursor stands at a record's framing start or at a file start; it does not pass
+``confirm_offset`` (after a restart in DLedger mode it may begin behind it: the derived files know
+what was committed before, the log does not yet); a record that cannot be read stops both by a
+StoreFault (nothing is skipped).
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from collections.abc import Callable, Mapping
 from attrs import define
 
 from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.codec.units import QUEUE_UNIT, index_key_hash
 from rmqpy.model.errors import StoreFault
-from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.commitlog.interface import CommitLog, ScanRange
 from rmqpy.store.consume_queue import ConsumeQueue
@@ -28,6 +31,9 @@ from rmqpy.store.queue_table import ConsumeQueueTable
 from rmqpy.store.results import Arrival
 
 STEP_RECORDS = 4096
+SMALL_LAG_BYTES = 1 << 20
+"""An index that lags no more than this behind the queues follows at once."""
+
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 DEFAULT_DELAY_MS = 1000
 """Of a level that messageDelayLevel does not name."""
@@ -83,46 +89,56 @@ class Dispatch:
 
     @property
     def index_behind_bytes(self) -> int:
-        return max(0, self._log.confirm_offset - self.index_cursor) if self._index is not None else 0
+        if self._index is None:
+            return 0
+        return max(0, self._log.confirm_offset - self.index_cursor)
 
     def run(self) -> None:
-        """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that cannot be read."""
+        """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that
+        cannot be read.
+        """
         while self.behind_bytes:
             self._step()
+        if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
+            self.index_step()
 
     def index_step(self) -> bool:
         """Let a lagging index follow by one bounded step; True when it still lags."""
         if self._index is None or self.index_cursor >= self.queue_cursor:
             return False
         for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
-            scan = self._scan(piece)
+            scan = self._scan(piece, self.queue_cursor)
             self._to_index(scan, piece)
             self.index_cursor = self._behind(piece, scan)
             break
-        else:
-            self.index_cursor = self.queue_cursor
         return self.index_cursor < self.queue_cursor
 
     def _step(self) -> None:
         for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
-            scan = self._scan(piece)
+            scan = self._scan(piece, self.index_cursor)
+            self._set_deliver_times(scan)
             self._to_queues(scan)
-            together = self.index_cursor == self.queue_cursor
-            if together and self._index is not None:
+            together = self._index is None or self.index_cursor == self.queue_cursor
+            if together:
                 self._to_index(scan, piece)
             behind = self._behind(piece, scan)
-            if together or self._index is None:
+            if together:
                 self.index_cursor = behind
             self.queue_cursor = behind
             if len(scan):
                 self.store_timestamp_ms = scan.store_timestamp_ms[-1]
                 self._tell(scan)
             return
-        self.queue_cursor = self._log.confirm_offset
+        raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
 
-    def _scan(self, piece: ScanRange) -> Scan:
+    @staticmethod
+    def _scan(piece: ScanRange, meeting: int = 0) -> Scan:
+        """One step's records; not beyond ``meeting``, where the index waits for the queues."""
+        view = piece.view
+        if piece.offset < meeting < piece.offset + len(view):
+            view = view[: meeting - piece.offset]
         return scan_records(
-            piece.view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=STEP_RECORDS
+            view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=STEP_RECORDS
         )
 
     @staticmethod
@@ -148,11 +164,9 @@ class Dispatch:
                 continue
             offset, size, queue_offset = scan.offset[row], scan.size[row], scan.queue_offset[row]
             tags_code = scan.tags_code[row]
-            if topic == _SCHEDULE_TOPIC:
-                tags_code = self._deliver_time(scan, row)
             run = runs.get((topic, queue_id))
             if run is None:
-                queue = self._queues.of(topic.decode(), queue_id)
+                queue = self._queues.of(java_text(topic), queue_id)
                 run = runs[topic, queue_id] = _Run(queue, -1, -1, bytearray(), 0)
             if run.units and run.next == queue_offset:
                 run.units += QUEUE_UNIT.pack(offset, size, tags_code)
@@ -168,15 +182,17 @@ class Dispatch:
         for run in runs.values():
             run.write()
 
-    def _deliver_time(self, scan: Scan, row: int) -> int:
-        """Tags code in the delay topic: when the message is due."""
-        level = min(scan.delay_level[row], self._max_level)
-        if level <= 0:
-            return scan.tags_code[row]
-        return scan.store_timestamp_ms[row] + self._delay_levels.get(level, DEFAULT_DELAY_MS)
+    def _set_deliver_times(self, scan: Scan) -> None:
+        """The tags code in the delay topic is the time when the message is due."""
+        for row, topic in enumerate(scan.topic):
+            level = min(scan.delay_level[row], self._max_level)
+            if level > 0 and topic == _SCHEDULE_TOPIC:
+                delay_ms = self._delay_levels.get(level, DEFAULT_DELAY_MS)
+                scan.tags_code[row] = scan.store_timestamp_ms[row] + delay_ms
 
     def _to_index(self, scan: Scan, piece: ScanRange) -> None:
-        assert self._index is not None
+        if self._index is None:
+            return
         view = piece.view
         for row, sys_flag in enumerate(scan.sys_flag):
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -185,8 +201,8 @@ class Dispatch:
             length = scan.keys_length[row]
             if length:
                 start = scan.keys_position[row]
-                topic = scan.topic[row].decode()
-                words = bytes(view[start : start + length]).decode("utf-8", "replace").split(" ")
+                topic = java_text(scan.topic[row])
+                words = java_text(bytes(view[start : start + length])).split(" ")
                 hashes += [index_key_hash(topic, word) for word in words if word]
             if hashes:
                 self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
@@ -198,7 +214,7 @@ class Dispatch:
             if has_queue_unit(sys_flag):
                 self.on_arrival(
                     Arrival(
-                        scan.topic[row].decode(),
+                        java_text(scan.topic[row]),
                         scan.queue_id[row],
                         scan.queue_offset[row],
                         scan.tags_code[row],

@@ -1,11 +1,14 @@
-"""EntryStore: the DLedger files of one member: entries in ``data/``, index units in ``index/``, ``checkpoint``, ``currterm``.
+"""EntryStore: the DLedger files of one member: entries in ``data/``, index units in ``index/``,
+``checkpoint``, ``currterm``.
 
-Data file: entries of [48-byte header][record]; an entry fits only if 8 bytes stay free behind it, otherwise the file is
-closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n`` (32 bytes at ``32 * n``) says where entry
-``n`` stands. ``checkpoint`` and ``currterm`` are property texts with a ``.bak`` of their previous version.
+Data file: entries of [48-byte header][record]; an entry fits only if 8 bytes stay free behind it,
+otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n``
+(32 bytes at ``32 * n``) says where entry ``n`` stands. ``checkpoint`` and ``currterm`` are property
+texts with a ``.bak`` of their previous version.
 
-Invariants: indexes are dense from ``begin_index`` to ``end_index``; the bytes behind the last entry are zero; the first
-data file starts at ``base_offset`` (0, or the divided offset); ``committed_index <= end_index``.
+Invariants: indexes are dense from ``begin_index`` to ``end_index``; the bytes behind the last entry
+are zero; the first data file starts at ``base_offset`` (0, or the divided offset);
+``committed_index <= end_index``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from rmqpy.codec.entry import (
     decode_entry_header,
     encode_entry_header,
 )
+from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import (
     ENTRY_FILLER_MAGIC,
     ENTRY_FILLER_SIZE,
@@ -27,15 +31,14 @@ from rmqpy.codec.layout import (
     ENTRY_MAGIC,
     INDEX_UNIT_SIZE,
 )
-from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import patch_record
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
-from rmqpy.store.commitlog.recovery import Framing, Walker, clean_start, unclean_start
 from rmqpy.store.files import FileLayer
-from rmqpy.store.mapped_files import MappedFile, MappedFiles, file_name
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
 from rmqpy.store.small_files import read_with_backup, replace_with_backup
 from rmqpy.store.watermark import Watermark
 
@@ -70,27 +73,26 @@ class EntryPaths:
 
 
 class EntryStore:
-    """The entries of one member. Made by :func:`open_entries`."""
+    """The entries of one member. Made by :func:`rmqpy.store.entry_recovery.open_entries`."""
 
-    def __init__(self, files: FileLayer, paths: EntryPaths, data: MappedFiles, index: MappedFiles) -> None:
+    def __init__(
+        self, files: FileLayer, paths: EntryPaths, data: MappedFiles, index: MappedFiles
+    ) -> None:
         self._files = files
         self._paths = paths
         self._data = data
         self._index = index
-        self._end_offset = data.wrote_offset
-        self._staged: list[bytes | bytearray] = []
-        self._staged_from = self._end_offset
-        self._staged_units: list[bytes] = []
-        self._staged_index = 0
+        self.staging = Staging(data.wrote_offset, units=True)
         self.begin_index = LedgerIndex(-1)
-        self.end = LedgerEnd()
         self.committed_index = LedgerIndex(-1)
         self._saved_checkpoint = (-2, -2)
         self.stored = Watermark("stored", -1)
         """Highest index that is in the files."""
         self.committed = Watermark("committed", data.min_offset)
         """End of the last committed entry, as an offset."""
-        self.flushed = Watermark("flushed", self._end_offset)
+        self.flushed = Watermark("flushed", data.wrote_offset)
+        self._flushed_units = 0
+        self._flushing_units = 0
 
     @property
     def base_offset(self) -> PhysicalOffset:
@@ -99,51 +101,72 @@ class EntryStore:
     @property
     def end_offset(self) -> PhysicalOffset:
         """Where the next entry goes, staged ones counted."""
-        return PhysicalOffset(self._end_offset)
+        return PhysicalOffset(self.staging.state[END])
+
+    @property
+    def end(self) -> LedgerEnd:
+        """Index and term of the last entry, staged ones counted."""
+        state = self.staging.state
+        return LedgerEnd(LedgerIndex(state[INDEX] - 1), Term(state[TERM]))
+
+    @end.setter
+    def end(self, end: LedgerEnd) -> None:
+        self.staging.state[INDEX] = end.index + 1
+        self.staging.state[TERM] = end.term
 
     @property
     def written_offset(self) -> PhysicalOffset:
         """Everything below has been given to the files."""
-        return PhysicalOffset(self._staged_from)
+        return PhysicalOffset(self.staging.staged_from)
 
     @property
     def data(self) -> MappedFiles:
         return self._data
 
     def append(
-        self, term: Term, first_index: LedgerIndex, records: Sequence[bytearray], store_timestamp_ms: int
+        self,
+        term: Term,
+        first_index: LedgerIndex,
+        records: Sequence[bytearray],
+        store_timestamp_ms: int,
     ) -> list[PhysicalOffset]:
-        """Stage one entry a record; returns each record's physical offset (entry position + 48), written into it."""
+        """Stage one entry a record; returns each record's physical offset (entry position + 48),
+        written into it.
+        """
         assert first_index == self.end.index + 1, "entries are appended in order"
+        staging, state = self.staging, self.staging.state
         offsets = []
         for number, record in enumerate(records):
             index = LedgerIndex(first_index + number)
             size = ENTRY_HEADER_SIZE + len(record)
             assert size <= ENTRY_SIZE_MAX
-            self._make_room(size)
-            position = self._end_offset
+            self.make_room(size)
+            position = state[END]
             patch_record(record, 0, None, position + ENTRY_HEADER_SIZE, store_timestamp_ms)
-            self._staged.append(encode_entry_header(index, term, position, len(record)))
-            self._staged.append(record)
-            self._staged_units.append(INDEX_UNIT.pack(ENTRY_MAGIC, position, size, index, term))
-            self._end_offset = position + size
-            self.end = LedgerEnd(index, term)
+            staging.put(encode_entry_header(index, term, position, len(record)))
+            staging.put(record)
+            staging.put_unit(INDEX_UNIT.pack(ENTRY_MAGIC, position, size, index, term))
+            state[INDEX] = index + 1
+            state[TERM] = term
             offsets.append(PhysicalOffset(position + ENTRY_HEADER_SIZE))
-        if self.begin_index < 0:
-            self.begin_index = first_index
         return offsets
 
     def commit(self) -> None:
         """Write what is staged: entries with one write a file, then their index units."""
         self._commit_data()
-        if self._staged_units:
-            first = self.end.index + 1 - len(self._staged_units)
-            self._write_units(first, b"".join(self._staged_units))
-            self._staged_units.clear()
+        state = self.staging.state
+        if state[UNITS]:
+            first = LedgerIndex(state[INDEX] - state[UNITS])
+            self._write_units(first, self.staging.staged_units)
+            state[UNITS] = 0
+            if self.begin_index < 0:
+                self.begin_index = first
             self.stored.advance(self.end.index)
 
     def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end, RecordFault for damage."""
+        """Header and body of a stored entry. Raises IndexError outside begin..end, RecordFault or
+        StoreFault for damage.
+        """
         if not self.begin_index <= index <= self.stored.value:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored.value}")
         position, _ = self._unit(index)
@@ -180,17 +203,29 @@ class EntryStore:
     def dirty_files(self) -> tuple[MappedFile, ...]:
         """Files with bytes that no sync has covered: data, then index."""
         start = self.flushed.value
-        if start >= self._staged_from:
+        if start >= self.staging.staged_from:
             return ()
-        data = [file for file in self._data if file.end_offset > start]
-        return (*data, self._index.last) if self._index else tuple(data)
+        data = (file for file in self._data if file.end_offset > start)
+        index = (file for file in self._index if file.end_offset > self._flushed_units)
+        self._flushing_units = (self.stored.value + 1) * INDEX_UNIT_SIZE
+        return (*data, *index)
+
+    def mark_flushed(self, offset: PhysicalOffset) -> None:
+        """The files that :meth:`dirty_files` has named are durable."""
+        self._flushed_units = self._flushing_units
+        self.flushed.advance(offset)
 
     def load_hard_state(self) -> HardState:
-        """``currterm``; a fresh one when there is none. Raises StoreFault when it cannot be read."""
+        """``currterm``; a fresh one when there is none. Raises StoreFault when it cannot be
+        read.
+        """
         pairs = self._read_pairs(self._paths.current_term)
         if pairs is None:
             return HardState()
-        return HardState(Term(_number(pairs, "currTerm", self._paths.current_term)), pairs.get("voteLeader") or None)
+        return HardState(
+            Term(_number(pairs, "currTerm", self._paths.current_term)),
+            pairs.get("voteLeader") or None,
+        )
 
     def save_hard_state(self, state: HardState) -> None:
         """Durable when it returns: a vote that is forgotten may be given twice."""
@@ -198,7 +233,9 @@ class EntryStore:
         replace_with_backup(self._files, self._paths.current_term, text.encode())
 
     def save_checkpoint(self) -> None:
-        """Remember the committed index (every 3 s and at the end); nothing is written when nothing changed."""
+        """Remember the committed index (every 3 s and at the end); nothing is written when nothing
+        changed.
+        """
         current = (self.committed_index, self.stored.value)
         if current != self._saved_checkpoint:
             text = f"committedIndex={current[0]}\nendIndex={current[1]}\n"
@@ -209,40 +246,47 @@ class EntryStore:
         self._data.close()
         self._index.close()
 
-    def _make_room(self, size: int) -> None:
-        """Roll to the next file when ``size`` bytes and a filler head do not fit the current one."""
-        file = self._data.find(self._end_offset)
+    def make_room(self, size: int) -> None:
+        """Let an entry of ``size`` bytes follow the end: in its file (it rolls to the next one when
+        a filler head would not fit behind it), and in staging.
+        """
+        staging = self.staging
+        end = staging.state[END]
+        file = self._data.find(end)
         if file is None:
-            file = self._data.create(self._end_offset - self._end_offset % self._data.file_size)
-        rest = file.end_offset - self._end_offset
-        if size + ENTRY_FILLER_SIZE <= rest:
-            return
-        # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
-        self._staged.append(_FILLER_HEAD + rest.to_bytes(4))
-        self._end_offset += ENTRY_FILLER_SIZE
-        self._commit_data()
-        file.wrote_position = file.size
-        self._end_offset = self._staged_from = file.end_offset
-        self._data.create(file.end_offset)
+            file = self._data.create(end - end % self._data.file_size)
+        rest = file.end_offset - end
+        if size + ENTRY_FILLER_SIZE > rest:
+            if not staging.has_room(ENTRY_FILLER_SIZE):
+                self._commit_data()
+            # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
+            staging.put(_FILLER_HEAD + rest.to_bytes(4))
+            self._commit_data()
+            file.wrote_position = file.size
+            staging.restart(file.end_offset)
+            file = self._data.create(file.end_offset)
+        staging.state[FILE_END] = file.end_offset
+        if not staging.has_room(size) or staging.state[UNITS] == UNITS_CAPACITY:
+            self.commit()
+            staging.grow(size)
 
     def _commit_data(self) -> None:
-        if not self._staged:
+        staging = self.staging
+        if not staging.state[STAGED]:
             return
-        file = self._data.find(self._staged_from)
+        file = self._data.find(staging.staged_from)
         assert file is not None
-        data = b"".join(self._staged)
-        position = self._staged_from - file.first_offset
-        file.file.write(position, data)
-        file.wrote_position = position + len(data)
-        self._staged.clear()
-        self._staged_from = self._end_offset
+        position = staging.staged_from - file.first_offset
+        file.file.write(position, staging.staged)
+        file.wrote_position = position + staging.state[STAGED]
+        staging.restart(staging.state[END])
 
     def _write_units(self, first_index: int, units: bytes) -> None:
         place = first_index * INDEX_UNIT_SIZE
         while units:
             file = self._index.find(place)
             if file is None:
-                file = self._index.create(place - place % INDEX_FILE_SIZE)
+                file = self._index.create(place - place % self._index.file_size)
             start = place - file.first_offset
             count = min(len(units), file.size - start)
             file.file.write(start, units[:count])
@@ -252,11 +296,17 @@ class EntryStore:
 
     def _unit(self, index: int) -> tuple[int, int]:
         """(position, size) of an entry, by its index unit."""
-        place = index * INDEX_UNIT_SIZE
-        file = self._index.find(place)
-        assert file is not None
-        _, position, size, found, _ = INDEX_UNIT.unpack_from(file.view, place - file.first_offset)
-        assert found == index, f"index unit {index} says {found}"
+        raw = self._units_at(index, INDEX_UNIT_SIZE)
+        found = -1
+        if len(raw) == INDEX_UNIT_SIZE:
+            _, position, size, found, _ = INDEX_UNIT.unpack(raw)
+        if found != index:
+            raise StoreFault(
+                self._paths.index,
+                f"no index unit of entry {index}",
+                "one 32-byte unit an entry",
+                "stop the broker and remove the folder: the next start builds it again",
+            )
         return position, size
 
     def _read_pairs(self, path: str) -> dict[str, str] | None:
@@ -264,55 +314,67 @@ class EntryStore:
         if raw is None:
             return None
         lines = (line for line in raw.decode("utf-8", "replace").splitlines() if "=" in line)
-        return {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+        return {
+            key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
+        }
 
-    def recover(self, walker: Walker, start_number: int) -> int:
-        """Find the end of the entries, rebuild index units that are missing or differ; returns torn bytes moved away."""
-        end = walker.recover(start_number)
-        assert end.number >= 0
-        self._end_offset = self._staged_from = end.end
-        if end.at_blank:
-            # A filler with no file behind it: the next entry makes that file.
-            last = self._data.last
-            last.wrote_position = last.size
-            self._end_offset = self._staged_from = last.end_offset
-        return end.torn_bytes
+    # Recovery
+
+    def resume(self, end_offset: int) -> None:
+        """The entries end at ``end_offset`` (at the end of a file: the next one makes a file)."""
+        self.staging.restart(end_offset)
 
     def adopt(self, scan: Scan) -> None:
-        """Entries found by recovery, in order: their index units must be there and agree, else they are written."""
-        if not len(scan):
-            return
+        """Entries found by recovery, in order: their index units must be there and agree, else they
+        are written.
+        """
         units = b"".join(
             INDEX_UNIT.pack(ENTRY_MAGIC, position, ENTRY_HEADER_SIZE + size, index, term)
             for position, size, index, term in zip(
                 scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True
             )
         )
+        if not units:
+            return
         first = scan.entry_index[0]
-        if self.end.index >= 0 and first != self.end.index + 1:
-            raise StoreFault(
-                file_name(scan.frame_offset[0]),
-                f"entry {first} behind entry {self.end.index}",
-                f"entry {self.end.index + 1}",
-                "restore the data files from another member",
-            )
         if self._units_at(first, len(units)) != units:
             self._write_units(first, units)
         self.end = LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1]))
 
+    def agrees(self, position: int) -> bool:
+        """Whether the entry at ``position`` is readable and its index unit says so."""
+        file = self._data.find(position)
+        if file is None:
+            return False
+        try:
+            header = decode_entry_header(file.view, position - file.first_offset, position)
+        except RecordFault:
+            return False
+        unit = INDEX_UNIT.pack(ENTRY_MAGIC, position, header.size, header.index, header.term)
+        return self._units_at(header.index, len(unit)) == unit
+
     def settle(self) -> None:
-        """After recovery: begin index from the first entry, index files cut to the end, committed index from the checkpoint."""
+        """After recovery: begin index from the first entry, index files cut to the end, committed
+        index from the checkpoint.
+        """
         self.stored = Watermark("stored", self.end.index)
         self.flushed = Watermark("flushed", self._end_offset)
         units_end = (self.end.index + 1) * INDEX_UNIT_SIZE
-        self._index.cut(units_end)
+        self._flushed_units = units_end
         if self._index:
+            self._index.cut(max(units_end, self._index.min_offset))
             self._clear_units(units_end)
-        if self.end.index >= 0:
-            first = decode_entry_header(self._data.first.view, 0, self._data.first.first_offset)
-            self.begin_index = first.index
+        if self.end.index < 0:
+            return
+        first = self._data.first
+        try:
+            self.begin_index = decode_entry_header(first.view, 0, first.first_offset).index
+        except RecordFault as fault:
+            raise StoreFault(
+                first.path, str(fault), "an entry at its begin", "restore it from another member"
+            ) from fault
         pairs = self._read_pairs(self._paths.checkpoint)
-        if pairs is not None and self.end.index >= 0:
+        if pairs is not None:
             remembered = _number(pairs, "committedIndex", self._paths.checkpoint)
             if remembered >= self.begin_index:
                 self.commit_to(LedgerIndex(min(remembered, self.end.index)))
@@ -339,42 +401,6 @@ class EntryStore:
                 return
             file.file.write(start, bytes(len(stale)))
             start += step
-
-
-def open_entries(
-    files: FileLayer,
-    paths: EntryPaths,
-    file_size: int,
-    base_offset: int,
-    *,
-    quarantine: str,
-    safe_timestamp_ms: int | None,
-    force: bool = False,
-) -> EntryStore:
-    """Load and recover the entries, or begin at ``base_offset`` when there are none.
-
-    ``safe_timestamp_ms`` is the checkpoint's after an unclean stop, None after a clean one.
-    """
-    data = MappedFiles(files, paths.data, file_size)
-    data.load(DATA_SIZE_KEY)
-    index = MappedFiles(files, (paths.index,), INDEX_FILE_SIZE)
-    index.load("the DLedger index format")
-    if not data:
-        while index:
-            index.drop_last()
-        data.create(base_offset)
-        store = EntryStore(files, paths, data, index)
-        store.settle()
-        return store
-    store = EntryStore(files, paths, data, index)
-    walker = Walker(files, data, Framing.DLEDGER, quarantine, force=force, visit=store.adopt)
-    if safe_timestamp_ms is None:
-        start = clean_start(data)
-    else:
-        start = unclean_start(data, Framing.DLEDGER, safe_timestamp_ms)
-    store.recover(walker, start)
-    store.settle()
-    return store
 
 
 def _looks_like_pairs(raw: bytes) -> bool:

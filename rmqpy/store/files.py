@@ -1,7 +1,8 @@
 """The file layer: every byte that the store reads or writes goes through one of these objects.
 
-``store.disk`` implements it on the operating system, ``testing`` in memory with crashes and faults. Reading is by a
-read-only mapping of the whole file (``StoreFile.view``), writing by ``write`` (pwrite); both see the same bytes at once.
+``store.disk`` implements it on the operating system, ``testing`` in memory with crashes and faults.
+Reading is by a read-only mapping of the whole file (``StoreFile.view``), writing by ``write``
+(pwrite); both see the same bytes at once.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ class StoreFile(Protocol):
 
     @property
     def writable(self) -> memoryview:
-        """The same bytes, writable in place (consume queue and index units: many small scattered writes)."""
+        """The same bytes, writable in place (consume queue and index units: many small scattered
+        writes).
+        """
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of ``data`` at ``position``; raises OSError."""
 
     def sync(self) -> None:
-        """Return when all bytes written before are durable (fdatasync). May run in a worker thread."""
+        """Return when all bytes written before are durable (fdatasync); the file's name is the
+        folder's matter. May run in a worker thread; does nothing once the file is closed.
+        """
 
     def close(self) -> None:
         """Release descriptor and mapping. Harmless twice."""
@@ -44,7 +49,9 @@ class FileLayer(Protocol):
     """A directory tree. Paths are absolute texts with ``/``."""
 
     def open(self, path: str, *, size: int | None = None) -> StoreFile:
-        """Open a file read-write; with ``size`` create it, sparse zeros of that many bytes, and its folders."""
+        """Open a file read-write; with ``size`` create it, sparse zeros of that many bytes, and its
+        folders.
+        """
 
     def open_readonly(self, path: str) -> StoreFile: ...
 
@@ -52,7 +59,9 @@ class FileLayer(Protocol):
         """Whole content; raises FileNotFoundError."""
 
     def replace_bytes(self, path: str, data: bytes) -> None:
-        """Write, fsync, rename over, fsync the folder: afterwards the old or the new content is there, never less."""
+        """Write, fsync, rename over, fsync the folder: afterwards the old or the new content is
+        there, never less.
+        """
 
     def exists(self, path: str) -> bool: ...
 
@@ -74,10 +83,15 @@ class FileLayer(Protocol):
 
     def remove_tree(self, path: str) -> None: ...
 
-    def sync_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None:
+        """Make the names in this folder durable: creations and removals, and, where the folder
+        itself is new, its own name.
+        """
 
     def lock(self, path: str) -> FileLock:
-        """Take the exclusive advisory lock on byte 0 (POSIX, as the Java broker does); raises StoreFault when held."""
+        """Take the exclusive advisory lock on byte 0 (POSIX, as the Java broker does); raises
+        StoreFault when held.
+        """
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         """(total, free) bytes of the file system that holds ``path``."""

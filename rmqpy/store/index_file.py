@@ -1,16 +1,22 @@
 """The key index: hash tables on disk that find messages by key (Java IndexFile, IndexService).
 
-File: header 40 bytes, slots (4 bytes: newest entry number of the slot, 0 none), entries (20 bytes: key hash, physical
-offset, seconds since the file's begin, previous entry number of the slot); the numbers stand in codec/layout.py. Named
-by the local time of creation. ``hashSlotCount`` in the header counts the slots in use, ``indexCount`` the entries plus 1.
+File: header 40 bytes, slots (4 bytes: newest entry number of the slot, 0 none), entries (20 bytes:
+key hash, physical offset, seconds since the file's begin, previous entry number of the slot); the
+numbers stand in codec/layout.py. Named by the local time of creation. ``hashSlotCount`` in the
+header counts the slots in use, ``indexCount`` the entries plus 1.
 
 Messages that share a hash are all found; the client filters by exact key.
+
+The tables are not written in an order that survives a crash: after an unclean stop every file that
+is not known to be whole is deleted, and dispatch fills the index again from where the others end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
+
+from attrs import define
 
 from rmqpy.codec.layout import (
     INDEX_COUNT_POSITION,
@@ -38,7 +44,9 @@ assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
 
 class IndexFile:
-    """One table. Written in place through a mapping: entry first, then its slot, then the header."""
+    """One table. Written in place through a mapping: entry first, then its slot, then the
+    header.
+    """
 
     def __init__(self, file: StoreFile, slot_count: int, entry_count: int) -> None:
         self._file = file
@@ -108,6 +116,16 @@ class IndexFile:
                 return
             number = previous
 
+    def tail_count(self, physical_offset: int) -> int:
+        """How many of the last entries are of the message at ``physical_offset``."""
+        data, count = self._file.view, 0
+        for number in range(self.header.index_count - 1, 0, -1):
+            place = index_entry_position(number, self._slot_count)
+            if INDEX_ENTRY.unpack_from(data, place)[1] != physical_offset:
+                break
+            count += 1
+        return count
+
     def covers(self, begin_ms: int, end_ms: int) -> bool:
         return self.header.begin_timestamp_ms <= end_ms and self.header.end_timestamp_ms >= begin_ms
 
@@ -131,11 +149,36 @@ class IndexFile:
         )
 
 
+@define(slots=True, frozen=True)
+class IndexSync:
+    """Files that have become full and are not durable yet."""
+
+    files: FileLayer
+    directory: str
+    parts: tuple[IndexFile, ...]
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Up to there the index is durable once this has been run."""
+        return self.parts[-1].header.end_timestamp_ms
+
+    def run(self) -> None:
+        """Blocks; may run in a worker thread. Afterwards the index is told by ``synced``."""
+        for file in self.parts:
+            file.sync()
+        self.files.sync_dir(self.directory)
+
+
 class KeyIndex:
     """The row of index files, oldest first."""
 
     def __init__(
-        self, files: FileLayer, directory: str, slot_count: int, entry_count: int, now_ms: Callable[[], int]
+        self,
+        files: FileLayer,
+        directory: str,
+        slot_count: int,
+        entry_count: int,
+        now_ms: Callable[[], int],
     ) -> None:
         self._files = files
         self._directory = directory
@@ -144,57 +187,88 @@ class KeyIndex:
         self._now_ms = now_ms
         self._row: list[IndexFile] = []
         self._full: list[IndexFile] = []
+        self._resume_offset = -1
+        self._resume_skip = 0
 
-    def load(self, safe_timestamp_ms: int | None) -> None:
-        """Open the files. After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with younger
-        entries are deleted, because a torn table cannot be told from a whole one; dispatch fills them again.
-        """
+    def load(self) -> None:
+        """Open the files; changes nothing on disk. Raises StoreFault for what is no index file."""
         expected = index_file_size(self._slot_count, self._entry_count)
-        for name in self._files.list_dir(self._directory):
+        names = self._files.list_dir(self._directory)
+        for name in names:
             path = f"{self._directory}/{name}"
-            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                raise StoreFault(path, "a foreign entry", "index files named by 17 digits", "move it elsewhere")
+            is_name = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+            if not is_name or self._files.is_dir(path):
+                raise StoreFault(
+                    path, "a foreign entry", "index files named by 17 digits", "move it elsewhere"
+                )
             size = self._files.size_of(path)
+            if size == 0 and name == names[-1]:
+                break  # its creation was interrupted
             if size != expected:
                 raise StoreFault(
                     path,
                     f"{size} bytes",
-                    f"{expected} bytes as maxHashSlotNum={self._slot_count} and maxIndexNum={self._entry_count} say",
-                    "set these keys as the store was written, or delete the index folder: it is built again",
+                    f"{expected} bytes as maxHashSlotNum={self._slot_count} and"
+                    f" maxIndexNum={self._entry_count} say",
+                    "set these keys as the store was written, or delete the index folder: it is"
+                    " built again",
                 )
             file = IndexFile(self._files.open(path), self._slot_count, self._entry_count)
-            if safe_timestamp_ms is not None and file.header.end_timestamp_ms > safe_timestamp_ms:
-                file.close()
-                self._files.unlink(path)
-            else:
-                self._row.append(file)
+            self._row.append(file)
+
+    def settle(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
+        """Once the log has been accepted: delete files that it cannot have filled.
+
+        After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with
+        younger entries go, because a torn table cannot be told from a whole one; so does a file
+        without any, which may be younger than its zeros say.
+        """
+        unclean = safe_timestamp_ms is not None
+        for file in list(self._row):
+            header = file.header
+            late = unclean and (file.is_empty or header.end_timestamp_ms > (safe_timestamp_ms or 0))
+            if late or (not file.is_empty and header.end_offset >= log_end_offset):
+                self._row.remove(file)
+                self._drop(file)
+        self._resume_offset = self._row[-1].header.end_offset if self._row else -1
+        self._resume_skip = 0
+        for file in reversed(self._row):
+            count = file.tail_count(self._resume_offset)
+            self._resume_skip += count
+            if count < file.header.index_count - 1:
+                break
 
     @property
     def end_offset(self) -> int | None:
-        """Physical offset of the last message in the index; None when there is none."""
+        """Physical offset of the last message in the index; None when there is none. Dispatch may
+        begin again with that message: the keys that it has in the index are not added twice.
+        """
         return self._row[-1].header.end_offset if self._row else None
 
     def put(self, key_hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
         """Index one message under each key; one that the index has already passed is skipped."""
+        if self._row and physical_offset < self._row[-1].header.end_offset:
+            return
+        if physical_offset == self._resume_offset:
+            key_hashes = key_hashes[self._resume_skip :]
         for key_hash in key_hashes:
-            file = self._writable_file()
-            if physical_offset < file.header.end_offset:
-                return
-            file.put(key_hash, physical_offset, store_timestamp_ms)
+            self._writable_file().put(key_hash, physical_offset, store_timestamp_ms)
 
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of at most ``count_max`` messages, newest file first."""
-        found: list[int] = []
+        found: dict[int, None] = {}
+        if count_max <= 0:
+            return []
         key_hash = index_key_hash(topic, key)
         for file in reversed(self._row):
             if file.covers(begin_ms, end_ms):
                 for offset in file.find(key_hash, begin_ms, end_ms):
-                    found.append(offset)
+                    found[offset] = None
                     if len(found) >= count_max:
-                        return found
+                        return list(found)
             if file.header.begin_timestamp_ms < begin_ms:
                 break
-        return found
+        return list(found)
 
     @property
     def last_update(self) -> tuple[int, int]:
@@ -203,41 +277,46 @@ class KeyIndex:
             return 0, 0
         return self._row[-1].header.end_timestamp_ms, self._row[-1].header.end_offset
 
-    def take_full(self) -> list[IndexFile]:
-        """Files that have become full since the last call: to be synced, then noted in the checkpoint."""
-        full, self._full = self._full, []
-        return full
+    def take_sync(self) -> IndexSync | None:
+        """The work that makes full files durable; None when they are."""
+        if not self._full:
+            return None
+        return IndexSync(self._files, self._directory, tuple(self._full))
+
+    def synced(self, sync: IndexSync) -> None:
+        """A sync has been run without an error."""
+        self._full = [file for file in self._full if file not in sync.parts]
 
     def expire(self, log_min_offset: int) -> int:
         """Delete files that only know messages below the log, never the last."""
         count = 0
         while len(self._row) > 1 and self._row[0].header.end_offset < log_min_offset:
-            file = self._row.pop(0)
-            file.close()
-            self._files.unlink(file.path)
+            self._drop(self._row.pop(0))
             count += 1
         return count
 
-    def destroy(self) -> None:
-        while self._row:
-            file = self._row.pop()
-            file.close()
-            self._files.unlink(file.path)
-        self._full.clear()
-
     def sync(self) -> None:
+        """Make the newest file durable, and the names of all."""
         if self._row:
             self._row[-1].sync()
+            self._files.sync_dir(self._directory)
 
     def close(self) -> None:
         for file in self._row:
             file.close()
 
+    def _drop(self, file: IndexFile) -> None:
+        if file in self._full:
+            self._full.remove(file)
+        file.close()
+        self._files.unlink(file.path)
+
     def _writable_file(self) -> IndexFile:
         if self._row and not self._row[-1].is_full:
             return self._row[-1]
         size = index_file_size(self._slot_count, self._entry_count)
-        file = IndexFile(self._files.open(self._new_path(), size=size), self._slot_count, self._entry_count)
+        opened = self._files.open(self._new_path(), size=size)
+        file = IndexFile(opened, self._slot_count, self._entry_count)
         if self._row:
             self._full.append(self._row[-1])
             file.continue_from(self._row[-1].header)
@@ -245,14 +324,13 @@ class KeyIndex:
         return file
 
     def _new_path(self) -> str:
-        """The local time to the millisecond, later than every name in the row: the order of names is the order of files."""
-        now_ms = self._now_ms()
+        """The local time to the millisecond, later than every name in the row: the order of names
+        is the order of files.
+        """
+        name = _local_time_name(self._now_ms())
         newest = self._row[-1].path.rpartition("/")[2] if self._row else ""
-        while (name := _local_time_name(now_ms)) <= newest:
-            now_ms += 1
-            if _local_time_name(now_ms + 1) <= newest:
-                name = str(int(newest) + 1).zfill(NAME_DIGITS)
-                break
+        if name <= newest:
+            name = str(int(newest) + 1).zfill(NAME_DIGITS)
         return f"{self._directory}/{name}"
 
 

@@ -1,14 +1,19 @@
-"""A row of files of one fixed size, each named by the offset of its first byte (Java MappedFile, MappedFileQueue).
+"""A row of files of one fixed size, each named by the offset of its first byte (Java MappedFile,
+MappedFileQueue).
 
-Names are the offset in 20 decimal digits. Invariants: names follow each other by exactly ``file_size``; every file
-has exactly that length; nothing else lives in the directory (the Java broker refuses to start on a stray file, so does
-this one). ``storePathCommitLog`` may name several directories: file number ``k = offset / file_size`` is created in
-number ``k mod n`` of them, and all are searched.
+Names are the offset in 20 decimal digits. Invariants: names follow each other by exactly
+``file_size``; every file has exactly that length; nothing else lives in the directory (the Java
+broker refuses to start on a stray file, so does this one). The one exception is a last file of
+length 0: its creation was interrupted, it counts as not there.
+
+``storePathCommitLog`` may name several directories: file number ``k = offset / file_size`` is
+created in number ``k mod n`` of them, and all are searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer, StoreFile
@@ -21,13 +26,24 @@ def file_name(offset: int) -> str:
 
 
 class MappedFile:
-    """One file of the row; ``wrote_position`` is the end of its valid bytes. Opened at first use."""
+    """One file of the row; ``wrote_position`` is the end of its valid bytes. Opened at first
+    use.
+    """
 
-    __slots__ = ("_file", "_files", "first_offset", "path", "size", "wrote_position")
+    __slots__ = (
+        "_file",
+        "_files",
+        "_name_is_new",
+        "first_offset",
+        "path",
+        "size",
+        "wrote_position",
+    )
 
     def __init__(self, files: FileLayer, path: str, first_offset: int, size: int) -> None:
         self._files = files
         self._file: StoreFile | None = None
+        self._name_is_new = False
         self.path = path
         self.first_offset = first_offset
         self.size = size
@@ -49,12 +65,21 @@ class MappedFile:
         return self.first_offset + self.size
 
     def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
+        """Make its bytes durable, and its name where this process has created it. May run in a
+        worker thread; harmless on a file that was removed meanwhile.
+        """
+        file = self._file
+        if file is None:
+            return
+        file.sync()
+        if self._name_is_new:
+            self._files.sync_dir(self.path.rpartition("/")[0])
+            self._name_is_new = False
 
     def create(self) -> None:
         """Make the file: full size, sparse zeros."""
         self._file = self._files.open(self.path, size=self.size)
+        self._name_is_new = True
 
     def close(self) -> None:
         if self._file is not None:
@@ -78,32 +103,31 @@ class MappedFiles:
     def load(self, size_key: str) -> None:
         """Find the files; all bytes of each count as written until recovery says otherwise.
 
-        Raises StoreFault for a stray entry, a wrong length (``size_key`` is the setting that gives the right one) or a
-        gap between two files.
+        Raises StoreFault for a stray entry, a wrong length (``size_key`` is the setting that gives
+        the right one) or a gap between two files. Changes nothing on disk.
         """
-        found: list[MappedFile] = []
+        found: list[tuple[int, str]] = []
         for directory in self._directories:
             for name in self._files.list_dir(directory):
-                found.append(self._checked(f"{directory}/{name}", name, size_key))
-        found.sort(key=lambda file: file.first_offset)
-        for before, file in zip(found, found[1:], strict=False):
+                found.append((_offset_of(directory, name), f"{directory}/{name}"))
+        found.sort()
+        if found and not self._files.is_dir(found[-1][1]):
+            if self._files.size_of(found[-1][1]) == 0:
+                found.pop()
+        row = [self._checked(offset, path, size_key) for offset, path in found]
+        for before, file in pairwise(row):
             if file.first_offset != before.end_offset:
                 raise StoreFault(
                     file.path,
-                    f"a file that starts at {file.first_offset} right after one that ends at {before.end_offset}",
+                    f"a file that starts at {file.first_offset} right after one that ends at"
+                    f" {before.end_offset}",
                     f"the file {file_name(before.end_offset)} between them",
-                    "restore the missing file from a backup or a replica, or move the files before the gap away",
+                    "restore the missing file from a backup or a replica, or move the files on one"
+                    " side of the gap away",
                 )
-        self._row = found
+        self._row = row
 
-    def _checked(self, path: str, name: str, size_key: str) -> MappedFile:
-        if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-            raise StoreFault(
-                path,
-                "a foreign entry",
-                "only files named by 20 digits in this directory",
-                "move it elsewhere; the Java broker would not start on it either",
-            )
+    def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
         if self._files.is_dir(path):
             raise StoreFault(path, "a directory", "a file", "move it elsewhere")
         size = self._files.size_of(path)
@@ -114,7 +138,14 @@ class MappedFiles:
                 f"{self.file_size} bytes as {size_key} says",
                 f"set {size_key}={size} if the whole store was written so, else restore the file",
             )
-        file = MappedFile(self._files, path, int(name), size)
+        if offset % self.file_size:
+            raise StoreFault(
+                path,
+                f"a file that starts at {offset}",
+                f"a start that is a multiple of the file size {self.file_size}",
+                "restore the file under the name that it had",
+            )
+        file = MappedFile(self._files, path, offset, size)
         file.wrote_position = size
         return file
 
@@ -160,14 +191,20 @@ class MappedFiles:
         assert not self._row or first_offset == self._row[-1].end_offset
         number = first_offset // self.file_size
         directory = self._directories[number % len(self._directories)]
-        file = MappedFile(self._files, f"{directory}/{file_name(first_offset)}", first_offset, self.file_size)
+        file = MappedFile(
+            self._files, f"{directory}/{file_name(first_offset)}", first_offset, self.file_size
+        )
         file.create()
         self._row.append(file)
         return file
 
     def cut(self, offset: int) -> None:
-        """Make ``offset`` the end: files that start at or behind it are removed, positions lowered."""
-        while self._row and self._row[-1].first_offset >= offset:
+        """Make ``offset`` the end: later files are removed, positions lowered.
+
+        The first file stays even when nothing is left in it: it says where the row begins.
+        """
+        assert not self._row or offset >= self._row[0].first_offset, "a cut before the begin"
+        while len(self._row) > 1 and self._row[-1].first_offset >= offset:
             self.drop_last()
         if self._row:
             last = self._row[-1]
@@ -192,3 +229,14 @@ class MappedFiles:
     def close(self) -> None:
         for file in self._row:
             file.close()
+
+
+def _offset_of(directory: str, name: str) -> int:
+    if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        raise StoreFault(
+            f"{directory}/{name}",
+            "a foreign entry",
+            f"only files named by {NAME_DIGITS} digits in this directory",
+            "move it elsewhere; the Java broker would not start on it either",
+        )
+    return int(name)

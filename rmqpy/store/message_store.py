@@ -1,78 +1,58 @@
-"""MessageStore: the face of the store. One log, its derived files, and the order in which they change.
+"""MessageStore: the face of the store. One log, its derived files, and the order in which they
+change.
 
-A turn: ``put`` any number of times (staged), ``commit`` once (one write a file), ``dispatch`` (derived files, arrivals).
-Flushing is the caller's: it takes ``flush_task``, runs it where it may block, and reports ``flushed``.
+A turn: ``put`` any number of times (staged), ``commit`` once (one write a file), ``dispatch``
+(derived files, arrivals). Flushing is the caller's: it takes ``flush_task``, runs it where it may
+block, and reports ``flushed``.
 
-Invariants: queue offsets are dense; a status other than PUT_OK means that nothing was stored; after a failed write
-nothing more is accepted (``writeable`` is false until a restart).
+Invariants: queue offsets are dense; a status other than PUT_OK means that nothing was stored; after
+a failed write nothing more is accepted (``writeable`` is false until a restart).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-
-from attrs import define
+from contextlib import ExitStack
 
 from rmqpy.codec.chosen import encode_messages
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    PHYSICAL_OFFSET_POSITION,
-    PROPERTIES_BYTES_MAX,
     QUEUE_OFFSET_POSITION,
-    TOPIC_BYTES_MAX,
-    record_size,
 )
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.model.message import MessageDraft
-from rmqpy.model.runtime import Clock
-from rmqpy.store.checkpoint import StoreCheckpoint
+from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
-from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
-from rmqpy.store.dispatch import ArrivalListener, Dispatch
+from rmqpy.store.commitlog.joined import JoinedCommitLog
+from rmqpy.store.commitlog.opening import OpenedLog
+from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.entry_store import EntryStore
-from rmqpy.store.files import FileLayer, FileLock
-from rmqpy.store.index_file import KeyIndex
-from rmqpy.store.paths import OWN_FORMAT, StorePaths
-from rmqpy.store.queue_reader import Matcher, QueueReader, record_store_timestamp
-from rmqpy.store.queue_table import ConsumeQueueTable, QueueName
+from rmqpy.store.paths import StorePaths
+from rmqpy.store.put_checks import check_draft
+from rmqpy.store.queue_flush import QueueFlush
+from rmqpy.store.queue_reader import Matcher, QueueReader, record_at, record_store_timestamp
+from rmqpy.store.queue_table import QueueName
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
+from rmqpy.store.start import StoreContext, StoreParts, start_store
 from rmqpy.store.watermark import Watermark
+
+__all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
+
+FLUSHES_MAX = 16
+"""Flush tasks that may be under way at a time."""
 
 DISK_FULL_RATIO = 0.90
 """Use of the log's disk from which puts are refused (diskSpaceWarningLevelRatio)."""
 
 
-@define(slots=True, frozen=True)
-class StoreContext:
-    """What a store needs from outside. ``force`` gives up everything behind damage in the middle of the log."""
-
-    settings: StoreSettings
-    files: FileLayer
-    clock: Clock
-    memory_bytes: int
-    force: bool = False
-
-
-@define(slots=True)
-class _Parts:
-    opened: OpenedLog
-    queues: ConsumeQueueTable
-    index: KeyIndex | None
-    dispatch: Dispatch
-    checkpoint: StoreCheckpoint
-    lock: FileLock
-
-
 class MessageStore:
     """See the module's text. Open with :func:`open_store`."""
 
-    def __init__(self, context: StoreContext, parts: _Parts) -> None:
+    def __init__(self, context: StoreContext, parts: StoreParts) -> None:
         self._settings = context.settings
         self._files = context.files
         self._clock = context.clock
@@ -87,8 +67,12 @@ class MessageStore:
         self._is_slave = False
         self._disk_full = False
         self._failure: str | None = None
+        self._dispatch_failed = False
         self._open = True
-        self.rebuild_tails()
+        self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
+        self._saved_times = parts.checkpoint.times
+        self._tails_known = False
+        self._learn_tails()
 
     # What is there
 
@@ -101,6 +85,14 @@ class MessageStore:
     def entries(self) -> EntryStore | None:
         """The DLedger part, where there is one."""
         return self._parts.opened.entries
+
+    @property
+    def dledger(self) -> DLedgerCommitLog | None:
+        """The DLedger log, where there is one: it wants a proposer before anything can be put."""
+        log = self._log
+        if isinstance(log, JoinedCommitLog):
+            return log.new
+        return log if isinstance(log, DLedgerCommitLog) else None
 
     @property
     def log(self) -> CommitLog:
@@ -150,14 +142,17 @@ class MessageStore:
     # Writing
 
     def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]:
-        """Stage messages; one result a draft, or one for all of a ``batch`` (same topic and queue, all or none).
+        """Stage messages; one result a draft, or one for all of a ``batch`` (same topic and queue,
+        all or none).
 
         The replies may leave when :meth:`acknowledged` watermarks have passed the results' ``end``.
         """
         refused = self._refusal()
         if refused is not None:
             return [refused] * (1 if batch else len(drafts))
-        results = [self._check(draft) for draft in drafts]
+        assert drafts, "a put without a message"
+        limit = self._settings.max_message_size
+        results = [check_draft(draft, limit) for draft in drafts]
         if batch:
             return [self._put_batch(drafts, results)]
         good = [draft for draft, result in zip(drafts, results, strict=True) if result is None]
@@ -175,12 +170,16 @@ class MessageStore:
             if result is not None:
                 return result
         if sum(len(draft.body) for draft in drafts) > self._settings.max_message_size:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize")
+            return PutResult(
+                PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize"
+            )
         return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
 
     def _append(
         self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
     ) -> PutResult:
+        if self._failure is not None:
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._failure)
         first = drafts[0]
         name = (first.topic, first.queue_id)
         queue_offset = 0
@@ -190,7 +189,11 @@ class MessageStore:
             for number, record in enumerate(records):
                 place = QUEUE_OFFSET_POSITION
                 record[place : place + 8] = (queue_offset + number).to_bytes(8)
-        appended = self._log.append(records, now_ms)
+        try:
+            appended = self._log.append(records, now_ms)
+        except OSError as error:
+            self.fail(f"the commit log cannot be extended: {error}")
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._failure or "")
         if appended.status is not PutMessageStatus.PUT_OK:
             return PutResult(appended.status, remark=appended.remark)
         if counted:
@@ -200,7 +203,7 @@ class MessageStore:
         )
 
     def _refusal(self) -> PutResult | None:
-        if self.writeable:
+        if self.writeable and (self._tails_known or self._learn_tails()):
             return None
         if not self._open:
             remark = "the store has been shut down"
@@ -208,24 +211,18 @@ class MessageStore:
             remark = "messages are put to the slave"
         elif self._failure is not None:
             remark = self._failure
-        else:
+        elif self._disk_full:
             remark = "the disk is full"
+        else:
+            remark = "messages found on disk are not confirmed by a quorum yet"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
-    def _check(self, draft: MessageDraft) -> PutResult | None:
-        """The put checks on one message."""
-        limit = self._settings.max_message_size
-        if len(draft.topic) > TOPIC_BYTES_MAX:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="topic length above 127")
-        if len(draft.properties) > PROPERTIES_BYTES_MAX:
-            return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, remark="properties above 32767 bytes")
-        sizes = (len(draft.body), len(draft.topic), len(draft.properties))
-        if sizes[0] > limit or record_size(draft.sys_flag, *sizes) > limit:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"message above {limit} bytes")
-        return None
-
     def commit(self) -> None:
-        """Write what was staged since the last call. After a failed write nothing more is accepted."""
+        """Write what was staged since the last call. After a failed write nothing more is
+        accepted.
+        """
+        if self._failure is not None:
+            return
         try:
             self._log.commit()
         except OSError as error:
@@ -241,11 +238,17 @@ class MessageStore:
         return self._log.acknowledged(wait_store_ok)
 
     def dispatch(self) -> None:
-        """Bring derived files up to what readers may see, and tell of arrivals."""
+        """Bring derived files up to what readers may see, and tell of arrivals.
+
+        Raises StoreFault when that cannot be done; from then on it is not tried again.
+        """
+        if self._dispatch_failed:
+            return
         try:
             self._dispatch.run()
-        except StoreFault as fault:
-            self.fail(str(fault))
+        except (StoreFault, OSError) as error:
+            self._dispatch_failed = True
+            self.fail(f"dispatching to the consume queues failed: {error}")
             raise
 
     def catch_up_index(self) -> bool:
@@ -255,49 +258,80 @@ class MessageStore:
     # Flushing
 
     def flush_task(self) -> FlushTask | None:
-        return self._log.flush_task()
+        """The work that makes the log durable; None when it is, or when that cannot be had any
+        more: after a failed sync the system may forget what it has not written.
+        """
+        task = self._log.flush_task() if self._failure is None else None
+        if task is not None:
+            self._flush_times.append((task.offset, self._dispatch.store_timestamp_ms))
+        return task
 
     def flushed(self, offset: PhysicalOffset) -> None:
+        """A flush task is done: what was dispatched when it was taken is durable."""
         self._log.flushed(offset)
-        self._parts.checkpoint.physic_timestamp_ms = self._dispatch.store_timestamp_ms
+        while self._flush_times and self._flush_times[0][0] <= offset:
+            _, stored_ms = self._flush_times.popleft()
+            if stored_ms:
+                self._parts.checkpoint.physic_timestamp_ms = stored_ms
+
+    def queue_flush_task(self) -> QueueFlush | None:
+        """The work that makes the derived files durable, and notes it in the checkpoint; None when
+        nothing has changed since. One at a time.
+        """
+        checkpoint = self._parts.checkpoint
+        stored_ms = self._dispatch.store_timestamp_ms
+        syncs = (queue.take_sync() for queue in self._queues)
+        queues = tuple(sync for sync in syncs if sync is not None)
+        index = self._index.take_sync() if self._index is not None else None
+        times = (
+            checkpoint.physic_timestamp_ms,
+            stored_ms or checkpoint.logics_timestamp_ms,
+            index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
+        )
+        if self._failure is not None or not (queues or index or times != self._saved_times):
+            return None
+        return QueueFlush(queues, index, checkpoint, times)
+
+    def queues_flushed(self, task: QueueFlush) -> None:
+        """A queue flush has been run without an error."""
+        for sync in task.queues:
+            sync.queue.synced(sync)
+        if task.index is not None and self._index is not None:
+            self._index.synced(task.index)
+        self._saved_times = task.times
+        checkpoint = self._parts.checkpoint
+        _, checkpoint.logics_timestamp_ms, checkpoint.index_timestamp_ms = task.times
 
     def flush_queues(self) -> None:
-        """Make consume queues, full index files and the checkpoint durable. Blocks; short when little has changed."""
-        stored_ms = self._dispatch.store_timestamp_ms
-        for queue in self._queues:
-            if queue.dirty_bytes:
-                queue.sync()
-        checkpoint = self._parts.checkpoint
-        checkpoint.logics_timestamp_ms = max(checkpoint.logics_timestamp_ms, stored_ms)
-        if self._index is not None:
-            for file in self._index.take_full():
-                file.sync()
-                checkpoint.index_timestamp_ms = file.header.end_timestamp_ms
-        checkpoint.write()
-        if self.entries is not None:
-            self.entries.save_checkpoint()
+        """A whole queue flush at once. Blocks; short when little has changed. After a failed sync
+        nothing more is accepted.
+        """
+        task = self.queue_flush_task()
+        if task is None:
+            return
+        try:
+            task.run()
+        except OSError as error:
+            self.fail(f"making the consume queues durable failed: {error}")
+            return
+        self.queues_flushed(task)
 
     # Reading
 
     def get_message(
-        self, group: str, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
     ) -> GetMessageResult:
         return self._reader.get_message(topic, queue_id, offset, max_count, matcher)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The whole record that begins at ``physical_offset``; None when none does."""
-        head = self._log.read(PhysicalOffset(physical_offset), 8)
-        if head is None or physical_offset < 0:
-            return None
-        size = int.from_bytes(head[:4], signed=True)
-        magic = int.from_bytes(head[4:8])
-        if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or not 0 < size <= self._settings.mapped_file_size_commit_log:
-            return None
-        record = self._log.read(PhysicalOffset(physical_offset), size)
-        place = PHYSICAL_OFFSET_POSITION
-        if record is None or int.from_bytes(record[place : place + 8]) != physical_offset:
-            return None
-        return record
+        return record_at(self._log, physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
@@ -343,6 +377,7 @@ class MessageStore:
         return [name for name, _ in self._queues.items()]
 
     def delete_topic_queues(self, topic: str) -> None:
+        self._bring_up()
         self._queues.drop_topic(topic)
         for name in [name for name in self._tails if name[0] == topic.encode()]:
             del self._tails[name]
@@ -352,15 +387,27 @@ class MessageStore:
     def become(self, *, slave: bool) -> None:
         """Change the role. A new master's queue offsets go on from what its consume queues say."""
         self._is_slave = self._reader.is_slave = slave
-        if not slave:
-            self.rebuild_tails()
+        self._tails_known = False
 
-    def rebuild_tails(self) -> None:
-        """Topic-queue table := consume queue ends. Everything readable has been dispatched when this is called."""
+    def _learn_tails(self) -> bool:
+        """Topic-queue table := consume queue ends. False while messages that were found on disk are
+        not committed: their queue offsets would be given twice.
+        """
+        entries = self.entries
+        if entries is not None and entries.committed_index < entries.end.index:
+            return False
+        self._bring_up()
         self._tails = {
             (topic.encode(), queue_id): queue.max_offset
             for (topic, queue_id), queue in self._queues.items()
         }
+        self._tails_known = True
+        return True
+
+    def _bring_up(self) -> None:
+        """Let the derived files have everything that was put so far."""
+        self.commit()
+        self.dispatch()
 
     def check_disk(self) -> None:
         """Refuse puts while the disk is nearly full; accept again when there is room."""
@@ -380,7 +427,9 @@ class MessageStore:
             "commitLogMinOffset": str(self.min_physical_offset),
             "commitLogMaxOffset": str(self.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
-            "remainHowManyDataToFlush": _bytes_text(self.confirm_offset - self.flushed_offset),
+            "remainHowManyDataToFlush": _bytes_text(
+                max(0, self.confirm_offset - self.flushed_offset)
+            ),
             "earliestMessageTimeStamp": str(self.earliest_store_timestamp()),
         }
         if self.divided_offset is not None:
@@ -392,16 +441,27 @@ class MessageStore:
     def shutdown(self) -> None:
         """Commit, dispatch, make everything durable, release the directory. Harmless twice.
 
-        ``abort`` stays behind when something failed or could not be dispatched: the next start then repairs.
+        ``abort`` stays behind when something failed or could not be dispatched: the next start then
+        repairs. :attr:`failure` tells why.
         """
         if not self._open:
             return
-        clean = self._failure is None
-        if clean:
-            self.commit()
-            self._dispatch.run()
-            clean = self._failure is None and not self._dispatch.behind_bytes
         self._open = False
+        try:
+            self._settle()
+            if self._failure is None and not self._dispatch.behind_bytes:
+                self._files.unlink(self._paths.abort)
+        except (OSError, StoreFault) as error:
+            self.fail(f"the store could not be closed cleanly: {error}")
+        finally:
+            self._release()
+
+    def _settle(self) -> None:
+        """Write and sync everything; after a failure nothing."""
+        self.commit()
+        if self._failure is not None:
+            return
+        self._dispatch.run()
         task = self.flush_task()
         if task is not None:
             task.run()
@@ -409,24 +469,24 @@ class MessageStore:
         self.flush_queues()
         if self._index is not None:
             self._index.sync()
-        if self._parts.opened.classic is not None and self.entries is None:
+        if self.entries is not None:
+            self.entries.save_checkpoint()
+        elif self._parts.opened.classic is not None:
             self._parts.opened.classic.drop_unused()
-        if clean:
-            self._files.unlink(self._paths.abort)
-        self._release()
 
     def abandon(self) -> None:
         """Release the directory without writing anything, as a crash would leave it."""
-        self._open = False
-        self._release()
+        if self._open:
+            self._open = False
+            self._release()
 
     def _release(self) -> None:
-        self._log.close()
-        self._queues.close()
-        if self._index is not None:
-            self._index.close()
-        self._parts.checkpoint.close()
-        self._parts.lock.release()
+        with ExitStack() as closing:
+            closing.callback(self._parts.lock.release)
+            closing.callback(self._queues.close)
+            if self._index is not None:
+                closing.callback(self._index.close)
+            closing.callback(self._log.close)
 
 
 def open_store(context: StoreContext) -> MessageStore:
@@ -434,104 +494,7 @@ def open_store(context: StoreContext) -> MessageStore:
 
     Raises StoreFault when the directory is not what it must be; it is unlocked again then.
     """
-    paths = StorePaths.of(context.settings)
-    lock = context.files.lock(paths.lock)
-    try:
-        _check_own_format(context.files, paths)
-        return _open_locked(context, paths, lock)
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _open_locked(context: StoreContext, paths: StorePaths, lock: FileLock) -> MessageStore:
-    files, settings = context.files, context.settings
-    clean = not files.exists(paths.abort)
-    checkpoint = StoreCheckpoint(files, paths.checkpoint)
-    queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
-    queues.load()
-    index = _load_index(context, paths, None if clean else checkpoint.index_timestamp_ms)
-    opened = Opening(files, settings, Stop(clean, checkpoint.safe_timestamp_ms), context.force).open()
-    cut = queues.truncate(opened.written_end)
-    if cut:
-        opened.notes.append(f"{cut} consume queues cut to the log's end {opened.written_end}")
-    levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
-    dispatch = Dispatch(opened.log, queues, index, levels)
-    dispatch.start(*_cursors(opened, queues, index, clean))
-    files.replace_bytes(paths.abort, b"")
-    dispatch.run()
-    queues.correct_min_offsets(opened.log.min_offset)
-    return MessageStore(context, _Parts(opened, queues, index, dispatch, checkpoint, lock))
-
-
-def _load_index(
-    context: StoreContext, paths: StorePaths, safe_timestamp_ms: int | None
-) -> KeyIndex | None:
-    settings = context.settings
-    if not settings.message_index_enable:
-        return None
-    index = KeyIndex(
-        context.files,
-        paths.index,
-        settings.max_hash_slot_num,
-        settings.max_index_num,
-        context.clock.now_ms,
-    )
-    index.load(safe_timestamp_ms)
-    return index
-
-
-def _cursors(
-    opened: OpenedLog, queues: ConsumeQueueTable, index: KeyIndex | None, clean: bool
-) -> tuple[int, int]:
-    """Where dispatch goes on: for the consume queues, for the key index.
-
-    What a queue has already it drops again, so starting too early only costs time. After an unclean stop everything from
-    the start of the recovery's walk is dispatched; a queue that ended at a hole needs everything behind its own end.
-    """
-    low = opened.log.min_offset
-    from_queues = max(queues.max_physical_offset, low)
-    if not clean:
-        from_queues = min(from_queues, max(opened.walked_from, low))
-    for name in queues.damaged:
-        queue = queues.find(*name)
-        assert queue is not None
-        from_queues = min(from_queues, max(queue.max_physical_offset, low))
-    from_queues = _frame_start(opened, from_queues)
-    if index is None:
-        return from_queues, from_queues
-    indexed = index.end_offset
-    if indexed is None:
-        return from_queues, low
-    return from_queues, from_queues if clean else _frame_start(opened, max(indexed, low))
-
-
-def _frame_start(opened: OpenedLog, offset: int) -> int:
-    """``offset`` as a cursor: the entry's position for a message offset at or behind the divide.
-
-    Ends of records are ends of entries; only the index remembers where a message begins.
-    """
-    entries = opened.entries
-    if entries is None or offset <= entries.base_offset:
-        return offset
-    file = entries.file_at(offset)
-    if file is None:
-        return offset
-    return offset - ENTRY_HEADER_SIZE if entries.is_body_start(offset) else offset
-
-
-def _check_own_format(files: FileLayer, paths: StorePaths) -> None:
-    if not files.exists(paths.own_format):
-        files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
-        return
-    text = files.read_bytes(paths.own_format).decode("ascii", "replace").strip()
-    if not text.isdigit() or int(text) > OWN_FORMAT:
-        raise StoreFault(
-            paths.own_format,
-            f"format version {text!r}",
-            f"at most {OWN_FORMAT}",
-            "use the rmqpy version that wrote this directory, or a newer one",
-        )
+    return MessageStore(context, start_store(context))
 
 
 def _bytes_text(count: int) -> str:

@@ -1,4 +1,6 @@
-"""Where everything lives under ``storePathRootDir``. Nothing of ours stands in a folder of the Java broker's."""
+"""Where everything lives under ``storePathRootDir``. Nothing of ours stands in a folder of the Java
+broker's.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's read side).
+"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's
+read side).
 
-A page ends before the message that would exceed its limit (two limits: for messages near the log's end, which the page
-cache holds, and for old ones); its first message passes whatever its size.
+A page ends before the message that would exceed its limit (two limits: for messages near the log's
+end, which the page cache holds, and for old ones); its first message passes whatever its size.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ from collections.abc import Callable
 
 from attrs import define
 
-from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE, SYS_FLAG_POSITION, store_timestamp_position
+from rmqpy.codec.layout import (
+    MAGIC_POSITION,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    QUEUE_FILLER_SIZE,
+    QUEUE_UNIT_SIZE,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_POSITION,
+    store_timestamp_position,
+)
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.config import StoreSettings
@@ -22,6 +33,8 @@ from rmqpy.store.results import GetMessageResult
 
 SCAN_WINDOW_BYTES = 16000
 """How far one read looks for messages that match a filter (maxFilterMessageSize)."""
+
+_MAGICS = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 
 Matcher = Callable[[int], bool]
 
@@ -50,7 +63,9 @@ class _Page:
 
 
 class QueueReader:
-    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as being on disk."""
+    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as
+    being on disk.
+    """
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, settings: StoreSettings, memory_bytes: int
@@ -85,7 +100,9 @@ class QueueReader:
         return result
 
     def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
-        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says so."""
+        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says
+        so.
+        """
         keep = self.is_slave and not self._settings.offset_check_in_slave
         return GetMessageResult(status, offset if keep else corrected)
 
@@ -95,7 +112,9 @@ class QueueReader:
         window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
         units = queue.units(offset, window)
         if not units:
-            return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file_start(offset))
+            return GetMessageResult(
+                GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file_start(offset)
+            )
         settings, log = self._settings, self._log
         page = _Page(
             settings.max_transfer_bytes_on_message_in_memory,
@@ -105,22 +124,23 @@ class QueueReader:
             max_count,
         )
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE)
-        end = log.confirm_offset
-        pulled = 0
+        end = pulled = log.confirm_offset
         scanned = 0
         for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(units):
             if page.is_full(size, end - physical_offset > self._memory_distance):
                 break
+            if size != QUEUE_FILLER_SIZE and physical_offset + size > end:
+                # Not committed yet after a restart in DLedger mode: it comes back into sight, do
+                # not step over it.
+                break
             scanned += 1
+            if size == QUEUE_FILLER_SIZE or size <= 0:
+                continue
             pulled = physical_offset
-            if size == QUEUE_FILLER_SIZE or (matcher is not None and not matcher(tags_code)):
+            if matcher is not None and not matcher(tags_code):
                 continue
             message = log.read(PhysicalOffset(physical_offset), size)
             if message is None:
-                if physical_offset >= log.min_offset:
-                    # Not committed yet after a restart in DLedger mode: it comes back into sight, do not step over it.
-                    scanned -= 1
-                    break
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -144,7 +164,9 @@ class QueueReader:
         return queue.min_offset if queue is not None else 0
 
     def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether the message at this queue offset is near enough to the log's end; False when there is none."""
+        """Whether the message at this queue offset is near enough to the log's end; False when
+        there is none.
+        """
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
@@ -156,11 +178,11 @@ class QueueReader:
         return self._store_timestamp(unit[0], unit[1]) if unit is not None else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the earlier on a tie);
-        0 when the queue is empty.
+        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the
+        earlier on a tie); 0 when the queue is empty.
 
-        Searches the whole queue by store time; the Java broker first picks a queue file by its modification time, which
-        a copied file does not keep.
+        Searches the whole queue by store time; the Java broker first picks a queue file by its
+        modification time, which a copied file does not keep.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
@@ -190,3 +212,18 @@ def record_store_timestamp(record: memoryview) -> int:
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
     place = store_timestamp_position(sys_flag)
     return int.from_bytes(record[place : place + 8], signed=True)
+
+
+def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
+    """The whole record that begins at ``physical_offset``; None when none does."""
+    if physical_offset < 0:
+        return None
+    head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)
+    if head is None or int.from_bytes(head[MAGIC_POSITION:]) not in _MAGICS:
+        return None
+    size = int.from_bytes(head[:4], signed=True)
+    record = log.read(PhysicalOffset(physical_offset), size) if size >= RECORD_SIZE_MIN else None
+    if record is None:
+        return None
+    place = PHYSICAL_OFFSET_POSITION
+    return record if int.from_bytes(record[place : place + 8]) == physical_offset else None

@@ -1,4 +1,6 @@
-"""All consume queues of a store: ``consumequeue/<topic>/<queueId>/``, found on disk or made when first needed."""
+"""All consume queues of a store: ``consumequeue/<topic>/<queueId>/``, found on disk or made when
+first needed.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +15,48 @@ QueueName = tuple[str, int]
 
 
 class ConsumeQueueTable:
-    """The queues by name. ``damaged`` holds those that ended at a hole when they were loaded."""
+    """The queues by name."""
 
     def __init__(self, files: FileLayer, directory: str, file_size: int) -> None:
         self._files = files
         self._directory = directory
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
-        self.damaged: list[QueueName] = []
 
     def load(self) -> None:
-        """Raises StoreFault for entries that no broker has made."""
+        """Find the queues; changes nothing on disk. Raises StoreFault for entries that no broker
+        has made.
+        """
         for topic in self._files.list_dir(self._directory):
             folder = f"{self._directory}/{topic}"
             if not self._files.is_dir(folder):
                 raise StoreFault(folder, "a file", "one directory a topic", "move it elsewhere")
             for name in self._files.list_dir(folder):
-                if not (name.isascii() and name.isdigit() and self._files.is_dir(f"{folder}/{name}")):
+                is_number = name.isascii() and name.isdigit()
+                if not (is_number and self._files.is_dir(f"{folder}/{name}")):
                     raise StoreFault(
                         f"{folder}/{name}",
                         "a foreign entry",
                         "one directory a queue, named by its number",
                         "move it elsewhere; the Java broker would not start on it either",
                     )
-                queue = self._open(topic, int(name))
-                if not queue.load():
-                    self.damaged.append((topic, int(name)))
+                self._open(topic, int(name)).load()
+
+    def settle(self) -> None:
+        """Once the log has been accepted: clear what stands behind the queues' ends."""
+        for queue in self:
+            queue.settle()
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(self._files, f"{self._directory}/{topic}/{queue_id}", self._file_size)
+        directory = f"{self._directory}/{topic}/{queue_id}"
+        if not is_queue_name(topic.encode("utf-8", "replace"), queue_id):
+            raise StoreFault(
+                directory,
+                f"a message of topic {topic!r} and queue {queue_id}",
+                "a topic that can name a directory and a queue number from 0 on",
+                "stop the broker and check the commit log: the message is damaged",
+            )
+        queue = ConsumeQueue(self._files, directory, self._file_size)
         self._queues[topic, queue_id] = queue
         return queue
 
@@ -49,7 +64,7 @@ class ConsumeQueueTable:
         return self._queues.get((topic, queue_id))
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when it is new. Names have been checked before anything was stored."""
+        """The queue, made when it is new."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def items(self) -> Iterator[tuple[QueueName, ConsumeQueue]]:
@@ -79,14 +94,16 @@ class ConsumeQueueTable:
         names = [name for name in self._queues if name[0] == topic]
         for name in names:
             self._queues.pop(name).destroy()
-        self._files.remove_tree(f"{self._directory}/{topic}")
+        if names:
+            self._files.remove_tree(f"{self._directory}/{topic}")
         return len(names)
-
-    def destroy(self) -> None:
-        """Delete every queue: there is no log that they could point into."""
-        for topic in {topic for topic, _ in self._queues}:
-            self.drop_topic(topic)
 
     def close(self) -> None:
         for queue in self:
             queue.close()
+
+
+def is_queue_name(topic: bytes, queue_id: int) -> bool:
+    """Whether a queue's directory can be named so: nothing that leads out of ``consumequeue/``."""
+    plain = b"/" not in topic and b"\0" not in topic
+    return plain and queue_id >= 0 and topic not in (b"", b".", b"..")

@@ -17,15 +17,17 @@ class PutResult:
     """
 
     status: PutMessageStatus
-    queue_offset: QueueOffset = QueueOffset(0)
+    queue_offset: QueueOffset = QueueOffset(0)  # noqa: RUF009 (a NewType)
     physical_offsets: tuple[PhysicalOffset, ...] = ()
-    end: PhysicalOffset = PhysicalOffset(0)
+    end: PhysicalOffset = PhysicalOffset(0)  # noqa: RUF009 (a NewType)
     remark: str = ""
 
 
 @define(slots=True)
 class GetMessageResult:
-    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy before the next turn."""
+    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy before
+    the next turn.
+    """
 
     status: GetMessageStatus
     next_begin_offset: int = 0
@@ -41,7 +43,9 @@ class GetMessageResult:
 
 @define(slots=True)
 class QueryMessageResult:
-    """Messages whose key hash and time matched, newest file first (the client filters by exact key)."""
+    """Messages whose key hash and time matched, newest file first (the client filters by exact
+    key).
+    """
 
     messages: list[memoryview] = field(factory=list)
     index_last_update_timestamp_ms: int = 0

@@ -1,7 +1,9 @@
-"""Small files that are replaced as a whole: configuration tables, ``checkpoint`` and ``currterm`` of DLedger.
+"""Small files that are replaced as a whole: configuration tables, ``checkpoint`` and ``currterm``
+of DLedger.
 
-Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames and syncs the folder; reading takes ``X``
-and, when that is missing, empty or unreadable, ``X.bak`` (the Java broker's rule, with the syncs that it leaves out).
+Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames and syncs the folder;
+reading takes ``X`` and, when that is missing, empty or unreadable, ``X.bak`` (the Java broker's
+rule, with the syncs that it leaves out).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def replace_with_backup(files: FileLayer, path: str, data: bytes) -> None:
     files.replace_bytes(path, data)
 
 
-def read_with_backup(files: FileLayer, path: str, readable: Callable[[bytes], bool]) -> bytes | None:
+def read_with_backup(
+    files: FileLayer, path: str, readable: Callable[[bytes], bool]
+) -> bytes | None:
     """The content of ``path`` or of its backup; None when neither exists.
 
     Raises StoreFault when there is content, but none that is ``readable``.
@@ -45,6 +49,7 @@ def read_with_backup(files: FileLayer, path: str, readable: Callable[[bytes], bo
             unreadable,
             "content that cannot be read, and no readable backup beside it",
             "the text that the broker wrote",
-            f"restore it from a backup or a replica, or remove it and {path}{BACKUP_SUFFIX} to start without",
+            "restore it from a backup or a replica, or remove it and"
+            f" {path}{BACKUP_SUFFIX} to start without",
         )
     return None

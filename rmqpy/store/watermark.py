@@ -1,4 +1,5 @@
-"""An acknowledgement is a watermark: a position that only grows (written, flushed, replicated, committed).
+"""An acknowledgement is a watermark: a position that only grows (written, flushed, replicated,
+committed).
 
 Invariant: ``value`` never decreases. Whoever waits registers a listener; nobody polls.
 """

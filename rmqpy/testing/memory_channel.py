@@ -1,4 +1,4 @@
-"""A ``remoting.channel.Channel`` without a socket: keeps what was written, as frames and commands."""
+"""A ``remoting.channel.Channel`` without a socket: keeps what was written, frames and commands."""
 
 from __future__ import annotations
 

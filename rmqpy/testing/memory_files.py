@@ -1,8 +1,13 @@
 """A file layer in memory (``store.files.FileLayer``) that knows which bytes a crash would keep.
 
-``crash()`` gives the layer as it would be found after a power loss: of every file only what was synced, of every folder
-only the names that were synced (a rename by ``replace_bytes`` counts as synced). ``kill()`` gives what a killed process
-leaves: everything written. Faults can be planted with ``fail_write`` and ``fail_sync``.
+``kill()`` gives what a killed process leaves: everything written. ``crash()`` gives what is found
+after a power loss, at its worst: of every file only what was synced; of every folder only the names
+that were there when it was last synced (a file that was removed since is back). Faults are planted
+with ``fail_write`` and ``fail_sync``; a subclass may override ``touched`` to be told of every
+operation that changes something, and may raise there.
+
+Files may be large as long as little of them is written: what lies behind the last written byte is
+never copied.
 """
 
 from __future__ import annotations
@@ -16,12 +21,24 @@ from rmqpy.model.errors import StoreFault
 
 @define(slots=True, eq=False)
 class _Node:
-    """One file: its bytes now, its bytes as last synced (None: never), when it was last written."""
+    """One file: its bytes now, its bytes as last synced, when it was last written.
+
+    No byte at or behind ``extent`` is other than zero.
+    """
 
     data: bytearray
-    durable: bytes | None = None
+    extent: int = 0
+    durable: bytes = b""
     mtime_ms: int = 0
-    name_durable: bool = False
+
+    @classmethod
+    def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> _Node:
+        data = bytearray(size)
+        data[: len(content)] = content
+        return cls(data, len(content), durable, mtime_ms)
+
+    def content(self) -> bytes:
+        return bytes(memoryview(self.data)[: self.extent])
 
 
 @define(slots=True, eq=False)
@@ -44,20 +61,23 @@ class MemoryFile:
 
     @property
     def writable(self) -> memoryview:
-        assert not self._readonly
+        assert not self._readonly and not self._closed
+        self._node.extent = self.size
         return memoryview(self._node.data)
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         assert not self._closed and not self._readonly
         assert position + len(data) <= self.size, "write behind the end of a file of fixed size"
-        self._layer.check_fault("write", self.path)
+        self._layer.touched("write", self.path)
         self._node.data[position : position + len(data)] = data
+        self._node.extent = max(self._node.extent, position + len(data))
         self._node.mtime_ms = self._layer.now_ms
 
     def sync(self) -> None:
-        self._layer.check_fault("sync", self.path)
-        self._node.durable = bytes(self._node.data)
-        self._node.name_durable = True
+        if self._closed:
+            return
+        self._layer.touched("sync", self.path)
+        self._node.durable = self._node.content()
 
     def close(self) -> None:
         self._closed = True
@@ -84,37 +104,52 @@ class MemoryFiles:
     now_ms: int = 0
     total_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
-    _faults: dict[tuple[str, str], OSError] = field(factory=dict)
+    _durable_names: dict[str, _Node] = field(factory=dict)
+    _faults: dict[tuple[str, str], int] = field(factory=dict)
 
     def fail_write(self, path_part: str, code: int = errno.EIO) -> None:
         """From now on writes to paths that contain ``path_part`` fail."""
-        self._faults["write", path_part] = OSError(code, "planted fault")
+        self._faults["write", path_part] = code
 
     def fail_sync(self, path_part: str, code: int = errno.EIO) -> None:
-        self._faults["sync", path_part] = OSError(code, "planted fault")
+        self._faults["sync", path_part] = code
 
     def heal(self) -> None:
         self._faults.clear()
 
-    def check_fault(self, operation: str, path: str) -> None:
-        for (kind, part), error in self._faults.items():
+    def touched(self, operation: str, path: str) -> None:
+        """Before each operation that changes something: ``write`` (creations too), ``sync`` (of
+        folders too), ``remove``. Writes in place through a mapping are not told.
+        """
+        for (kind, part), code in self._faults.items():
             if kind == operation and part in path:
-                raise OSError(error.errno, error.strerror, path)
+                raise OSError(code, "planted fault", path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Plant a file that has always been there."""
+        self.make_dirs(path.rpartition("/")[0])
+        content = data.rstrip(b"\0")
+        node = _Node.of(len(data), content, content, self.now_ms)
+        self.nodes[path] = self._durable_names[path] = node
 
     def kill(self) -> MemoryFiles:
         """What the next process finds after this one was killed."""
         after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
+        copies = {}
         for path, node in self.nodes.items():
-            after.nodes[path] = _Node(bytearray(node.data), node.durable, node.mtime_ms, node.name_durable)
+            copy = _Node.of(len(node.data), node.content(), node.durable, node.mtime_ms)
+            after.nodes[path] = copies[id(node)] = copy
+        for path, node in self._durable_names.items():
+            after._durable_names[path] = copies.get(id(node), node)
         return after
 
     def crash(self) -> MemoryFiles:
         """What is found after a power loss."""
-        after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
-        for path, node in self.nodes.items():
-            if node.name_durable:
-                data = node.durable if node.durable is not None else bytes(len(node.data))
-                after.nodes[path] = _Node(bytearray(data), data, node.mtime_ms, True)
+        after = MemoryFiles(now_ms=self.now_ms)
+        for path, node in self._durable_names.items():
+            copy = _Node.of(len(node.data), node.durable, node.durable, node.mtime_ms)
+            after.nodes[path] = after._durable_names[path] = copy
+            after.make_dirs(path.rpartition("/")[0])
         return after
 
     def open(self, path: str, *, size: int | None = None) -> MemoryFile:
@@ -122,11 +157,15 @@ class MemoryFiles:
         if node is None:
             if size is None:
                 raise FileNotFoundError(path)
-            self.check_fault("write", path)
+            self.touched("write", path)
             self.make_dirs(path.rpartition("/")[0])
             node = self.nodes[path] = _Node(bytearray(size), mtime_ms=self.now_ms)
         elif size is not None and len(node.data) != size:
-            node.data = bytearray(bytes(node.data[:size]).ljust(size, b"\0"))
+            self.touched("write", path)
+            content = node.content()[:size]
+            node.data = bytearray(size)
+            node.data[: len(content)] = content
+            node.extent = len(content)
         return MemoryFile(path, node, self)
 
     def open_readonly(self, path: str) -> MemoryFile:
@@ -140,10 +179,12 @@ class MemoryFiles:
         return bytes(self.nodes[path].data)
 
     def replace_bytes(self, path: str, data: bytes) -> None:
-        self.check_fault("write", path)
-        self.check_fault("sync", path)
+        self.touched("write", path)
+        self.touched("sync", path)
         self.make_dirs(path.rpartition("/")[0])
-        self.nodes[path] = _Node(bytearray(data), bytes(data), self.now_ms, True)
+        node = _Node.of(len(data), bytes(data), bytes(data), self.now_ms)
+        self.nodes[path] = self._durable_names[path] = node
+        self.touched("sync", path.rpartition("/")[0])
 
     def exists(self, path: str) -> bool:
         return path in self.nodes or self.is_dir(path)
@@ -172,24 +213,30 @@ class MemoryFiles:
             path = path.rpartition("/")[0]
 
     def rename(self, old: str, new: str) -> None:
+        self.touched("write", new)
         self.nodes[new] = self.nodes.pop(old)
 
     def unlink(self, path: str) -> None:
-        self.nodes.pop(path, None)
+        if path in self.nodes:
+            self.touched("remove", path)
+            del self.nodes[path]
 
     def remove_tree(self, path: str) -> None:
         prefix = path + "/"
         for entry in [entry for entry in self.nodes if entry.startswith(prefix)]:
-            del self.nodes[entry]
+            self.unlink(entry)
         self.folders = {
             folder for folder in self.folders if folder != path and not folder.startswith(prefix)
         }
 
     def sync_dir(self, path: str) -> None:
-        self.check_fault("sync", path)
-        for entry, node in self.nodes.items():
-            if entry.rpartition("/")[0] == path:
-                node.name_durable = True
+        self.touched("sync", path)
+        for names in (self._durable_names, self.nodes):
+            for entry in [entry for entry in names if entry.rpartition("/")[0] == path]:
+                if entry in self.nodes:
+                    self._durable_names[entry] = self.nodes[entry]
+                else:
+                    del self._durable_names[entry]
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:

@@ -1,4 +1,4 @@
-"""A whole broker in memory: real store, virtual time, channels and name servers that only remember."""
+"""A whole broker in memory: real store, virtual time, channels and servers that only remember."""
 
 from __future__ import annotations
 
@@ -166,6 +166,7 @@ def build() -> Build:
         files: MemoryFiles | None = None,
         scheduler: ManualScheduler | None = None,
         start: bool = True,
+        host: str = "10.0.0.2",
         **values: Any,
     ) -> Kit:
         scheduler = scheduler or ManualScheduler()
@@ -182,7 +183,7 @@ def build() -> Build:
         broker = Broker(
             BrokerSurroundings(
                 configuration=configuration,
-                host="10.0.0.2",
+                host=host,
                 store=store,
                 scheduler=scheduler,
                 network=network,
@@ -199,7 +200,9 @@ def build() -> Build:
 
 
 def configured(values: dict[str, Any]) -> BrokerConfiguration:
-    broker = BrokerSettings(broker_name="broker-a", broker_cluster_name="C", namesrv_addr=NAME_SERVERS)
+    broker = BrokerSettings(
+        broker_name="broker-a", broker_cluster_name="C", namesrv_addr=NAME_SERVERS
+    )
     store = StoreSettings(
         store_path_root_dir=ROOT,
         mapped_file_size_commit_log=1 << 16,

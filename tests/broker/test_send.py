@@ -9,7 +9,7 @@ import pytest
 from rmqpy.broker.put_status import answer_to, remark_of
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.config import FlushDiskType
+from rmqpy.model.config import BrokerRole, FlushDiskType
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import PutResult
@@ -226,7 +226,7 @@ def test_missing_and_wrong_fields_are_named(kit: Any) -> None:
     assert answer.code == 1 and " b " in answer.remark
 
 
-# ------------------------------------------------------------------------------------------------ statuses
+# -------------------------------------------------------------------------------------- statuses
 
 
 def test_every_put_status_has_its_answer() -> None:
@@ -270,6 +270,12 @@ def test_a_warning_of_the_store_carries_the_place_of_the_message(
     assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
 
 
+def test_a_slave_creates_no_topics(kit: Any) -> None:
+    kit.broker.identity.role = BrokerRole.SLAVE
+    assert kit.send(topic="New").code == 14
+    assert "New" not in kit.broker.topics
+
+
 def test_a_refusal_of_the_store_is_answered_at_once(kit: Any) -> None:
     kit.store.become(slave=True)
     answer = kit.send()
@@ -311,7 +317,7 @@ def test_too_many_waiting_senders_are_turned_away(kit: Any) -> None:
     assert [answer.code for answer in kit.channel.take()] == [0, 0]
 
 
-# ------------------------------------------------------------------------------------------------ SYNC_FLUSH
+# ------------------------------------------------------------------------------------ SYNC_FLUSH
 
 
 def answers(kit: Any) -> list[RemotingCommand]:

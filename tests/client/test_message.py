@@ -75,7 +75,8 @@ def test_properties() -> None:
     )
     raw = property_string(message, "ID")
     assert raw == (
-        b"seq\x010\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01ID\x02WAIT\x01false\x02TAGS\x01TagA\x02DELAY\x013"
+        b"seq\x010\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01ID\x02WAIT\x01false"
+        b"\x02TAGS\x01TagA\x02DELAY\x013"
     )
     assert decode_properties(property_string(Message(topic="T", body=b"b"), "ID")) == {
         "UNIQ_KEY": "ID",

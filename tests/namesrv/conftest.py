@@ -8,7 +8,7 @@ import pytest
 from attrs import define, field
 
 from rmqpy.model.config import NamesrvConfiguration, NamesrvSettings
-from rmqpy.namesrv import NamesrvLimits, NameServer
+from rmqpy.namesrv import NameServer, NamesrvLimits
 from rmqpy.remoting.bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -38,6 +38,7 @@ class World:
     channel: MemoryChannel = field(factory=MemoryChannel)
     server: NameServer = field(init=False)
     _opaque: int = 0
+    _brokers: dict[str, MemoryChannel] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         settings = NamesrvSettings(
@@ -90,6 +91,10 @@ class World:
         whole = RegisterBrokerBody(wrapper, list(filter_servers))
         body = whole.encode_compressed() if compressed else whole.encode()
         host = address.partition(":")[0]
+        if channel is None:
+            channel = self._brokers.get(address)
+            if channel is None or channel.closed:
+                channel = self._brokers[address] = MemoryChannel()
         header = RegisterBrokerRequestHeader(
             broker_name=name,
             broker_addr=address,

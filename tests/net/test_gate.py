@@ -1,4 +1,4 @@
-"""The reply gate: every reply exactly once, never before its watermarks, one write a channel and release."""
+"""The reply gate: every reply exactly once, never before its watermarks, joined per channel."""
 
 from __future__ import annotations
 

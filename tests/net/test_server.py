@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.server import RemotingServer
 from rmqpy.remoting.command import RemotingCommand
@@ -138,7 +139,7 @@ def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler
         server, main_port = await started(scheduler, handler)
         fast_port = await server.listen("127.0.0.1", 0)
         addresses = [main_port, fast_port]
-        with contextlib.suppress(OSError):  # a host without IPv6
+        with contextlib.suppress(ConfigFault):  # a host without IPv6
             addresses.append(await server.listen("::1", 0))
         assert server.addresses == addresses
         for address in addresses:
@@ -400,6 +401,17 @@ def test_what_is_written_may_be_reused_at_once(in_loop, handler):
         reply[-300_000:] = b"b" * 300_000
         (answer,) = await peer.read(1)
         assert answer.body == b"a" * 300_000
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_port_in_use_is_named(in_loop, handler):
+    async def main(scheduler):
+        server, (host, port) = await started(scheduler, handler)
+        other = RemotingServer(handler, scheduler)
+        with pytest.raises(ConfigFault, match=f"{host}:{port}"):
+            await other.listen(host, port)
         await server.close()
 
     in_loop(main)

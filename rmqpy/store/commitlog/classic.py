@@ -1,10 +1,11 @@
 """ClassicCommitLog: V1 records back to back in mapped files, the log of master-slave brokers.
 
-A record fits a file only if 8 bytes stay free behind it; otherwise the file ends in a BLANK (int32 rest length, int32
-BLANK_MAGIC, the bytes behind undefined) and the record starts the next file. A batch goes to the next file as a whole.
+A record fits a file only if 8 bytes stay free behind it; otherwise the file ends in a BLANK (int32
+rest length, int32 BLANK_MAGIC, the bytes behind undefined) and the record starts the next file. A
+batch goes to the next file as a whole.
 
-Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has given to the file,
-``flushed`` what is durable. Readers see what is written.
+Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has given
+to the file, ``flushed`` what is durable. Readers see what is written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.staging import END, FILE_END, STAGED, Staging
 from rmqpy.store.watermark import Watermark
 
 PREPARE_BELOW_FRACTION = 4
@@ -32,12 +34,14 @@ class ClassicCommitLog:
     def __init__(self, row: MappedFiles, *, sync_flush: bool = False) -> None:
         self._row = row
         self._sync_flush = sync_flush
-        self._end = row.wrote_offset
-        self._staged: list[bytearray | bytes] = []
-        self._staged_from = self._end
+        self.staging = Staging(row.wrote_offset)
         self._prepared: MappedFile | None = None
         self.written = Watermark("written", self._end)
         self.flushed_mark = Watermark("flushed", self._end)
+
+    @property
+    def _end(self) -> int:
+        return self.staging.state[END]
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -71,35 +75,44 @@ class ClassicCommitLog:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 remark=f"{total} bytes do not fit a commit log file of {self._row.file_size}",
             )
-        if not self._row or self._end == self._current.end_offset:
-            self._advance_file()
-        rest = self._current.end_offset - self._end
-        if total + BLANK_SIZE > rest:
-            self._roll(rest)
+        self.make_room(total)
+        staging = self.staging
         offsets = []
         for record in records:
             patch_record(record, 0, None, self._end, store_timestamp_ms)
             offsets.append(PhysicalOffset(self._end))
-            self._staged.append(record)
-            self._end += len(record)
+            staging.put(record)
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))
 
+    def make_room(self, length: int) -> None:
+        """Let ``length`` bytes follow the end of the log: in its file, and in staging."""
+        if not self._row or self._end == self._current.end_offset:
+            self._advance_file()
+        rest = self._current.end_offset - self._end
+        if length + BLANK_SIZE > rest:
+            self._roll(rest)
+        self.staging.state[FILE_END] = self._current.end_offset
+        if not self.staging.has_room(length):
+            self.commit()
+            self.staging.grow(length)
+
     def commit(self) -> None:
-        if not self._staged:
+        staging = self.staging
+        if not staging.state[STAGED]:
             return
-        data = b"".join(self._staged)
-        file = self._row.find(self._staged_from)
+        file = self._row.find(staging.staged_from)
         assert file is not None
-        position = self._staged_from - file.first_offset
-        file.file.write(position, data)
-        file.wrote_position = position + len(data)
-        self._staged.clear()
-        self._staged_from = self._end
+        position = staging.staged_from - file.first_offset
+        file.file.write(position, staging.staged)
+        file.wrote_position = position + staging.state[STAGED]
+        staging.restart(self._end)
         self.written.advance(self._end)
         self._prepare_next()
 
     def append_raw(self, data: bytes | memoryview) -> None:
-        """Take bytes of a master's log as they come (HA): they continue the log and stay inside one file."""
+        """Take bytes of a master's log as they come (HA): they continue the log and stay inside one
+        file.
+        """
         self.commit()
         if not self._row or self._end == self._current.end_offset:
             self._advance_file()
@@ -108,7 +121,7 @@ class ClassicCommitLog:
         assert position + len(data) <= file.size
         file.file.write(position, data)
         file.wrote_position = position + len(data)
-        self._end = self._staged_from = file.first_offset + file.wrote_position
+        self.staging.restart(file.first_offset + file.wrote_position)
         self.written.advance(self._end)
 
     def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
@@ -134,7 +147,9 @@ class ClassicCommitLog:
         start, end = self.flushed_mark.value, self.written.value
         if start >= end:
             return None
-        parts = tuple(file for file in self._row if file.end_offset > start and file.first_offset < end)
+        parts = tuple(
+            file for file in self._row if file.end_offset > start and file.first_offset < end
+        )
         return FlushTask(PhysicalOffset(end), parts)
 
     def flushed(self, offset: PhysicalOffset) -> None:
@@ -145,14 +160,14 @@ class ClassicCommitLog:
 
         Idempotent; returns the offset behind the file, which becomes ``divided_offset``.
         """
-        assert self._row and not self._staged
+        assert self._row and not self.staging.state[STAGED]
         file = self._row.last
         if file.wrote_position < file.size:
             blank = encode_blank(file.size - file.wrote_position)
             file.file.write(file.wrote_position, blank)
-            file.sync()
             file.wrote_position = file.size
-        self._end = self._staged_from = file.end_offset
+        file.sync()
+        self.staging.restart(file.end_offset)
         self.written.advance(self._end)
         self.flushed_mark.advance(self._end)
         return PhysicalOffset(self._end)
@@ -160,8 +175,8 @@ class ClassicCommitLog:
     def drop_unused(self) -> None:
         """Remove the file that was made ahead and never written (clean stop)."""
         if self._prepared is not None and self._row and self._row.last is self._prepared:
-            if self._prepared.wrote_position == 0:
-                self._row.drop_last()
+            self._row.drop_last()
+            self._row.sync_directories()
             self._prepared = None
 
     def close(self) -> None:
@@ -176,12 +191,13 @@ class ClassicCommitLog:
         return last
 
     def _roll(self, rest: int) -> None:
-        self._staged.append(encode_blank(rest))
-        self._end += BLANK_SIZE
-        self.commit()
         full = self._current
+        if not self.staging.has_room(BLANK_SIZE):
+            self.commit()
+        self.staging.put(encode_blank(rest))
+        self.commit()
         full.wrote_position = full.size
-        self._end = self._staged_from = full.end_offset
+        self.staging.restart(full.end_offset)
         self.written.advance(self._end)
         self._advance_file()
 
@@ -193,7 +209,10 @@ class ClassicCommitLog:
             self._row.create(self._end - self._end % self._row.file_size)
 
     def _prepare_next(self) -> None:
-        """Make the next file ahead of need, so that rolling costs nothing on the way of a request."""
+        """Make the next file ahead of need, so that rolling costs nothing on the way of a
+        request.
+        """
         last = self._row.last
-        if self._prepared is None and last.size - last.wrote_position < last.size // PREPARE_BELOW_FRACTION:
+        rest = last.size - last.wrote_position
+        if self._prepared is None and rest < last.size // PREPARE_BELOW_FRACTION:
             self._prepared = self._row.create(last.end_offset)

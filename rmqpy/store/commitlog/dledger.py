@@ -1,8 +1,8 @@
 """DLedgerCommitLog: each message record is the body of one DLedger entry.
 
-The physical offset of a message is its entry's position + 48; the record's PHYSICALOFFSET says so, written when the
-leader appends (followers store the bytes as they come). Readers see what is committed, never more. Who may append, in
-which term and at which index, is the proposer's word.
+The physical offset of a message is its entry's position + 48; the record's PHYSICALOFFSET says so,
+written when the leader appends (followers store the bytes as they come). Readers see what is
+committed, never more. Who may append, in which term and at which index, is the proposer's word.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class DLedgerCommitLog:
         proposal = self.proposer.propose(len(records))
         if isinstance(proposal, Refused):
             return Appended(_STATUS[proposal], remark=proposal.name)
-        offsets = self.entries.append(proposal.term, proposal.first_index, records, store_timestamp_ms)
+        offsets = self.entries.append(
+            proposal.term, proposal.first_index, records, store_timestamp_ms
+        )
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
 
     def commit(self) -> None:
@@ -106,7 +108,7 @@ class DLedgerCommitLog:
         return FlushTask(self.entries.written_offset, files) if files else None
 
     def flushed(self, offset: PhysicalOffset) -> None:
-        self.entries.flushed.advance(offset)
+        self.entries.mark_flushed(offset)
 
     def close(self) -> None:
         self.entries.close()

@@ -1,10 +1,12 @@
 """The pluggable piece: one address space of physical offsets, whatever keeps the bytes.
 
-States of a byte, from the writer's side: *staged* (in memory, has its offset) → *written* (pwrite done) →
-*acknowledged* as the mode asks (flushed, replicated, committed by a quorum). Readers see up to ``confirm_offset``.
+States of a byte, from the writer's side: *staged* (in memory, has its offset) → *written* (pwrite
+done) → *acknowledged* as the mode asks (flushed, replicated, committed by a quorum). Readers see up
+to ``confirm_offset``.
 
-Invariants: ``min_offset <= confirm_offset <= max_offset``; a record never straddles two files; ``append`` never blocks
-and never touches the disk but to make a new file; ``commit`` writes everything staged with one ``write`` a file.
+Invariants: ``min_offset <= confirm_offset <= max_offset``; a record never straddles two files;
+``append`` never blocks and never touches the disk but to make a new file; ``commit`` writes
+everything staged with one ``write`` a file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Appended:
 
     status: PutMessageStatus
     physical_offsets: tuple[PhysicalOffset, ...] = ()
-    end: PhysicalOffset = PhysicalOffset(0)
+    end: PhysicalOffset = PhysicalOffset(0)  # noqa: RUF009 (a NewType)
     remark: str = ""
 
 
@@ -33,8 +35,8 @@ class Appended:
 class ScanRange:
     """A contiguous readable piece of one file, for :func:`rmqpy.codec.chosen.scan_records`.
 
-    ``view`` starts at ``offset`` with a record, or with a DLedger entry when ``dledger``; ``file_end`` is where the
-    next file starts.
+    ``view`` starts at ``offset`` with a record, or with a DLedger entry when ``dledger``;
+    ``file_end`` is where the next file starts.
     """
 
     offset: PhysicalOffset
@@ -49,8 +51,8 @@ class Syncable(Protocol):
 
 @define(slots=True, frozen=True)
 class FlushTask:
-    """Make everything below ``offset`` durable. ``run`` blocks and touches no state of the log: it may run in a thread;
-    afterwards, back in the loop, the log is told by :meth:`CommitLog.flushed`.
+    """Make everything below ``offset`` durable. ``run`` blocks and touches no state of the log: it
+    may run in a thread; afterwards, back in the loop, the log is told by :meth:`CommitLog.flushed`.
     """
 
     offset: PhysicalOffset
@@ -80,18 +82,22 @@ class CommitLog(Protocol):
     def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
         """Stage encoded records, all or none, back to back in order.
 
-        Writes PHYSICALOFFSET and STORETIMESTAMP into each; the queue offset is already there. Refused with a status
-        (nothing staged) when the log cannot take them.
+        Writes PHYSICALOFFSET and STORETIMESTAMP into each; the queue offset is already there.
+        Refused with a status (nothing staged) when the log cannot take them.
         """
 
     def commit(self) -> None:
         """Write what is staged; raises OSError after which nothing more may be acknowledged."""
 
     def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
-        """The bytes ``[offset, offset+size)``; None when any of them is not readable (gone, or not confirmed)."""
+        """The bytes ``[offset, offset+size)``; None when any of them is not readable (gone, or not
+        confirmed).
+        """
 
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
-        """Readable pieces from ``offset`` (a record or entry start) to ``confirm_offset``, file by file."""
+        """Readable pieces from ``offset`` (a record or entry start) to ``confirm_offset``, file by
+        file.
+        """
 
     def flush_task(self) -> FlushTask | None:
         """The work that makes all written bytes durable; None when they are."""

@@ -1,7 +1,9 @@
-"""JoinedCommitLog: the old classic log below ``divided_offset``, the DLedger log from it on, one address space.
+"""JoinedCommitLog: the old classic log below ``divided_offset``, the DLedger log from it on, one
+address space.
 
-The two know nothing of each other. The old log is sealed (its last file ends in a BLANK), so no record straddles the
-divide; it is only read, and expires from its front. Everything that is written goes to the new log.
+The two know nothing of each other. The old log is sealed (its last file ends in a BLANK), so no
+record straddles the divide; it is only read, and expires from its front. Everything that is written
+goes to the new log.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from rmqpy.store.watermark import Watermark
 class JoinedCommitLog:
     """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
 
-    def __init__(self, old: ClassicCommitLog, new: DLedgerCommitLog, divided_offset: PhysicalOffset) -> None:
+    def __init__(
+        self, old: ClassicCommitLog, new: DLedgerCommitLog, divided_offset: PhysicalOffset
+    ) -> None:
         assert old.max_offset == divided_offset == new.min_offset
         self.old = old
         self.new = new

@@ -1,19 +1,21 @@
-"""Finding the end of a log after a stop: one walk for classic and DLedger files, clean and unclean stops.
+"""Finding the end of a log after a stop: one walk for classic and DLedger files, clean and unclean
+stops.
 
-The walk starts at a file that is known to be good (the third-last after a clean stop; after an unclean one the last
-whose first message is older than the checkpoint) and goes record by record to the first place that holds none. What
-stands behind that place decides:
+The walk starts at a file that is known to be good (the third-last after a clean stop; after an
+unclean one the last whose first message is older than the checkpoint) and goes record by record to
+the first place that holds none. What stands behind that place decides:
 
-==============================================  ==========================================================
-behind the end                                  then
-==============================================  ==========================================================
-zeros, an empty file made ahead, nothing        the end of the log
-bytes that hold no valid record                 a torn tail: kept in ``rmqpy/quarantine/``, then zeroed
-a valid record, here or in a later file         damage in the middle: StoreFault, nothing is touched
-==============================================  ==========================================================
+============================================  =====================================================
+behind the end                                then
+============================================  =====================================================
+zeros, an empty file made ahead, nothing      the end of the log
+bytes that hold no valid record               a torn tail: kept in rmqpy/quarantine/, then zeroed
+a valid record, here or in a later file       damage in the middle: StoreFault, nothing is touched
+============================================  =====================================================
 
-The body CRC does not cover topic and properties, so the last record counts only if these are well-formed text: a record
-that was cut off inside its properties has right lengths and a right CRC.
+The body CRC does not cover topic and properties, so the last record counts only if these are text
+to their end: a record that was cut off inside its properties has right lengths and a right CRC. (If
+what stands there instead is text as well, nobody can tell.)
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from attrs import define
 
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
-from rmqpy.codec.properties import well_formed
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer
@@ -46,7 +47,8 @@ class Framing(Enum):
 
 @define(slots=True, frozen=True)
 class WalkEnd:
-    """Where the walk stopped: ``end`` is the offset behind the last good record, in file number ``number``.
+    """Where the walk stopped: ``end`` is the offset behind the last good record, in file number
+    ``number``.
 
     ``at_blank``: the file is closed by a BLANK (or filler) and no file follows.
     """
@@ -54,14 +56,39 @@ class WalkEnd:
     end: int
     number: int
     at_blank: bool
-    torn_bytes: int
+    torn_bytes: int = 0
+
+
+@define(slots=True)
+class _Walk:
+    """One walk under way: the last good row so far, for what a single scan cannot see."""
+
+    index: int = -1
+    term: int = -1
+    frame_offset: int = -1
+    whole: bool = True
+
+    def take(self, scan: Scan, view: memoryview) -> None:
+        """Remember the last row of a scan of ``view``."""
+        if not len(scan):
+            return
+        start, length = scan.properties_position[-1], scan.properties_length[-1]
+        text = bytes(view[start : start + length])
+        self.whole = 0 not in scan.topic[-1] and _is_text(text)
+        self.frame_offset = scan.frame_offset[-1]
+        self.index, self.term = scan.entry_index[-1], scan.term[-1]
+
+    def continues(self, scan: Scan) -> bool:
+        """Whether the first row of ``scan`` follows the last good one (entries only)."""
+        if not len(scan) or self.index < 0:
+            return True
+        return scan.entry_index[0] == self.index + 1 and scan.term[0] >= self.term
 
 
 @define(slots=True, frozen=True)
 class Walker:
-    """Walks a row. ``visit`` gets every scan in order (dispatch rebuilds nothing here; DLedger checks its index).
-
-    ``force`` cuts at damage in the middle instead of refusing: the operator has asked for it.
+    """Walks a row. ``force`` cuts at damage in the middle instead of refusing: the operator has
+    asked for it.
     """
 
     files: FileLayer
@@ -70,96 +97,98 @@ class Walker:
     quarantine: str
     check_crc: bool = True
     force: bool = False
-    visit: Callable[[Scan], None] | None = None
 
     def recover(self, start_number: int) -> WalkEnd:
-        """Find the end from file ``start_number`` on, cut the row there, clear what is torn. Raises StoreFault."""
+        """Find the end from file ``start_number`` on, cut the row there, clear what is torn.
+        Raises StoreFault, and then has changed nothing.
+        """
         end = self._walk(start_number)
         torn_bytes = self._judge_tail(end)
+        count = len(self.row)
         self.row.cut(end.end)
-        if self.row and self.row.last.end_offset > end.end:
-            self.row.last.wrote_position = end.end - self.row.last.first_offset
+        if len(self.row) < count:
+            self.row.sync_directories()
         return WalkEnd(end.end, end.number, end.at_blank, torn_bytes)
 
+    def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
+        """Show every record from file ``start_number`` to ``end``, which a walk has found good."""
+        for number in range(start_number, len(self.row)):
+            file = self.row[number]
+            offset = file.first_offset
+            while offset < min(end, file.end_offset):
+                view = file.view[offset - file.first_offset : end - file.first_offset]
+                scan = self._scan(view, offset, check_crc=False)
+                visit(scan)
+                offset = scan.end
+                if scan.stop is not StopReason.LIMIT:
+                    break
+
+    def _scan(self, view: memoryview, offset: int, *, check_crc: bool) -> Scan:
+        dledger = self.framing is Framing.DLEDGER
+        return scan_records(view, offset, dledger=dledger, check_crc=check_crc)
+
     def _walk(self, number: int) -> WalkEnd:
+        walk = _Walk()
         while True:
             file = self.row[number]
-            offset, stop = self._walk_file(file)
+            offset, stop = self._walk_file(file, walk)
             if stop is not StopReason.BLANK:
-                return WalkEnd(offset, number, at_blank=False, torn_bytes=0)
+                return WalkEnd(offset, number, at_blank=False)
             if number + 1 == len(self.row):
-                return WalkEnd(offset, number, at_blank=True, torn_bytes=0)
+                return WalkEnd(offset, number, at_blank=True)
             number += 1
 
-    def _walk_file(self, file: MappedFile) -> tuple[int, StopReason]:
+    def _walk_file(self, file: MappedFile, walk: _Walk) -> tuple[int, StopReason]:
+        """Offset behind the last good record, and why it is the last."""
         offset = file.first_offset
         while True:
             view = file.view[offset - file.first_offset :]
-            scan = scan_records(
-                view,
-                offset,
-                dledger=self.framing is Framing.DLEDGER,
-                check_crc=self.check_crc,
-            )
-            good, stop = self._good_rows(scan, view)
-            if good < len(scan):
-                end = scan.frame_offset[good]
-                scan = self._first_rows(view, offset, good)
-                self._visit(scan)
-                return end, stop
-            self._visit(scan)
+            scan = self._scan(view, offset, check_crc=self.check_crc)
+            if not walk.continues(scan):
+                return offset, StopReason.BAD_FIELDS
+            misplaced = scan.misplaced()
+            if misplaced:
+                return scan.frame_offset[misplaced[0]], StopReason.BAD_FIELDS
+            walk.take(scan, view)
             offset = scan.end
-            if scan.stop is not StopReason.LIMIT:
-                return offset, scan.stop
-
-    def _visit(self, scan: Scan) -> None:
-        if self.visit is not None and len(scan):
-            self.visit(scan)
-
-    def _first_rows(self, view: memoryview, offset: int, count: int) -> Scan:
-        dledger = self.framing is Framing.DLEDGER
-        stop = view[:0] if count == 0 else view
-        return scan_records(stop, offset, dledger=dledger, check_crc=False, max_records=max(1, count))
-
-    @staticmethod
-    def _good_rows(scan: Scan, view: memoryview) -> tuple[int, StopReason]:
-        """How many rows count: not those from the first that is not at its place, not a last one that is torn."""
-        misplaced = scan.misplaced()
-        if misplaced:
-            return misplaced[0], StopReason.BAD_FIELDS
-        if len(scan) and scan.stop not in (StopReason.BLANK, StopReason.LIMIT):
-            start, length = scan.properties_position[-1], scan.properties_length[-1]
-            if 0 in scan.topic[-1] or not well_formed(bytes(view[start : start + length])):
-                return len(scan) - 1, StopReason.TRUNCATED
-        return len(scan), scan.stop
+            if scan.stop is StopReason.LIMIT:
+                continue
+            inside = walk.frame_offset >= file.first_offset
+            if scan.stop is not StopReason.BLANK and inside and not walk.whole:
+                return walk.frame_offset, StopReason.TRUNCATED
+            return offset, scan.stop
 
     def _judge_tail(self, end: WalkEnd) -> int:
-        """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes moved."""
+        """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes
+        moved.
+        """
         if end.at_blank:
             return 0
         file = self.row[end.number]
         position = end.end - file.first_offset
-        later = _find_record(file, position + 1)
+        later = self._find_record(file, position)
         if later is None:
             later = self._record_in_later_files(end.number + 1)
         if later is not None and not self.force:
             path, offset = later
             raise StoreFault(
                 file.path,
-                f"a damaged record at offset {end.end} (byte {position} of the file) with a valid one behind it"
-                f" at offset {offset} in {path}",
+                f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
+                f" one behind it at offset {offset} in {path}",
                 "records without a gap up to the end of the log",
-                "restore the file from a backup or a replica; or give up everything from the damage on by"
-                " starting once with --force-truncate (it keeps the bytes in rmqpy/quarantine)",
+                "restore the file from a backup or a replica; or give up everything from the damage"
+                " on by starting once with --force-truncate (it keeps the bytes in"
+                " rmqpy/quarantine)",
             )
-        moved = self._quarantine(file, position)
-        for number in range(end.number + 1, len(self.row)):
+        # From the end backwards: stopped in between, the next start finds the same damage.
+        moved = 0
+        for number in range(len(self.row) - 1, end.number, -1):
             moved += self._quarantine(self.row[number], 0)
-        return moved
+        return moved + self._quarantine(file, position)
 
     def _record_in_later_files(self, number: int) -> tuple[str, int] | None:
         for later in range(number, len(self.row)):
-            found = _find_record(self.row[later], 0)
+            found = self._find_record(self.row[later], 0)
             if found is not None:
                 return found
         return None
@@ -170,11 +199,46 @@ class Walker:
         if stop <= position:
             return 0
         name = f"{self.quarantine}/{file_name(file.first_offset + position)}.bin"
-        self.files.replace_bytes(name, bytes(file.view[position:stop]))
+        kept = self.files.open(_unused(self.files, name), size=stop - position)
+        try:
+            for start in range(position, stop, _SEARCH_CHUNK):
+                kept.write(start - position, file.view[start : min(start + _SEARCH_CHUNK, stop)])
+            kept.sync()
+        finally:
+            kept.close()
+        self.files.sync_dir(self.quarantine)
         for start in range(position, stop, _SEARCH_CHUNK):
             file.file.write(start, bytes(min(_SEARCH_CHUNK, stop - start)))
         file.sync()
         return stop - position
+
+    def _find_record(self, file: MappedFile, position: int) -> tuple[str, int] | None:
+        """The first valid record at or behind ``position``."""
+        view = file.view
+        stop = _content_end(view, position)
+        while position < stop:
+            chunk = bytes(view[position : min(position + _SEARCH_CHUNK, stop)])
+            for place in _magic_places(chunk):
+                start = position + place - layout.MAGIC_POSITION
+                if start >= 0 and self._is_record(file, start):
+                    return file.path, file.first_offset + start
+            if position + len(chunk) == stop:
+                break
+            position += len(chunk) - len(_V1) + 1
+        return None
+
+    def _is_record(self, file: MappedFile, position: int) -> bool:
+        """Whether what stands here was once written here, and as a whole: right PHYSICALOFFSET,
+        sizes, body CRC and text.
+        """
+        offset = file.first_offset + position
+        view = file.view[position:]
+        found = scan_records(view, offset, dledger=False, check_crc=True, max_records=1)
+        if len(found) != 1 or found.physical_offset[0] != offset:
+            return False
+        walk = _Walk()
+        walk.take(found, view)
+        return walk.whole
 
 
 def clean_start(row: MappedFiles) -> int:
@@ -182,9 +246,9 @@ def clean_start(row: MappedFiles) -> int:
     return max(0, len(row) - CLEAN_START_FILES)
 
 
-def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
-    """The last file whose first record is whole and not younger than the checkpoint; else the first."""
-    for number in range(len(row) - 1, 0, -1):
+def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int | None:
+    """The last file whose first record is whole and not younger than the checkpoint."""
+    for number in range(len(row) - 1, -1, -1):
         file = row[number]
         first = scan_records(
             file.view,
@@ -195,12 +259,21 @@ def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) ->
         )
         if len(first) and 0 < first.store_timestamp_ms[0] <= safe_timestamp_ms:
             return number
-    return 0
+    return None
 
 
-def is_blank_file(file: MappedFile) -> bool:
-    """Whether a file was made ahead and never written."""
-    return _content_end(file.view, 0) == 0
+def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
+    """File number from which a log is walked after an unclean stop."""
+    return last_safe_file(row, framing, safe_timestamp_ms) or 0
+
+
+def _magic_places(chunk: bytes) -> list[int]:
+    places = []
+    for magic in (_V1, _V2):
+        place = -1
+        while (place := chunk.find(magic, place + 1)) >= 0:
+            places.append(place)
+    return sorted(places)
 
 
 def _content_end(view: memoryview, position: int) -> int:
@@ -215,23 +288,21 @@ def _content_end(view: memoryview, position: int) -> int:
     return position
 
 
-def _find_record(file: MappedFile, position: int) -> tuple[str, int] | None:
-    """The first valid record at or behind ``position``: magic, right PHYSICALOFFSET, sizes and body CRC agree."""
-    view = file.view
-    stop = _content_end(view, position)
-    while position < stop:
-        chunk = bytes(view[position : min(position + _SEARCH_CHUNK, stop)])
-        for magic in (_V1, _V2):
-            place = -1
-            while (place := chunk.find(magic, place + 1)) >= 0:
-                start = position + place - layout.MAGIC_POSITION
-                if start >= 0 and _is_record(file, start):
-                    return file.path, file.first_offset + start
-        position += max(1, len(chunk) - len(_V1) + 1) if len(chunk) == _SEARCH_CHUNK else len(chunk)
-    return None
+def _is_text(raw: bytes) -> bool:
+    """Whether these properties were written to their end: UTF-8 as it always is, and no zeros
+    there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
+    """
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return not raw.endswith(b"\0")
 
 
-def _is_record(file: MappedFile, position: int) -> bool:
-    offset = file.first_offset + position
-    found = scan_records(file.view[position:], offset, dledger=False, check_crc=True, max_records=1)
-    return len(found) == 1 and found.physical_offset[0] == offset
+def _unused(files: FileLayer, name: str) -> str:
+    """``name``, with a number behind it when something is kept under it already."""
+    path, number = name, 0
+    while files.exists(path):
+        number += 1
+        path = f"{name}.{number}"
+    return path

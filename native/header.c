@@ -1,0 +1,347 @@
+/* Reading the headers of the hot requests, both serialize types. Stricter than rmqpy/remoting/frame.py on purpose:
+ * whatever is rare or doubtful is no request for C, and Python decides. */
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "rmqpy_native.h"
+
+#define BINARY_FIXED 21u /* code, language, version, opaque, flag, remark length, ext length */
+#define NUMBER_DIGITS_MAX 18
+
+typedef struct {
+    const uint8_t *at, *end;
+} cursor;
+
+static const char *const SEND_NAMES[] = {
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
+    "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch"
+};
+static const char *const PULL_NAMES[] = {
+    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
+    "subscription", "subVersion", "expressionType"
+};
+
+static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(names[i], name, 1) == 0 && strlen(names[i]) == length && memcmp(names[i], name, length) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* Which text an ext field is; -1: none that matters. `length` is not 0. */
+static int text_number(int32_t code, const uint8_t *name, size_t length)
+{
+    switch (code) {
+    case 310:
+    case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXTS ? name[0] - 'a' : -1;
+    case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
+    default: return find_name(PULL_NAMES, sizeof PULL_NAMES / sizeof *PULL_NAMES, name, length);
+    }
+}
+
+static int is_hot(int64_t code)
+{
+    return code == 310 || code == 320 || code == 10 || code == 11;
+}
+
+static void skip_blanks(cursor *in)
+{
+    while (in->at < in->end && (*in->at == ' ' || *in->at == '\n' || *in->at == '\r' || *in->at == '\t'))
+        in->at++;
+}
+
+static int take(cursor *in, uint8_t byte)
+{
+    skip_blanks(in);
+    if (in->at == in->end || *in->at != byte)
+        return 0;
+    in->at++;
+    return 1;
+}
+
+/* What stands between quotes. */
+static int take_string(cursor *in, rmq_text *text)
+{
+    if (!take(in, '"'))
+        return 0;
+    const uint8_t *at = in->at;
+    const uint8_t *const end = in->end;
+    unsigned high = 0, escaped = 0;
+
+    for (;;) {
+#if defined(__SSE2__)
+        while (end - at >= 16) {
+            const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
+            const unsigned stops = (unsigned)_mm_movemask_epi8(_mm_or_si128(
+                _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'))));
+            const unsigned above = (unsigned)_mm_movemask_epi8(bytes);
+            if (stops == 0) {
+                high |= above;
+                at += 16;
+                continue;
+            }
+            const unsigned place = (unsigned)__builtin_ctz(stops);
+            high |= above & ((1u << place) - 1u);
+            at += place;
+            break;
+        }
+#endif
+        while (at < end && *at != '"' && *at != '\\')
+            high |= *at++ & 0x80u;
+        if (at == end)
+            return 0;
+        if (*at == '"')
+            break;
+        if (end - at < 2)
+            return 0;
+        escaped = 1;
+        at += 2;
+    }
+    text->at = in->at;
+    text->length = (uint32_t)(at - in->at);
+    text->escaped = escaped != 0;
+    text->high = high != 0;
+    in->at = at + 1;
+    return 1;
+}
+
+static int take_number(cursor *in, int32_t *value)
+{
+    rmq_text text = {NULL, 0, 0, 0};
+    int64_t number = 0;
+
+    skip_blanks(in);
+    text.at = in->at;
+    while (in->at < in->end && ((*in->at >= '0' && *in->at <= '9') || *in->at == '-'))
+        in->at++;
+    text.length = (uint32_t)(in->at - text.at);
+    if (in->at == in->end || (*in->at != ',' && *in->at != '}' && *in->at != ' '))
+        return 0;
+    const size_t sign = text.length > 0 && text.at[0] == '-';
+    if (text.length - sign > 1 && text.at[sign] == '0')
+        return 0;
+    if (!rmq_number(text, INT32_MAX, &number))
+        return 0;
+    *value = (int32_t)number;
+    return 1;
+}
+
+static int put_text(rmq_request *request, int number, rmq_text value)
+{
+    if (number < 0)
+        return 1;
+    if (request->texts[number].at != NULL)
+        return 0; /* twice */
+    request->texts[number] = value;
+    return 1;
+}
+
+static int take_ext_fields(cursor *in, rmq_request *request)
+{
+    rmq_text name, value;
+
+    if (!take(in, '{'))
+        return 0;
+    do {
+        if (!take_string(in, &name) || name.escaped || name.length == 0 || !take(in, ':') || !take_string(in, &value))
+            return 0;
+        const int number = text_number(request->code, name.at, name.length);
+        const int may_escape = number == SEND_PROPERTIES && request->code != 11;
+        if ((value.escaped && !may_escape) || !put_text(request, number, value))
+            return 0;
+    } while (take(in, ','));
+    return take(in, '}');
+}
+
+enum { HAS_CODE = 1, HAS_OPAQUE = 2, HAS_FLAG = 4, HAS_EXT = 8 };
+
+static int read_json(cursor *in, rmq_request *request)
+{
+    unsigned seen = 0;
+
+    if (!take(in, '{'))
+        return 0;
+    do {
+        rmq_text name, ignored;
+        unsigned now = 0;
+        int32_t number;
+        if (!take_string(in, &name) || name.escaped || !take(in, ':'))
+            return 0;
+        if (name.length == 4 && memcmp(name.at, "code", 4) == 0) {
+            now = HAS_CODE;
+            if (!take_number(in, &request->code) || !is_hot(request->code))
+                return 0;
+        } else if (name.length == 9 && memcmp(name.at, "extFields", 9) == 0) {
+            now = HAS_EXT;
+            if (!(seen & HAS_CODE) || !take_ext_fields(in, request))
+                return 0;
+        } else if (name.length == 6 && memcmp(name.at, "opaque", 6) == 0) {
+            now = HAS_OPAQUE;
+            if (!take_number(in, &request->opaque))
+                return 0;
+        } else if (name.length == 4 && memcmp(name.at, "flag", 4) == 0) {
+            now = HAS_FLAG;
+            if (!take_number(in, &request->flag))
+                return 0;
+        } else if (name.length == 7 && memcmp(name.at, "version", 7) == 0) {
+            if (!take_number(in, &number))
+                return 0;
+        } else if ((name.length != 8 || memcmp(name.at, "language", 8) != 0)
+                   && (name.length != 23 || memcmp(name.at, "serializeTypeCurrentRPC", 23) != 0)) {
+            return 0;
+        } else if (!take_string(in, &ignored) || ignored.escaped) {
+            return 0;
+        }
+        if (seen & now)
+            return 0;
+        seen |= now;
+    } while (take(in, ','));
+    if (!take(in, '}') || (seen & (HAS_CODE | HAS_EXT)) != (HAS_CODE | HAS_EXT))
+        return 0;
+    skip_blanks(in);
+    return in->at == in->end;
+}
+
+static int read_binary(const cursor *in, rmq_request *request)
+{
+    const uint8_t *at = in->at;
+    const uint8_t *const end = in->end;
+
+    if (end - at < (ptrdiff_t)BINARY_FIXED || rmq_load32(at + 13) != 0)
+        return 0;
+    request->code = (int16_t)(uint16_t)(((uint32_t)at[0] << 8) | at[1]);
+    request->opaque = rmq_load_int(at + 5);
+    request->flag = rmq_load_int(at + 9);
+    if (!is_hot(request->code) || rmq_load32(at + 17) != (size_t)(end - at) - BINARY_FIXED)
+        return 0;
+    at += BINARY_FIXED;
+    while (at < end) {
+        if (end - at < 2)
+            return 0;
+        const size_t name_length = ((size_t)at[0] << 8) | at[1];
+        const uint8_t *const name = at + 2;
+        if (name_length == 0 || name_length + 4 > (size_t)(end - name))
+            return 0;
+        const uint32_t length = rmq_load32(name + name_length);
+        rmq_text value = {name + name_length + 4, length, 0, 0};
+        if (length == 0 || length > (size_t)(end - value.at))
+            return 0;
+        for (uint32_t i = 0; i < length; i++)
+            value.high |= value.at[i] & 0x80u;
+        if (!put_text(request, text_number(request->code, name, name_length), value))
+            return 0;
+        at = value.at + length;
+    }
+    return 1;
+}
+
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request)
+{
+    memset(request, 0, offsetof(rmq_request, body));
+    if (length < 4)
+        return 0;
+    const int64_t header_length = rmq_load32(frame) & 0xFFFFFFu;
+    cursor in = {frame + 4, frame + 4 + header_length};
+    if (header_length > length - 4 || header_length > 0x10000)
+        return 0;
+    request->body = in.end;
+    request->body_length = length - 4 - header_length;
+    request->binary = frame[0] == 1;
+    if (frame[0] > 1)
+        return 0;
+    return request->binary ? read_binary(&in, request) : read_json(&in, request);
+}
+
+int rmq_number(rmq_text text, int64_t maximum, int64_t *value)
+{
+    const int negative = text.length > 0 && text.at[0] == '-';
+    int64_t number = 0;
+
+    if (text.length == (uint32_t)negative || text.length > NUMBER_DIGITS_MAX)
+        return 0;
+    for (uint32_t i = (uint32_t)negative; i < text.length; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9')
+            return 0;
+        number = number * 10 + (text.at[i] - '0');
+    }
+    if (number > maximum)
+        return 0;
+    *value = negative ? -number : number;
+    return 1;
+}
+
+static int hex_digit(uint8_t byte)
+{
+    if (byte >= '0' && byte <= '9')
+        return byte - '0';
+    const uint8_t small = byte | 0x20;
+    return small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
+}
+
+/* The escape behind a backslash; 0: none, or half a surrogate pair. */
+static size_t unescape_one(const uint8_t *at, size_t rest, uint8_t **out)
+{
+    static const char SHORT[] = "\"\\/bfnrt", MEANING[] = "\"\\/\b\f\n\r\t";
+    uint32_t code = 0;
+
+    if (rest == 0)
+        return 0;
+    const char *const known = *at ? memchr(SHORT, *at, sizeof SHORT - 1) : NULL;
+    if (known != NULL) {
+        *(*out)++ = (uint8_t)MEANING[known - SHORT];
+        return 1;
+    }
+    if (*at != 'u' || rest < 5)
+        return 0;
+    for (size_t i = 1; i < 5; i++) {
+        const int digit = hex_digit(at[i]);
+        if (digit < 0)
+            return 0;
+        code = code * 16 + (uint32_t)digit;
+    }
+    if (code >= 0xD800u && code <= 0xDFFFu)
+        return 0;
+    if (code < 0x80u) {
+        *(*out)++ = (uint8_t)code;
+    } else if (code < 0x800u) {
+        *(*out)++ = (uint8_t)(0xC0u | code >> 6);
+        *(*out)++ = (uint8_t)(0x80u | (code & 0x3Fu));
+    } else {
+        *(*out)++ = (uint8_t)(0xE0u | code >> 12);
+        *(*out)++ = (uint8_t)(0x80u | (code >> 6 & 0x3Fu));
+        *(*out)++ = (uint8_t)(0x80u | (code & 0x3Fu));
+    }
+    return 5;
+}
+
+int64_t rmq_unescape(rmq_text text, uint8_t *out)
+{
+    uint8_t *to = out;
+    const uint8_t *at = text.at;
+    const uint8_t *const end = text.at + text.length;
+
+    if (text.high) /* also what is malformed is read in Java's way: by Python */
+        for (const uint8_t *place = at; place < end;) {
+            uint32_t code = *place;
+            place += code < 0x80u ? 1 : rmq_decode_utf8(place, (size_t)(end - place), &code);
+            if (code == 0xFFFDu)
+                return -1;
+        }
+    while (at < end) {
+        const uint8_t *stop = text.escaped ? memchr(at, '\\', (size_t)(end - at)) : NULL;
+        if (stop == NULL)
+            stop = end;
+        memcpy(to, at, (size_t)(stop - at));
+        to += stop - at;
+        if (stop == end)
+            break;
+        const size_t used = unescape_one(stop + 1, (size_t)(end - stop - 1), &to);
+        if (used == 0)
+            return -1;
+        at = stop + 1 + used;
+    }
+    return to - out;
+}

@@ -1,0 +1,197 @@
+/* Pulls that find something: the checks of rmqpy/broker/pull.py and the page of rmqpy/store/queue_reader.py. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define UNIT_SIZE 20
+#define FILLER_SIZE 0x7FFFFFFF
+#define WINDOW_UNITS 800 /* store.queue_reader.SCAN_WINDOW_BYTES in units */
+#define PAGE_MAX 256
+#define NAMES_MAX 512
+#define FLAG_COMMIT 1
+#define FLAG_SUSPEND 2
+#define FLAG_SUBSCRIPTION 4
+#define FLAG_ONEWAY 2
+#define COLD 0
+#define HOT 1
+
+typedef struct {
+    int64_t queue_id, offset, count, sys_flag, commit_offset, suspend_ms, sub_version;
+} pull_header;
+
+typedef struct {
+    const uint8_t *messages[PAGE_MAX];
+    int64_t sizes[PAGE_MAX];
+    int64_t bytes, count;
+    int64_t next_offset;
+} page;
+
+static int read_header(const rmq_text *texts, pull_header *header)
+{
+    return rmq_number(texts[PULL_QUEUE_ID], INT32_MAX, &header->queue_id)
+           && rmq_number(texts[PULL_OFFSET], INT64_MAX, &header->offset)
+           && rmq_number(texts[PULL_COUNT], INT32_MAX, &header->count)
+           && rmq_number(texts[PULL_SYS_FLAG], INT32_MAX, &header->sys_flag)
+           && rmq_number(texts[PULL_COMMIT], INT64_MAX, &header->commit_offset)
+           && rmq_number(texts[PULL_SUSPEND], INT64_MAX, &header->suspend_ms)
+           && rmq_number(texts[PULL_VERSION], INT64_MAX, &header->sub_version)
+           && (header->sys_flag & ~(FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION)) == 0;
+}
+
+static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
+{
+    const rmq_text group = texts[PULL_GROUP], topic = texts[PULL_TOPIC];
+    uint8_t key[NAMES_MAX];
+
+    if (group.at == NULL || topic.at == NULL || (size_t)group.length + topic.length + 1 > sizeof key)
+        return NULL;
+    memcpy(key, group.at, group.length);
+    key[group.length] = 0;
+    memcpy(key + group.length + 1, topic.at, topic.length);
+    const rmq_slot *const slot = rmq_find_slot(&core->reader_table, key, (size_t)group.length + topic.length + 1);
+    return slot->key == NULL ? NULL : &core->readers[slot->item];
+}
+
+/* Every message, or those of the subscription; tags in the request are Python's. */
+static int choose_codes(const rmq_text *texts, const pull_header *header, const rmq_reader *reader, int32_t *code_count)
+{
+    const rmq_text expression = texts[PULL_EXPRESSION], type = texts[PULL_TYPE];
+
+    *code_count = reader->code_count;
+    if (!(header->sys_flag & FLAG_SUBSCRIPTION))
+        return reader->subscribed && reader->sub_version >= header->sub_version;
+    *code_count = 0;
+    if (type.length != 0 && (type.length != 3 || memcmp(type.at, "TAG", 3) != 0))
+        return COLD;
+    return expression.length == 0 || (expression.length == 1 && expression.at[0] == '*');
+}
+
+static int is_wanted(const rmq_reader *reader, int32_t code_count, int64_t tags_code)
+{
+    if (code_count == 0)
+        return 1;
+    for (int32_t i = 0; i < code_count; i++)
+        if (reader->codes[i] == tags_code)
+            return 1;
+    return 0;
+}
+
+static int is_full(const rmq_core *core, const page *found, int64_t wanted, int64_t size, int is_far)
+{
+    if (found->count == 0)
+        return 0;
+    if (found->count >= wanted)
+        return 1;
+    if (is_far)
+        return found->bytes + size > core->far_bytes || found->count >= core->far_count;
+    return found->bytes + size > core->near_bytes || found->count >= core->near_count;
+}
+
+static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t size)
+{
+    if (offset < core->log_min || size <= 0 || size > core->confirm_offset - offset)
+        return NULL;
+    const uint8_t *const found = rmq_locate(&core->logs[0], offset, size);
+    return found != NULL ? found : rmq_locate(&core->logs[1], offset, size);
+}
+
+/* Collect the page that begins at header->offset; COLD when anything but messages was found. */
+static int collect(const rmq_core *core, const rmq_reader *reader, const pull_header *header, int32_t code_count,
+                   const rmq_queue *queue, page *found)
+{
+    const int64_t end = queue->state[RMQ_QUEUE_END], position = header->offset * UNIT_SIZE;
+    const int64_t window = header->count > WINDOW_UNITS ? header->count : WINDOW_UNITS;
+    const int64_t in_file = (queue->files.file_size - position % queue->files.file_size) / UNIT_SIZE;
+    int64_t units = (end - position) / UNIT_SIZE;
+
+    units = units < window ? units : window;
+    units = units < in_file ? units : in_file;
+    const uint8_t *unit = rmq_locate(&queue->files, position, units * UNIT_SIZE);
+    if (unit == NULL)
+        return COLD;
+    found->bytes = found->count = 0;
+    int64_t scanned = 0;
+    for (; scanned < units; scanned++, unit += UNIT_SIZE) {
+        const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
+        if (is_full(core, found, header->count, size, core->confirm_offset - offset > core->memory_distance))
+            break;
+        if (size == FILLER_SIZE || !is_wanted(reader, code_count, rmq_load_long(unit + 12)))
+            continue;
+        const uint8_t *const message = read_log(core, offset, size);
+        if (message == NULL || found->count == PAGE_MAX)
+            return COLD;
+        found->messages[found->count] = message;
+        found->sizes[found->count++] = size;
+        found->bytes += size;
+    }
+    found->next_offset = header->offset + scanned;
+    return found->count > 0 ? HOT : COLD;
+}
+
+static void write_page(rmq_core *core, int64_t peer, const rmq_request *request, const page *found,
+                       const rmq_queue *queue)
+{
+    uint8_t *const out = core->out + core->out_used;
+    const int32_t kind = request->binary ? RMQ_PULL_BINARY : RMQ_PULL_JSON;
+    rmq_answer answer = {.opaque = request->opaque};
+
+    answer.numbers[RMQ_NEXT_OFFSET] = found->next_offset;
+    answer.numbers[RMQ_LOW_OFFSET] = queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE;
+    answer.numbers[RMQ_HIGH_OFFSET] = queue->state[RMQ_QUEUE_END] / UNIT_SIZE;
+    uint8_t *at = rmq_put_reply(core, &core->replies[kind], &answer, found->bytes, out);
+    for (int64_t i = 0; i < found->count; i++) {
+        memcpy(at, found->messages[i], (size_t)found->sizes[i]);
+        at += found->sizes[i];
+    }
+    rmq_note_outgoing(core, peer, at - out, 0);
+}
+
+/* The last word of a reader about a queue counts. There is room for one more. */
+static void note_commit(rmq_core *core, const rmq_reader *reader, const pull_header *header)
+{
+    const rmq_offset_commit now = {reader - core->readers, header->queue_id, header->commit_offset};
+
+    for (int64_t i = core->commit_count - 1; i >= 0 && i >= core->commit_count - 8; i--)
+        if (core->commits[i].reader == now.reader && core->commits[i].queue_id == now.queue_id) {
+            core->commits[i] = now;
+            return;
+        }
+    core->commits[core->commit_count++] = now;
+}
+
+int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
+{
+    pull_header header;
+    page found;
+    int32_t code_count;
+
+    if (!core->pull_enabled || core->peers[peer].no_pull || !read_header(request->texts, &header))
+        return COLD;
+    rmq_reader *const reader = find_reader(core, request->texts);
+    if (reader == NULL || header.queue_id < 0 || header.queue_id >= reader->read_queues
+        || !choose_codes(request->texts, &header, reader, &code_count))
+        return COLD;
+    const rmq_topic *const topic = &core->topics[reader->topic];
+    if (header.queue_id >= topic->queue_count || topic->queues[header.queue_id] < 0)
+        return COLD;
+    const int commits = (header.sys_flag & FLAG_COMMIT) != 0;
+    if (commits && !reader->commits)
+        return COLD;
+    const rmq_queue *const queue = &core->queues[topic->queues[header.queue_id]];
+    if (header.offset < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || header.offset >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
+        return COLD;
+    if (!collect(core, reader, &header, code_count, queue, &found))
+        return COLD;
+    if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
+        return COLD;
+    if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes
+        || core->outgoing_count == core->outgoing_capacity || core->commit_count == core->commit_capacity)
+        return -RMQ_OUT_FULL;
+    if (commits)
+        note_commit(core, reader, &header);
+    reader->found++;
+    reader->messages += found.count;
+    if (!(request->flag & FLAG_ONEWAY))
+        write_page(core, peer, request, &found, queue);
+    return HOT;
+}

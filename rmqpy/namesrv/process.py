@@ -1,0 +1,73 @@
+"""A name server as a process or inside one."""
+
+from __future__ import annotations
+
+import logging
+
+from rmqpy.model.config import LoadedNamesrvConfiguration, NamesrvConfiguration
+from rmqpy.namesrv.service import NameServer
+from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
+from rmqpy.net.server import RemotingServer
+from rmqpy.store.disk import Disk
+
+_log = logging.getLogger(__name__)
+
+
+def run_namesrv(loaded: LoadedNamesrvConfiguration) -> None:
+    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start.
+    """
+    for note in loaded.notes:
+        _log.warning("%s", note)
+    run(lambda scheduler: _run_until_stopped(loaded, scheduler))
+
+
+async def _run_until_stopped(
+    loaded: LoadedNamesrvConfiguration, scheduler: AsyncioScheduler
+) -> None:
+    stopped = stop_on_signals()
+    process = NamesrvProcess(loaded.configuration, scheduler, loaded.unknown)
+    await process.start()
+    print(f"ready: namesrv {process.address}", flush=True)
+    try:
+        await stopped.wait()
+    finally:
+        await process.stop()
+
+
+class NamesrvProcess:
+    """A running name server; ``address`` is there after :meth:`start`."""
+
+    def __init__(
+        self,
+        configuration: NamesrvConfiguration,
+        scheduler: AsyncioScheduler,
+        unknown: dict[str, str] | None = None,
+    ) -> None:
+        self._configuration = configuration
+        self.name_server = NameServer(configuration, scheduler, Disk(), unknown or {})
+        limits = ConnectionLimits(
+            idle_close_ms=configuration.server.server_channel_max_idle_time_seconds * 1000
+        )
+        self._server = RemotingServer(self.name_server, scheduler, limits)
+        self.address = ""
+
+    async def start(self) -> None:
+        """Raises StoreFault for settings on disk that cannot be read, OSError for a port that is in
+        use.
+        """
+        self.name_server.start()
+        try:
+            host, port = await self._server.listen(
+                self._configuration.bind_address, self._configuration.server.listen_port
+            )
+        except BaseException:
+            self.name_server.stop()
+            raise
+        self.address = f"{host}:{port}"
+        _log.info("name server at %s", self.address)
+
+    async def stop(self) -> None:
+        self.name_server.stop()
+        await self._server.close()
+        _log.info("name server stopped")

@@ -1,0 +1,54 @@
+"""The topic-queue table (Java topicQueueTable): the queue offset that each queue gives next.
+
+The numbers stand in one array, ``cells``, so that the C core can take and give offsets without a
+copy of its own; a queue keeps its cell as long as the table lives. ``generation`` changes whenever
+``cells`` or the meaning of a cell does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+QueueKey = tuple[bytes, int]
+"""Topic and queue id."""
+
+_FIRST_CELLS = 64
+
+
+class QueueTails:
+    """See the module's text."""
+
+    __slots__ = ("_places", "cells", "generation")
+
+    def __init__(self) -> None:
+        self.cells = array("q", bytes(8 * _FIRST_CELLS))
+        self._places: dict[QueueKey, int] = {}
+        self.generation = 0
+
+    def place(self, key: QueueKey) -> int:
+        """The number of the queue's cell; a new queue begins at 0."""
+        found = self._places.get(key)
+        if found is None:
+            found = len(self._places)
+            if found == len(self.cells):
+                self.cells = self.cells + array("q", bytes(8 * found))
+                self.generation += 1
+            self._places[key] = found
+        return found
+
+    def items(self) -> list[tuple[QueueKey, int]]:
+        """Every queue and its next offset."""
+        return [(key, self.cells[place]) for key, place in self._places.items()]
+
+    def replace(self, offsets: Mapping[QueueKey, int]) -> None:
+        """Begin anew with these."""
+        self.cells = array("q", bytes(8 * max(_FIRST_CELLS, 2 * len(offsets))))
+        self._places = {key: number for number, key in enumerate(offsets)}
+        for number, offset in enumerate(offsets.values()):
+            self.cells[number] = offset
+        self.generation += 1
+
+    def forget_topic(self, topic: bytes) -> None:
+        """Queues of a deleted topic begin at 0 again."""
+        self.replace({key: offset for key, offset in self.items() if key[0] != topic})

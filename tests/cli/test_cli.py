@@ -1,0 +1,182 @@
+"""The command line: exit codes, printed settings, what a user sees when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.testing.ports import PortBlock, free_port_block
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Commands configure the root logger; tests that follow get it back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture
+def ports() -> PortBlock:
+    block = free_port_block(4)
+    block.release()
+    return block
+
+
+def broker_conf(folder: Path, port: int, **more: str) -> Path:
+    lines = {
+        "brokerName": "cli-broker",
+        "listenPort": str(port),
+        "brokerIP1": "127.0.0.1",
+        "storePathRootDir": str(folder / "store"),
+        "mappedFileSizeCommitLog": "65536",
+        "mappedFileSizeConsumeQueue": "2000",
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "400",
+    } | more
+    path = folder / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    return path
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("rmqpy ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["broker", "--no-such-option"]])
+def test_bad_usage_is_exit_code_1(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 1
+
+
+def test_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = broker_conf(tmp_path, 20911)
+    assert main(["broker", "-c", str(conf), "-n", "127.0.0.1:9876;127.0.0.1:9877", "-p"]) == 0
+    printed = dict(line.split("=", 1) for line in capsys.readouterr().out.splitlines())
+    assert printed["brokerName"] == "cli-broker"
+    assert printed["namesrvAddr"] == "127.0.0.1:9876;127.0.0.1:9877"
+    assert printed["mappedFileSizeCommitLog"] == "65536"
+    assert printed["messageDelayLevel"].startswith("1s 5s 10s")
+
+
+def test_the_command_line_wins_over_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = broker_conf(tmp_path, 20911)
+    assert main(["broker", "-c", str(conf), "--set", "brokerName=other", "-p"]) == 0
+    assert "brokerName=other\n" in capsys.readouterr().out
+
+
+def test_namesrv_prints_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["namesrv", "--set", "listenPort=19876", "-p"]) == 0
+    assert "listenPort=19876\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("flushDiskType=SOMETIMES", ["broker.conf:9", "flushDiskType", "ASYNC_FLUSH"]),
+        ("mappedFileSizeCommitLog=big", ["broker.conf:9", "mappedFileSizeCommitLog", "big"]),
+        ("messageStorePlugIn=org.example.Plugin", ["messageStorePlugIn"]),
+    ],
+)
+def test_a_wrong_value_names_file_line_and_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, named: list[str]
+) -> None:
+    conf = broker_conf(tmp_path, 20911)
+    conf.write_text(conf.read_text() + line + "\n")
+    assert main(["broker", "-c", str(conf)]) == 1
+    error = capsys.readouterr().err
+    assert [word for word in named if word not in error] == []
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_unreadable_file_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "-c", "/no/such/broker.conf"]) == 1
+    assert "/no/such/broker.conf" in capsys.readouterr().err
+
+
+def test_set_without_a_value_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "--set", "brokerName", "-p"]) == 1
+    assert "KEY=VALUE" in capsys.readouterr().err
+
+
+def test_a_group_of_several_members_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
+) -> None:
+    conf = broker_conf(
+        tmp_path,
+        ports.broker_port,
+        enableDLegerCommitLog="true",
+        dLegerGroup="g",
+        dLegerPeers="n0-127.0.0.1:20001;n1-127.0.0.1:20002",
+        dLegerSelfId="n0",
+    )
+    assert main(["broker", "-c", str(conf)]) == 1
+    assert "groups of several members are not supported" in capsys.readouterr().err
+
+
+def test_a_foreign_file_in_the_store_stops_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
+) -> None:
+    conf = broker_conf(tmp_path, ports.broker_port)
+    stray = tmp_path / "store/commitlog/md5sums.txt"
+    stray.parent.mkdir(parents=True)
+    stray.write_text("x")
+    assert main(["broker", "-c", str(conf)]) == 1
+    error = capsys.readouterr().err
+    assert str(stray) in error and "move it elsewhere" in error
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rmqpy.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NAMESRV_ADDR": ""},
+    )
+
+
+def test_sigterm_stops_a_broker_cleanly_and_logs_are_one_line_an_event(
+    tmp_path: Path, ports: PortBlock
+) -> None:
+    conf = broker_conf(tmp_path, ports.broker_port)
+    broker = start(["broker", "-c", str(conf), "--log-json"])
+    assert broker.stdout is not None
+    assert broker.stdout.readline() == f"ready: broker cli-broker 127.0.0.1:{ports.broker_port}\n"
+    assert (tmp_path / "store/abort").exists()
+    broker.send_signal(signal.SIGTERM)
+    _, errors = broker.communicate(timeout=30)
+    assert broker.returncode == 0
+    assert not (tmp_path / "store/abort").exists()
+    events = [json.loads(line) for line in errors.splitlines()]
+    assert {"time_ms", "level", "logger", "text"} <= set(events[0])
+
+
+def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: PortBlock) -> None:
+    conf = broker_conf(tmp_path, ports.broker_port)
+    first = start(["broker", "-c", str(conf)])
+    try:
+        assert first.stdout is not None and first.stdout.readline().startswith("ready:")
+        second = start(["broker", "-c", str(conf)])
+        _, errors = second.communicate(timeout=30)
+        assert second.returncode == 1
+        assert "lock" in errors and "another broker" in errors
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=30)

@@ -1,0 +1,226 @@
+"""Name servers, routes and heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqpy.client.instance import PushedRequests, split_name_servers
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
+from rmqpy.remoting.bodies import CLUSTERING, CONSUME_ACTIVELY, BrokerData, ConsumerData
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.memory_channel import MemoryChannel
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+HEARTBEAT = RequestCode.HEART_BEAT
+A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+Run = Callable[[Any], Any]
+
+
+def test_one_name_server_is_kept_while_it_answers(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        for _ in range(3):
+            await instance.ask_name_server(ROUTE, None)
+
+    world.answers = dict.fromkeys(world.answers, RemotingCommand.response_to)
+    run(main())
+    assert len(set(world.addresses(ROUTE))) == 1
+
+
+def test_the_next_name_server_takes_over_and_is_kept(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        await instance.route("T")
+        (first,) = world.addresses(ROUTE)
+        working = world.answers.pop(first)
+        await instance.refresh_routes()
+        world.answers[first] = working
+        await instance.refresh_routes()
+        (second,) = {"10.0.0.8:9876", "10.0.0.9:9876"} - {first}
+        assert world.addresses(ROUTE) == [first, first, second, second]
+
+    run(main())
+
+
+def test_no_name_server_names_them_all(world: Any, run: Run) -> None:
+    world.answers.clear()
+    with pytest.raises(NetworkFault, match="no name server answers") as fault:
+        run(world.instance().route("T"))
+    assert "10.0.0.8:9876: connect" in str(fault.value)
+    assert "10.0.0.9:9876: connect" in str(fault.value)
+
+
+def test_route_is_asked_once_by_all_who_wait(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        await asyncio.gather(*(instance.route("T") for _ in range(5)))
+
+    run(main())
+    assert len(world.requests(ROUTE)) == 1
+    assert world.asked[0].command.ext_fields == {"topic": "T"}
+
+
+def test_unknown_topic_is_refused(world: Any, run: Run) -> None:
+    with pytest.raises(Refusal) as refused:
+        run(world.instance().route("Unknown"))
+    assert refused.value.code == 17
+
+
+def test_suspect_route_is_asked_again_after_a_pause(world: Any, run: Run, make_route: Any) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        await instance.route("T")
+        world.routes["T"] = make_route(write_queue_nums=9)
+        instance.suspect("T")
+        assert (await instance.route("T")).queue_datas[0].write_queue_nums == 2
+        world.clock.passed_ms += 500
+        assert (await instance.route("T")).queue_datas[0].write_queue_nums == 9
+        world.clock.passed_ms += 5000
+        await instance.route("T")
+
+    run(main())
+    assert len(world.requests(ROUTE)) == 2
+
+
+def test_last_route_outlives_the_name_servers(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        before = await instance.route("T")
+        del world.answers["10.0.0.8:9876"], world.answers["10.0.0.9:9876"]
+        await instance.refresh_routes()
+        instance.suspect("T")
+        world.clock.passed_ms += 500
+        assert await instance.route("T") is before
+
+    run(main())
+
+
+def test_routes_are_bounded(world: Any, run: Run, make_route: Any) -> None:
+    async def main() -> None:
+        instance = world.instance(topics_max=2)
+        for topic in ("T", "U", "V", "U", "T"):
+            world.routes[topic] = make_route()
+            await instance.route(topic)
+
+    run(main())
+    assert [each.command.ext_fields["topic"] for each in world.requests(ROUTE)] == list("TUVT")
+
+
+def test_address_of_a_broker_that_came_later(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        await instance.route("T")
+        world.clock.passed_ms += 500
+        with pytest.raises(NetworkFault, match="the broker z is in no route of T"):
+            await instance.address("T", "z")
+        world.routes["T"].broker_datas.append(BrokerData("c", "z", {3: "10.0.0.4:10911"}))
+        world.clock.passed_ms += 500
+        assert await instance.address("T", "z") == "10.0.0.4:10911"
+        assert await instance.address("T", "a", 1) == A1
+
+    run(main())
+
+
+def test_heartbeats_of_producers_go_to_masters(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        instance.join_producer("PID_probe")
+        await instance.send_heartbeats()
+        assert world.requests(HEARTBEAT) == []
+        await instance.route("T")
+        await instance.send_heartbeats()
+
+    run(main())
+    assert world.addresses(HEARTBEAT) == [A0, B0]
+    assert world.requests(HEARTBEAT)[0].command.body == (
+        b'{"clientID":"10.0.0.7@i","consumerDataSet":[],'
+        b'"producerDataSet":[{"groupName":"PID_probe"}]}'
+    )
+
+
+def test_heartbeats_of_consumers_go_to_all(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        instance.join_consumer("CID", lambda: ConsumerData("CID", CONSUME_ACTIVELY, CLUSTERING))
+        await instance.route("T")
+        del world.answers[A0]
+        await instance.send_heartbeats()
+        world.asked.clear()
+        await instance.close()
+
+    run(main())
+    assert world.closed
+    unregister = world.requests(RequestCode.UNREGISTER_CLIENT)
+    assert [each.address for each in unregister] == [A1, B0]  # those that know of us
+    assert unregister[0].command.ext_fields == {"clientID": "10.0.0.7@i", "consumerGroup": "CID"}
+
+
+def test_brokers_without_a_route_are_forgotten(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        instance.join_producer("P")
+        await instance.route("T")
+        world.routes["T"].broker_datas.pop()
+        await instance.refresh_routes()
+        await instance.send_heartbeats()
+
+    run(main())
+    assert world.addresses(HEARTBEAT) == [A0]
+
+
+def test_background_greets_new_brokers_and_refreshes(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance(route_refresh_ms=1, heartbeat_ms=60_000)
+        instance.join_producer("P")
+        instance.start()
+        await instance.route("T")
+        while not world.requests(HEARTBEAT) or len(world.requests(ROUTE)) < 3:
+            await asyncio.sleep(0.001)
+        await instance.close()
+        asked = len(world.asked)
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+        assert len(world.asked) == asked
+
+    run(main())
+    assert set(world.addresses(HEARTBEAT)) == {A0, B0}
+
+
+def test_a_group_joins_once(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        instance.join_producer("P")
+        with pytest.raises(ConfigFault, match="producer group P is already in use"):
+            instance.join_producer("P")
+        await instance.leave_producer("P")
+        instance.join_producer("P")
+
+    run(main())
+
+
+@pytest.mark.parametrize("given", ["", "host", "a:1;b", [], ["a:0"]])
+def test_wrong_name_servers(given: Any) -> None:
+    with pytest.raises(ConfigFault, match="give host:port"):
+        split_name_servers(given)
+
+
+def test_name_servers() -> None:
+    assert split_name_servers("a:1; b:2;") == ("a:1", "b:2")
+    assert split_name_servers(["a:1", "[::1]:2"]) == ("a:1", "[::1]:2")
+
+
+def test_pushed_requests_are_answered() -> None:
+    channel = MemoryChannel()
+    oneway = RemotingCommand(code=40, flag=2)
+    PushedRequests().handle(channel, [oneway, RemotingCommand(code=307, opaque=5)])
+    response = channel.take_one()
+    assert (response.code, response.opaque, response.remark) == (
+        3,
+        5,
+        " request type 307 not supported",
+    )

@@ -1,0 +1,412 @@
+"""Sending: the request, retries, time-outs, batches, new topics."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rmqpy.client import Message, MessageQueue, Producer, ProducerSettings, SendStatus, split_batch
+from rmqpy.client.message import property_string
+from rmqpy.codec.message import batch_records, encode_batch_body
+from rmqpy.codec.properties import decode_properties
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import SendMessageResponseHeader
+
+SEND = RequestCode.SEND_MESSAGE_V2
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+HELLO = Message(topic="T", body=b"hello")
+Run = Callable[[Any], Any]
+
+# Sent by Java 4.9.7 for a message of topic Normal, tag and keys absent, user property seq=0.
+JAVA_FIELDS = {
+    "a": "PID_probe",
+    "b": "Normal",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1795243128808",
+    "h": "0",
+    "i": "UNIQ_KEY\x01FD00000000000000000000000000000273F94E0E2F2A686C4FE80000"
+    "\x02WAIT\x01true\x02seq\x010",
+    "j": "0",
+    "k": "false",
+    "m": "false",
+    "n": "golden",
+}
+
+
+def with_producer(world: Any, use: Callable[[Producer], Any], **settings: Any) -> Any:
+    async def main() -> Any:
+        instance = world.instance()
+        async with Producer(
+            "PID_probe", settings=ProducerSettings(**settings), instance=instance
+        ) as producer:
+            return await use(producer)
+
+    return main()
+
+
+def send(world: Any, message: Message = HELLO, **settings: Any) -> Any:
+    return with_producer(world, lambda producer: producer.send(message), **settings)
+
+
+def send_batch(world: Any, messages: Sequence[Message], **settings: Any) -> Any:
+    return with_producer(world, lambda producer: producer.send_batch(messages), **settings)
+
+
+def brokers(world: Any) -> list[str]:
+    names = {A0: "a", A1: "a", B0: "b"}
+    return [names[address] for address in world.addresses(SEND, BATCH)]
+
+
+def test_request_is_javas(world: Any, run: Run, make_route: Any) -> None:
+    route = make_route()
+    for data in (*route.queue_datas, *route.broker_datas):
+        data.broker_name = "golden"
+    world.routes["Normal"] = route
+    queue = MessageQueue("Normal", "golden", 0)
+    message = Message(topic="Normal", body=b"b", properties={"seq": "0"})
+    run(with_producer(world, lambda producer: producer.send(message, queue)))
+    (asked,) = world.requests(SEND)
+    fields = dict(asked.command.ext_fields)
+    java = dict(JAVA_FIELDS)
+    ours, theirs = (decode_properties(each.pop("i").encode()) for each in (fields, java))
+    assert fields == java
+    assert ours.keys() == theirs.keys()
+    assert ours | {"UNIQ_KEY": ""} == theirs | {"UNIQ_KEY": ""}
+    assert asked.command.version == 407
+    assert asked.command.language == 3
+
+
+def test_result(world: Any, run: Run) -> None:
+    result = run(send(world))
+    (asked,) = world.requests(SEND)
+    assert result.status is SendStatus.SEND_OK
+    assert decode_properties(asked.command.ext_fields["i"].encode())["UNIQ_KEY"] == result.msg_id
+    assert result.msg_id.startswith("0A000007234530946E09")
+    assert result.offset_msg_id == "0A00000100002A9F0000000000000001"
+    assert result.queue.queue_id == int(asked.command.ext_fields["e"])
+    assert result.queue.broker_name == asked.command.ext_fields["n"]
+    assert result.queue_offset == 101
+
+
+def test_queues_are_used_in_turn(world: Any, run: Run) -> None:
+    async def use(producer: Producer) -> list[tuple[str, int]]:
+        results = [await producer.send(HELLO) for _ in range(8)]
+        return [(result.queue.broker_name, result.queue.queue_id) for result in results]
+
+    used = run(with_producer(world, use))
+    assert used[:4] == used[4:]
+    assert sorted(used[:4]) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+
+
+@pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
+def test_retried_codes_go_to_another_broker(world: Any, run: Run, code: int) -> None:
+    world.answer(A0, code)
+    world.answer(B0, code)
+    with pytest.raises(Refusal) as refused:
+        run(send(world))
+    assert refused.value.code == code
+    assert "sent 3 times" in str(refused.value)
+    assert "as told" in str(refused.value)
+    used = brokers(world)
+    assert used in (["a", "b", "a"], ["b", "a", "b"])
+
+
+@pytest.mark.parametrize("code", [2, 13, 26, 999])
+def test_other_codes_are_final(world: Any, run: Run, code: int) -> None:
+    world.answer(A0, code)
+    world.answer(B0, code)
+    with pytest.raises(Refusal, match="as told") as refused:
+        run(send(world))
+    assert refused.value.code == code
+    assert len(world.requests(SEND)) == 1
+
+
+def test_broker_that_is_gone_is_passed_over(world: Any, run: Run) -> None:
+    del world.answers[A0]
+
+    async def use(producer: Producer) -> None:
+        for _ in range(6):
+            assert (await producer.send(HELLO)).queue.broker_name == "b"
+
+    run(with_producer(world, use))
+    assert "a" in brokers(world)
+
+
+def test_all_gone_is_a_network_fault(world: Any, run: Run) -> None:
+    del world.answers[A0], world.answers[B0]
+    with pytest.raises(NetworkFault, match=r"sent 3 times in 0 ms .*refused"):
+        run(send(world))
+
+
+def test_same_id_in_every_attempt(world: Any, run: Run) -> None:
+    world.answer(A0, 1)
+    world.answer(B0, 1)
+    with pytest.raises(Refusal):
+        run(send(world))
+    assert len({each.command.ext_fields["i"] for each in world.requests(SEND)}) == 1
+    assert len({each.command.opaque for each in world.requests(SEND)}) == 3
+
+
+def test_attempts_share_the_time_out(world: Any, run: Run) -> None:
+    silent_ms = 1_000
+
+    def silent(request: RemotingCommand) -> RemotingCommand:
+        world.clock.passed_ms += silent_ms
+        return RemotingCommand.response_to(request, 1, "slow")
+
+    world.answers[A0] = world.answers[B0] = silent
+    with pytest.raises(Refusal):
+        run(send(world))
+    assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 2000, 1000]
+    world.asked.clear()
+    silent_ms = 2_999
+    with pytest.raises(Refusal, match="sent 2 times in 5998 ms"):
+        run(send(world))
+    assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 1]
+
+
+def test_lost_answer_uses_up_the_time_out(world: Any, run: Run) -> None:
+    world.answers[A0] = world.answers[B0] = lambda request: None
+    with pytest.raises(NetworkFault, match=r"sent 1 times in 3000 ms .*did not answer"):
+        run(send(world))
+
+
+def test_other_time_out(world: Any, run: Run) -> None:
+    run(with_producer(world, lambda producer: producer.send(HELLO, timeout_ms=77)))
+    assert world.requests(SEND)[0].timeout_ms == 77
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_warnings_are_results(world: Any, run: Run, code: int, status: SendStatus) -> None:
+    world.answers[A0] = world.answers[B0] = lambda request: world.stored_at(request, code)
+    assert run(send(world)).status is status
+    assert world.stored == 1
+    assert run(send(world, retry_warnings=True)).status is status
+    assert world.stored == 4
+
+
+def test_a_warning_is_better_than_a_later_fault(world: Any, run: Run) -> None:
+    warned: list[RemotingCommand] = []
+
+    def warn_once(request: RemotingCommand) -> RemotingCommand:
+        if warned:
+            return RemotingCommand.response_to(request, 1, "no")
+        warned.append(request)
+        return world.stored_at(request, 10)  # type: ignore[no-any-return]
+
+    world.answers[A0] = world.answers[B0] = warn_once
+    result = run(send(world, retry_warnings=True))
+    assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+
+
+def test_chosen_queue_has_one_attempt(world: Any, run: Run) -> None:
+    world.answer(A0, 1)
+    queue = MessageQueue("T", "a", 1)
+    with pytest.raises(Refusal, match="sent 1 times"):
+        run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
+    assert world.requests(SEND)[0].command.ext_fields["e"] == "1"
+
+
+def test_queue_of_another_topic(world: Any, run: Run) -> None:
+    queue = MessageQueue("U", "a", 1)
+    with pytest.raises(Refusal, match="the queue is one of U"):
+        run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
+
+
+def test_broker_without_master(world: Any, run: Run) -> None:
+    for broker in world.routes["T"].broker_datas:
+        broker.broker_addrs.pop(0)
+    with pytest.raises(NetworkFault, match="no broker takes messages of T"):
+        run(send(world))
+    queue = MessageQueue("T", "a", 0)
+    with pytest.raises(NetworkFault, match="the broker a has no master now"):
+        run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
+
+
+def test_new_master_is_found_at_once(world: Any, run: Run) -> None:
+    """The route is asked again after a failure, not only every 30 s."""
+    del world.routes["T"].queue_datas[0], world.routes["T"].broker_datas[1]  # broker b
+
+    async def use(producer: Producer) -> str:
+        await producer.send(HELLO)
+        del world.answers[A0]
+        with pytest.raises(NetworkFault):
+            await producer.send(HELLO)
+        world.routes["T"].broker_datas[0].broker_addrs = {0: A1}
+        world.clock.passed_ms += 500
+        await producer.send(HELLO)
+        return str(world.addresses(SEND)[-1])
+
+    assert run(with_producer(world, use)) == A1
+
+
+def test_new_topic_takes_the_template(world: Any, run: Run, make_route: Any) -> None:
+    world.routes["TBW102"] = make_route(read_queue_nums=8, write_queue_nums=8, perm=7)
+    new = Message(topic="New", body=b"x")
+
+    async def use(producer: Producer) -> list[int]:
+        first = [await producer.send(new) for _ in range(8)]
+        assert {result.queue.queue_id for result in first} == {0, 1, 2, 3}
+        world.routes["New"] = make_route(read_queue_nums=1, write_queue_nums=1)
+        world.clock.passed_ms += 500
+        return [(await producer.send(new)).queue.queue_id for _ in range(3)]
+
+    assert run(with_producer(world, use)) == [0, 0, 0]
+
+
+def test_unknown_topic_without_template(world: Any, run: Run) -> None:
+    with pytest.raises(Refusal) as refused:
+        run(send(world, Message(topic="New", body=b"x")))
+    assert refused.value.code == 17
+    assert "New" in refused.value.remark
+
+
+def test_long_bodies_are_compressed(world: Any, run: Run) -> None:
+    body = b"abcd" * 1024
+    run(send(world, Message(topic="T", body=body)))
+    run(send(world, Message(topic="T", body=body[1:])))
+    run(send(world, Message(topic="T", body=body), compress_from_bytes=None))
+    packed, short, plain = (each.command for each in world.requests(SEND))
+    assert packed.ext_fields["f"] == "769"
+    assert packed.body == zlib.compress(body, 5)
+    assert (short.ext_fields["f"], short.body) == ("0", body[1:])
+    assert (plain.ext_fields["f"], plain.body) == ("0", body)
+
+
+def test_refused_before_anything_is_sent(world: Any, run: Run) -> None:
+    with pytest.raises(Refusal, match="5 bytes, more than 4"):
+        run(send(world, body_bytes_max=4))
+    assert world.asked == []
+
+
+def test_oneway(world: Any, run: Run) -> None:
+    run(with_producer(world, lambda producer: producer.send_oneway(HELLO)))
+    (asked,) = world.requests(SEND)
+    assert asked.command.is_oneway
+    assert asked.timeout_ms is None
+
+
+def test_batch(world: Any, run: Run) -> None:
+    messages = [
+        Message(topic="T", body=b"b1", tags="TagA", flag=7),
+        Message(topic="T", body=b"b" * 5000),
+    ]
+    world.answers[A0] = world.answers[B0] = lambda request: RemotingCommand.response_to(
+        request,
+        header=SendMessageResponseHeader(msg_id="X,Y", queue_id=1, queue_offset=40),
+    )
+    result = run(send_batch(world, messages))
+    (asked,) = world.requests(BATCH)
+    assert asked.command.ext_fields["m"] == "true"
+    assert asked.command.ext_fields["i"] == "WAIT\x01true"
+    assert asked.command.ext_fields["f"] == "0"  # batches are never compressed
+    items = batch_records(asked.command.body)
+    assert [bytes(item.body) for item in items] == [b"b1", b"b" * 5000]
+    assert [item.flag for item in items] == [7, 0]
+    properties = [decode_properties(item.properties) for item in items]
+    assert properties[0]["TAGS"] == "TagA"
+    assert result.msg_id == ",".join(each["UNIQ_KEY"] for each in properties)
+    assert (result.offset_msg_id, result.queue_offset, result.queue.queue_id) == ("X,Y", 40, 1)
+    assert encode_batch_body(items) == asked.command.body
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({"topic": "U"}, "one topic, this one has T and U"),
+        ({"delay_level": 1}, "delayed"),
+        ({"wait_store_ok": False}, "wait_store_ok"),
+        ({"body": b""}, "empty"),
+        ({"body": b"x" * 101}, "more than 100"),
+        ({"body": b"x" * 100}, "the batch has 2.. bytes, more than 100; send it in parts"),
+    ],
+)
+def test_wrong_batches(world: Any, run: Run, second: dict[str, Any], reason: str) -> None:
+    messages = [HELLO, Message(**({"topic": "T", "body": b"x"} | second))]
+    with pytest.raises(Refusal, match=reason) as refused:
+        run(send_batch(world, messages, body_bytes_max=100))
+    assert refused.value.code == 13
+    assert world.asked == []
+
+
+def test_batches_of_nothing_and_of_retries(world: Any, run: Run) -> None:
+    retry = [Message(topic="%RETRY%g", body=b"x")]
+    for messages, reason in (([], "without messages"), (retry, "retry topic")):
+        with pytest.raises(Refusal, match=reason):
+            run(send_batch(world, messages))
+
+
+def test_split_batch_fits_what_a_batch_may_hold(world: Any, run: Run) -> None:
+    messages = [Message(topic="T", body=b"x" * size) for size in (10, 60, 50, 1, 1, 90)]
+    fixed = 22 + len(property_string(HELLO, "0" * 56))
+    assert fixed == 97
+    parts = split_batch(messages, 250)
+    assert [[len(message.body) for message in part] for part in parts] == [
+        [10],
+        [60],
+        [50, 1],
+        [1],
+        [90],
+    ]
+    assert [message for part in parts for message in part] == messages
+
+    async def use(producer: Producer) -> None:
+        for part in parts:
+            await producer.send_batch(part)
+
+    run(with_producer(world, use, body_bytes_max=250))
+    sizes = [len(each.command.body) for each in world.requests(BATCH)]
+    assert max(sizes) <= 250
+    with pytest.raises(Refusal, match=f"needs {fixed + 5} bytes, more than {fixed + 4}"):
+        split_batch([HELLO], fixed + 4)
+    assert split_batch([HELLO], fixed + 5) == [[HELLO]]
+    assert split_batch([], 1) == []
+
+
+def test_group_is_told_and_unregistered(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        async with Producer("G", instance=instance) as producer:
+            await producer.send(HELLO)
+            await instance.send_heartbeats()
+        with pytest.raises(NetworkFault, match="the producer G is not started"):
+            await producer.send(HELLO)
+        await producer.close()
+
+    run(main())
+    unregister = world.requests(RequestCode.UNREGISTER_CLIENT)
+    assert [each.address for each in unregister] == [A0, B0]
+    assert unregister[0].command.ext_fields == {"clientID": "10.0.0.7@i", "producerGroup": "G"}
+
+
+def test_wrong_group_and_no_name_server() -> None:
+    with pytest.raises(Refusal, match="group"):
+        Producer("a b", "h:1")
+    with pytest.raises(ConfigFault, match="give host:port"):
+        Producer("a")
+
+
+def test_concurrent_sends_spread(world: Any, run: Run) -> None:
+    async def use(producer: Producer) -> set[str]:
+        results = await asyncio.gather(*(producer.send(HELLO) for _ in range(20)))
+        assert len({result.msg_id for result in results}) == 20
+        return {result.queue.broker_name for result in results}
+
+    assert run(with_producer(world, use)) == {"a", "b"}

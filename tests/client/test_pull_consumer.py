@@ -1,0 +1,356 @@
+"""Pulling, offsets, and looking messages up."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqpy.client import MessageQueue, PullConsumer, PullStatus
+from rmqpy.client.pull_consumer import decode_records, exact_tags
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault
+from rmqpy.remoting.bodies import HeartbeatData
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetResponseHeader,
+)
+
+PULL = RequestCode.PULL_MESSAGE
+A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+QUEUE = MessageQueue("T", "a", 0)
+Run = Callable[[Any], Any]
+Record = Callable[..., bytes]
+
+
+def with_consumer(world: Any, use: Callable[[PullConsumer], Any]) -> Any:
+    async def main() -> Any:
+        async with PullConsumer("CID", instance=world.instance()) as consumer:
+            return await use(consumer)
+
+    return main()
+
+
+def pull(world: Any, **arguments: Any) -> Any:
+    return with_consumer(world, lambda consumer: consumer.pull(QUEUE, 5, **arguments))
+
+
+def pull_answer(world: Any, address: str, code: int, body: bytes = b"", suggest: int = 0) -> None:
+    header = PullMessageResponseHeader(
+        suggest_which_broker_id=suggest, next_begin_offset=9, min_offset=2, max_offset=30
+    )
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        if request.code != PULL:
+            return RemotingCommand.response_to(request)
+        return RemotingCommand.response_to(request, code, "status", header, body)
+
+    world.answers[address] = answer
+
+
+def test_found(world: Any, run: Run, record: Record) -> None:
+    body = record(5, b"five", TAGS="TagA", KEYS="k1 k2", UNIQ_KEY="U5") + record(6, b"six")
+    pull_answer(world, A0, 0, body)
+    result = run(pull(world, max_count=7))
+    assert result.status is PullStatus.FOUND
+    assert (result.next_begin_offset, result.min_offset, result.max_offset) == (9, 2, 30)
+    first, second = result.messages
+    assert (first.body, first.tags, first.keys, first.queue_offset) == (b"five", "TagA", "k1 k2", 5)
+    assert (first.msg_id, first.offset_msg_id) == ("U5", "0A00000100002A9F0000000000001388")
+    assert second.msg_id == second.offset_msg_id == "0A00000100002A9F0000000000001770"
+    assert first.queue == QUEUE
+    assert first.stored.born_timestamp_ms == 1_795_243_128_808
+
+
+def test_request(world: Any, run: Run) -> None:
+    pull_answer(world, A0, 19)
+    run(pull(world, max_count=7, expression="TagA || TagB", suspend_ms=15_000))
+    run(pull(world))
+    first, second = world.requests(PULL)
+    assert first.command.ext_fields == {
+        "consumerGroup": "CID",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "5",
+        "maxMsgNums": "7",
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "TagA || TagB",
+        "subVersion": "0",
+        "expressionType": "TAG",
+        "bname": "a",
+    }
+    assert first.timeout_ms == 25_000
+    assert second.command.ext_fields["sysFlag"] == "4"
+    assert second.command.ext_fields["subscription"] == "*"
+    assert second.timeout_ms == 10_000
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (19, PullStatus.NO_NEW_MSG),
+        (20, PullStatus.NO_MATCHED_MSG),
+        (21, PullStatus.OFFSET_ILLEGAL),
+    ],
+)
+def test_nothing_found(world: Any, run: Run, code: int, status: PullStatus) -> None:
+    pull_answer(world, A0, code)
+    result = run(pull(world))
+    assert (result.status, result.messages, result.next_begin_offset) == (status, [], 9)
+
+
+@pytest.mark.parametrize("code", [1, 2, 16, 17, 23, 24, 25, 26])
+def test_refused(world: Any, run: Run, code: int) -> None:
+    world.answer(A0, code)
+    with pytest.raises(Refusal, match="as told") as refused:
+        run(pull(world))
+    assert refused.value.code == code
+
+
+def test_exact_tag_is_compared_again(world: Any, run: Run, record: Record) -> None:
+    """Aa and BB have one hash code: a broker cannot tell them apart."""
+    pull_answer(world, A0, 0, record(5, TAGS="Aa") + record(6, TAGS="BB") + record(7))
+    assert [each.queue_offset for each in run(pull(world, expression="BB")).messages] == [6]
+    assert [each.queue_offset for each in run(pull(world, expression="C || Aa")).messages] == [5]
+    assert len(run(pull(world, expression="*")).messages) == 3
+    sql = run(pull(world, expression="a > 1", expression_type="SQL92"))
+    assert len(sql.messages) == 3
+    nothing = run(pull(world, expression="C"))
+    assert (nothing.status, nothing.messages) == (PullStatus.FOUND, [])
+
+
+def test_tag_expressions() -> None:
+    assert exact_tags("*") is None
+    assert exact_tags("") is None
+    assert exact_tags(" a ||b|| ") == frozenset({"a", "b"})
+    with pytest.raises(Refusal, match="names no tag"):
+        exact_tags(" || ")
+
+
+def test_next_pull_goes_where_the_broker_suggests(world: Any, run: Run) -> None:
+    pull_answer(world, A0, 19, suggest=1)
+    pull_answer(world, A1, 19, suggest=0)
+
+    async def use(consumer: PullConsumer) -> None:
+        for _ in range(3):
+            await consumer.pull(QUEUE, 5)
+
+    run(with_consumer(world, use))
+    assert world.addresses(PULL) == [A0, A1, A0]
+
+
+def test_slave_that_died_is_left(world: Any, run: Run) -> None:
+    pull_answer(world, A0, 19, suggest=1)
+    del world.answers[A1]
+
+    async def use(consumer: PullConsumer) -> None:
+        await consumer.pull(QUEUE, 5)
+        with pytest.raises(NetworkFault):
+            await consumer.pull(QUEUE, 5)
+        await consumer.pull(QUEUE, 5)
+
+    run(with_consumer(world, use))
+    assert world.addresses(PULL) == [A0, A1, A0]
+
+
+def test_slave_serves_when_there_is_no_master(world: Any, run: Run) -> None:
+    world.routes["T"].broker_datas[0].broker_addrs = {1: A1}
+    pull_answer(world, A1, 19)
+    assert run(pull(world)).status is PullStatus.NO_NEW_MSG
+
+
+def test_reading_stops_at_what_is_no_message(world: Any, run: Run, record: Record) -> None:
+    good, torn = record(5), record(6)[:-3]
+    pull_answer(world, A0, 0, good + torn)
+    result = run(pull(world))
+    assert [each.queue_offset for each in result.messages] == [5]
+    assert result.next_begin_offset == 6  # and not 9: nothing is skipped
+    pull_answer(world, A0, 0, torn)
+    with pytest.raises(RemoteFault, match="at offset 0: TOTALSIZE"):
+        run(pull(world))
+
+
+def test_decode_records_tells_where(record: Record) -> None:
+    good = record(5)
+    records, fault = decode_records(good + good + b"\x00")
+    assert len(records) == 2
+    assert fault is not None
+    assert fault.offset == 2 * len(good)
+    assert decode_records(b"") == ([], None)
+
+
+def test_compressed_body(world: Any, run: Run, record: Record) -> None:
+    packed = zlib.compress(b"long" * 2000)
+    pull_answer(world, A0, 0, record(5, packed, 0x301))
+    (message,) = run(pull(world)).messages
+    assert message.body == b"long" * 2000
+    assert message.stored.body == packed
+
+
+def test_queues(world: Any, run: Run) -> None:
+    queues = run(with_consumer(world, lambda consumer: consumer.queues("T")))
+    assert queues == [MessageQueue("T", name, queue_id) for name in "ab" for queue_id in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "header", "fields"),
+    [
+        (lambda c: c.min_offset(QUEUE), 31, GetMinOffsetResponseHeader(offset=42), {}),
+        (lambda c: c.max_offset(QUEUE), 30, GetMaxOffsetResponseHeader(offset=42), {}),
+        (
+            lambda c: c.search_offset(QUEUE, 77),
+            29,
+            SearchOffsetResponseHeader(offset=42),
+            {"timestamp": "77"},
+        ),
+        (
+            lambda c: c.earliest_time(QUEUE),
+            32,
+            GetEarliestMsgStoretimeResponseHeader(timestamp=42),
+            {},
+        ),
+        (
+            lambda c: c.committed_offset(QUEUE),
+            14,
+            QueryConsumerOffsetResponseHeader(offset=42),
+            {"consumerGroup": "CID"},
+        ),
+    ],
+    ids=["min", "max", "search", "earliest", "committed"],
+)
+def test_offsets(
+    world: Any, run: Run, ask: Any, code: int, header: Any, fields: dict[str, str]
+) -> None:
+    world.answer(A0, 0, header)
+    assert run(with_consumer(world, ask)) == 42
+    (asked,) = world.requests(code)
+    expected = {"topic": "T", "queueId": "0", "bname": "a"} | fields
+    assert asked.command.ext_fields == expected
+    world.answer(A0, 1)
+    with pytest.raises(Refusal, match="as told"):
+        run(with_consumer(world, ask))
+
+
+def test_nothing_committed(world: Any, run: Run) -> None:
+    world.answer(A0, 22)
+    assert run(with_consumer(world, lambda consumer: consumer.committed_offset(QUEUE))) is None
+
+
+def test_commit(world: Any, run: Run) -> None:
+    world.answer(A0, 0)
+    run(with_consumer(world, lambda consumer: consumer.commit_offset(QUEUE, 12)))
+    (asked,) = world.requests(RequestCode.UPDATE_CONSUMER_OFFSET)
+    assert asked.command.ext_fields == {
+        "consumerGroup": "CID",
+        "topic": "T",
+        "queueId": "0",
+        "commitOffset": "12",
+        "bname": "a",
+    }
+    assert not asked.command.is_oneway
+    world.answer(A0, 1)
+    with pytest.raises(Refusal):
+        run(with_consumer(world, lambda consumer: consumer.commit_offset(QUEUE, 12)))
+
+
+def answer_with(world: Any, address: str, code: int, body: bytes) -> None:
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(request, code, "as told", body=body)
+
+    world.answers[address] = answer
+
+
+def view(world: Any, msg_id: str) -> Any:
+    return with_consumer(world, lambda consumer: consumer.view_message(msg_id))
+
+
+def test_view_message(world: Any, run: Run, record: Record) -> None:
+    answer_with(world, A0, 0, record(5, b"five"))
+    msg_id = "0A00000100002A9F0000000000001388"
+    message = run(view(world, msg_id))
+    assert (message.body, message.offset_msg_id) == (b"five", msg_id)
+    (asked,) = world.requests(RequestCode.VIEW_MESSAGE_BY_ID)
+    assert (asked.address, asked.command.ext_fields) == (A0, {"offset": "5000"})
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00" * 10])
+def test_view_message_without_message(world: Any, run: Run, body: bytes) -> None:
+    answer_with(world, A0, 0, body)
+    with pytest.raises(RemoteFault, match="holds 0 messages"):
+        run(view(world, "0A00000100002A9F0000000000001388"))
+
+
+def test_view_message_refusals(world: Any, run: Run) -> None:
+    answer_with(world, A0, 1, b"")
+    for msg_id, reason in [
+        ("0A00000100002A9F0000000000001388", "as told"),
+        ("0A00", "4 characters"),
+        ("X" * 32, "not hexadecimal"),
+    ]:
+        with pytest.raises(Refusal, match=reason):
+            run(view(world, msg_id))
+
+
+def query(world: Any, key: str, **arguments: Any) -> Any:
+    return with_consumer(world, lambda consumer: consumer.query_by_key("T", key, **arguments))
+
+
+def test_query_by_key_asks_every_broker(world: Any, run: Run, record: Record) -> None:
+    answer_with(world, A0, 0, record(5, KEYS="x key", UNIQ_KEY="U") + record(6, KEYS="keyx"))
+    answer_with(world, B0, 0, record(7, KEYS="key") + record(8))
+    found = run(query(world, "key"))
+    assert [(each.queue.broker_name, each.queue_offset) for each in found] == [("a", 5), ("b", 7)]
+    assert [each.queue_offset for each in run(query(world, "U", unique=True))] == [5]
+    assert run(query(world, "U")) == []
+    assert len(run(query(world, "key", max_count=1))) == 1
+    first = world.requests(RequestCode.QUERY_MESSAGE)[0].command.ext_fields
+    assert first == {
+        "topic": "T",
+        "key": "key",
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(2**63 - 1),
+        "_UNIQUE_KEY_QUERY": "false",
+    }
+
+
+def test_query_by_key_with_less_than_all(world: Any, run: Run, record: Record) -> None:
+    answer_with(world, A0, 22, b"")
+    answer_with(world, B0, 22, b"")
+    assert run(query(world, "key")) == []
+    del world.answers[A0]
+    answer_with(world, B0, 0, record(7, KEYS="key"))
+    assert [each.queue_offset for each in run(query(world, "key"))] == [7]
+    answer_with(world, B0, 0, record(7, KEYS="key") + b"\x00")
+    with pytest.raises((NetworkFault, RemoteFault)):
+        run(query(world, "key"))
+
+
+def test_heartbeat_names_group_and_topics(world: Any, run: Run) -> None:
+    async def main() -> None:
+        instance = world.instance()
+        async with PullConsumer("CID", instance=instance) as consumer:
+            await consumer.queues("T")
+            await instance.send_heartbeats()
+
+    run(main())
+    beats = world.requests(RequestCode.HEART_BEAT)
+    assert [each.address for each in beats] == [A0, A1, B0]
+    (consumer,) = HeartbeatData.decode(beats[0].command.body).consumer_data_set
+    assert consumer.group_name == "CID"
+    assert consumer.consume_type == "CONSUME_ACTIVELY"
+    assert consumer.message_model == "CLUSTERING"
+    (subscription,) = consumer.subscription_data_set
+    assert (subscription.topic, subscription.sub_string) == ("T", "*")
+    unregister = world.requests(RequestCode.UNREGISTER_CLIENT)
+    assert len(unregister) == 3
+    assert unregister[0].command.ext_fields["consumerGroup"] == "CID"

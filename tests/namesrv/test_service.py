@@ -1,0 +1,100 @@
+"""The request handler itself, and a name server behind real sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqpy.net.client import RemotingClient
+from rmqpy.net.loop import run
+from rmqpy.net.server import RemotingServer
+from rmqpy.remoting.bodies import TopicRouteData
+from rmqpy.remoting.command import FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
+
+JAVA_CODES = {
+    *(100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 219, 224, 304),
+    *(311, 312, 313, 318, 319, 322, 327),
+}
+
+
+def test_every_code_is_answered_and_unknown_ones_with_code_3(world):
+    for code in range(-5, 1100):
+        answer = world.ask(code)
+        if code in JAVA_CODES:
+            assert answer.code != 3, code
+        else:
+            assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+
+
+def test_the_answer_has_the_serialize_type_of_the_request(world):
+    request = RemotingCommand(999, serialize_type=SERIALIZE_ROCKETMQ)
+    assert world.send(request).serialize_type == SERIALIZE_ROCKETMQ
+    assert world.ask(999).serialize_type == 0
+
+
+def test_a_response_from_a_peer_is_dropped(world):
+    world.server.handle(world.channel, [RemotingCommand(103, flag=FLAG_RESPONSE)])
+    assert world.channel.written == []
+
+
+def test_a_failure_inside_is_answered_and_counted(make_world, monkeypatch):
+    world = make_world()
+    monkeypatch.setattr(type(world.server.routes), "route", lambda self, topic: 1 // 0)
+    answer = world.ask(105, topic="T")
+    assert answer.code == 1
+    assert answer.remark.startswith("ZeroDivisionError")
+    assert world.server.counts.failures == 1
+
+
+def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(make_world, monkeypatch):
+    world = make_world()
+    monkeypatch.setattr("rmqpy.remoting.frame.MAX_FRAME", 600)
+    world.register("10.0.0.1:10911", *(f"Topic{n}" for n in range(60)))
+    answer = world.ask(206)
+    assert answer.code == 1
+    assert "larger than a peer accepts" in answer.remark
+
+
+def test_stop_ends_the_watch(world):
+    assert world.scheduler.waiting == 1
+    world.server.stop()
+    assert world.scheduler.waiting == 0
+    world.server.stop()
+
+
+@pytest.mark.parametrize("uvloop", ["off", "auto"])
+def test_behind_sockets(make_world, uvloop):
+    world = make_world()
+
+    async def main(scheduler):
+        server = RemotingServer(world.server, scheduler)
+        host, port = await server.listen("127.0.0.1", 0)
+        address = f"{host}:{port}"
+        broker, client = RemotingClient(scheduler), RemotingClient(scheduler)
+        body = (
+            b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":0,"timestamp":1},'
+            b'"topicConfigTable":{"T":{"topicName":"T"}}}}'
+        )
+        registration = RemotingCommand(
+            103,
+            ext_fields={
+                "brokerName": "broker-a",
+                "brokerAddr": "10.0.0.1:10911",
+                "clusterName": "C",
+                "haServerAddr": "10.0.0.1:10912",
+                "brokerId": "0",
+            },
+            body=body,
+        )
+        assert (await broker.invoke(address, registration)).code == 0
+        question = RemotingCommand(105, ext_fields={"topic": "T"})
+        route = TopicRouteData.decode((await client.invoke(address, question)).body)
+        assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
+        await broker.close()  # its broker goes with the connection
+        while (await client.invoke(address, question)).code == 0:
+            pass
+        await client.close()
+        await server.close()
+        assert scheduler.supervisor.failures == 0
+
+    run(main, uvloop=uvloop)
+    assert world.server.counts.failures == 0

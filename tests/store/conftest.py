@@ -1,0 +1,257 @@
+"""A store on a file layer of the test's choice, in each of its modes, with files so small that
+everything rolls: commit log files of 4096 bytes, 20 units a consume queue file, 20 keys an index
+file, 16 units a DLedger index file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.codec.properties import encode_properties
+from rmqpy.dledger.member import Membership
+from rmqpy.dledger.node import Node, Stored
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.config import StoreSettings
+from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.disk import Disk
+from rmqpy.store.files import FileLayer
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_files import MemoryFiles
+
+FILE_SIZE = 4096
+SELF_ID = "n0"
+HOST = (bytes([127, 0, 0, 1]), 10911)
+
+
+@define
+class Leader:
+    """A group of one: what net.dledger_driver does, without a loop."""
+
+    store: MessageStore
+    node: Node
+
+    @classmethod
+    def of(cls, store: MessageStore) -> Leader:
+        entries, log = store.entries, store.dledger
+        assert entries is not None and log is not None
+        membership = Membership("group", SELF_ID, (SELF_ID,))
+        node = Node(
+            membership, entries.load_hard_state(), entries.end, entries.committed_index, 10_000
+        )
+        leader = cls(store, node)
+        log.proposer = node
+        entries.stored.subscribe(leader.stored)
+        return leader
+
+    def start(self) -> None:
+        self.node.tick(0)
+        self.carry_out()
+
+    def stored(self, index: int) -> None:
+        self.node.step(Stored(LedgerIndex(index)))
+        self.carry_out()
+
+    def carry_out(self) -> None:
+        ready = self.node.take_ready()
+        if ready is None:
+            return
+        entries = self.store.entries
+        assert entries is not None
+        if ready.hard_state is not None:
+            entries.save_hard_state(ready.hard_state)
+        if ready.committed_index is not None:
+            entries.commit_to(ready.committed_index)
+
+
+@define
+class Rig:
+    """One store directory. ``flag`` is enableDLegerCommitLog."""
+
+    files: Any
+    root: str
+    flag: bool = False
+    clock: ManualScheduler = field(factory=ManualScheduler)
+    changes: dict[str, Any] = field(factory=dict)
+    force: bool = False
+    memory_bytes: int = 1 << 34
+
+    def settings(self) -> StoreSettings:
+        values: dict[str, Any] = {
+            "store_path_root_dir": self.root,
+            "mapped_file_size_commit_log": FILE_SIZE,
+            "mapped_file_size_consume_queue": 400,
+            "max_hash_slot_num": 10,
+            "max_index_num": 20,
+        }
+        if self.flag:
+            values |= {
+                "enable_dledger_commit_log": True,
+                "dledger_self_id": SELF_ID,
+                "dledger_group": "group",
+                "dledger_peers": f"{SELF_ID}-127.0.0.1:40911",
+            }
+        return StoreSettings(**(values | self.changes))
+
+    def open(self, *, lead: bool = True) -> MessageStore:
+        """Open the directory; with the flag also become the leader of the group of one."""
+        context = StoreContext(
+            self.settings(), self.files, self.clock, self.memory_bytes, force=self.force
+        )
+        store = open_store(context)
+        if self.flag and lead:
+            Leader.of(store).start()
+            store.dispatch()
+        return store
+
+    def after(self, files: FileLayer) -> Rig:
+        """The same directory on another layer (what a crash has left)."""
+        return Rig(files, self.root, self.flag, self.clock, dict(self.changes), self.force)
+
+    @staticmethod
+    def draft(number: int, **changes: Any) -> MessageDraft:
+        """Message ``number``: its body says so, and so does its key."""
+        pairs = {"KEYS": f"key{number}", "UNIQ_KEY": f"U{number:08X}", "TAGS": f"T{number % 3}"}
+        values: dict[str, Any] = {
+            "topic": b"Topic",
+            "queue_id": number % 2,
+            "body": f"body {number} ".encode() * (1 + number % 5),
+            "properties": encode_properties(pairs),
+            "born_timestamp_ms": 1_700_000_000_000 + number,
+            "born_host": HOST,
+            "store_host": HOST,
+        }
+        return MessageDraft(**(values | changes))
+
+    def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
+        """Put messages and end the turn; their physical offsets. The clock moves 10 ms a turn."""
+        self.clock.advance(10)
+        results = store.put([self.draft(number, **changes) for number in numbers])
+        assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
+        store.commit()
+        store.dispatch()
+        return [int(result.physical_offsets[0]) for result in results]
+
+    @staticmethod
+    def flush(store: MessageStore) -> None:
+        task = store.flush_task()
+        if task is not None:
+            task.run()
+            store.flushed(task.offset)
+
+    def tree(self) -> dict[str, bytes]:
+        """Every file below the root, but the lock."""
+        if isinstance(self.files, MemoryFiles):
+            found = {path: bytes(node.data) for path, node in self.files.nodes.items()}
+        else:
+            paths = (path for path in Path(self.root).rglob("*") if path.is_file())
+            found = {str(path): path.read_bytes() for path in paths}
+        return {path.removeprefix(self.root + "/"): data for path, data in found.items()}
+
+    def edit(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of a file behind the store's back."""
+        file = self.files.open(f"{self.root}/{path}")
+        file.write(position, data)
+        file.sync()
+        file.close()
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """(path, position) of the byte at a log offset, in commitlog/ or the DLedger data."""
+        first = offset // FILE_SIZE * FILE_SIZE
+        name = f"{first:020d}"
+        folder = f"dledger-{SELF_ID}/data" if self.flag else "commitlog"
+        return f"{folder}/{name}", offset - first
+
+
+def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
+    """Every record that a consumer gets, queue by queue; each queue is dense from its min on."""
+    found = {}
+    for topic, queue_id in store.queues():
+        records = []
+        offset = low = store.min_queue_offset(topic, queue_id)
+        while offset < store.max_queue_offset(topic, queue_id):
+            page = store.get_message("group", topic, queue_id, offset, 32, None)
+            assert page.messages, (topic, queue_id, offset, page.status)
+            records += [bytes(message) for message in page.messages]
+            offset = page.next_begin_offset
+        offsets = [int.from_bytes(record[20:28]) for record in records]
+        assert offsets == list(range(low, low + len(records))), (topic, queue_id)
+        found[topic, queue_id] = records
+    return found
+
+
+def bodies(store: MessageStore) -> set[bytes]:
+    """The body of every message that a consumer gets (IPv4 hosts)."""
+    return {
+        record[88 : 88 + int.from_bytes(record[84:88])]
+        for records in read_all(store).values()
+        for record in records
+    }
+
+
+class Interrupted(BaseException):
+    """The process dies here: no handler of the code under test may catch it."""
+
+
+class DyingFiles(MemoryFiles):
+    """Memory files that end the process at operation number ``dies_at``."""
+
+    operations = 0
+    dies_at: int | None = None
+
+    def touched(self, operation: str, path: str) -> None:
+        if self.dies_at is not None and self.operations >= self.dies_at:
+            raise Interrupted(operation, path)
+        self.operations += 1
+        super().touched(operation, path)
+
+
+@define
+class Kit:
+    """What tests take from here (test modules import nothing from each other)."""
+
+    rig: Callable[..., Rig]
+    load: Callable[[Path, FileLayer, str], None]
+    read_all = staticmethod(read_all)
+    bodies = staticmethod(bodies)
+    Leader = Leader
+    DyingFiles = DyingFiles
+    Interrupted = Interrupted
+    FILE_SIZE = FILE_SIZE
+    EIO = errno.EIO
+
+
+def _load(folder: Path, files: MemoryFiles, root: str) -> None:
+    """Copy a directory into memory files."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != "lock":
+            files.put(f"{root}/{path.relative_to(folder)}", path.read_bytes())
+
+
+@pytest.fixture
+def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    monkeypatch.setattr("rmqpy.store.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
+    rigs: list[Rig] = []
+
+    def rig(files: FileLayer | None = None, root: str = "/store", **options: Any) -> Rig:
+        made = Rig(MemoryFiles() if files is None else files, root, **options)
+        rigs.append(made)
+        return made
+
+    yield Kit(rig, _load)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def any_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileLayer, str]:
+    """A file layer and a root: in memory, on the disk."""
+    if request.param == "memory":
+        return MemoryFiles(), "/store"
+    return Disk(), os.fspath(tmp_path / "store")

@@ -1,0 +1,281 @@
+"""One contract, every commit log: classic, DLedger, joined; in memory and on the disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqpy.codec.chosen import encode_messages, scan_records
+from rmqpy.codec.scan import StopReason
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.store.message_store import MessageStore
+
+MODES = ("classic", "dledger", "joined")
+
+
+@pytest.fixture(params=MODES)
+def rig(request: pytest.FixtureRequest, kit: Any, any_files: Any) -> Any:
+    files, root = any_files
+    made = kit.rig(files, root)
+    if request.param == "joined":
+        store = made.open()
+        made.put(store, 9001, 9002)
+        store.shutdown()
+    made.flag = request.param != "classic"
+    return made
+
+
+@pytest.fixture
+def store(rig: Any) -> Any:
+    opened = rig.open()
+    yield opened
+    opened.abandon()
+
+
+def framed(log_flag: bool, record: bytearray) -> int:
+    return len(record) + (48 if log_flag else 0)
+
+
+def append(rig: Any, store: MessageStore, *numbers: int) -> tuple[Any, list[bytearray]]:
+    records = encode_messages([rig.draft(number) for number in numbers])
+    return store.log.append(records, 1_700_000_000_123), records
+
+
+def test_an_empty_log(rig: Any, store: Any) -> None:
+    log = store.log
+    base = store.divided_offset or 0
+    assert log.max_offset == log.confirm_offset == base
+    assert log.flushed_offset == base
+    assert log.min_offset == 0
+    assert log.flush_task() is None
+    assert log.read(base, 1) is None
+    assert list(log.ranges(base)) == []
+
+
+def test_nothing_is_readable_before_commit(rig: Any, store: Any) -> None:
+    log = store.log
+    base = log.max_offset
+    appended, records = append(rig, store, 1, 2)
+    assert appended.status is PutMessageStatus.PUT_OK
+    first = appended.physical_offsets[0]
+    assert first == base + (48 if rig.flag else 0)
+    assert appended.end == log.max_offset == base + sum(framed(rig.flag, r) for r in records)
+    assert log.confirm_offset == base
+    assert log.read(first, len(records[0])) is None
+    log.commit()
+    assert log.confirm_offset == log.max_offset == appended.end
+    for offset, record in zip(appended.physical_offsets, records, strict=True):
+        assert bytes(log.read(offset, len(record))) == bytes(record)
+        assert int.from_bytes(record[28:36]) == offset
+        assert int.from_bytes(record[56:64]) == 1_700_000_000_123
+    assert log.read(appended.physical_offsets[1], len(records[1]) + 1) is None
+
+
+def test_the_watermark_that_a_reply_waits_for(rig: Any, store: Any) -> None:
+    (mark,) = store.acknowledged(True)
+    assert mark.name == ("committed" if rig.flag else "written")
+    news: list[int] = []
+    mark.subscribe(news.append)
+    appended, _ = append(rig, store, 1)
+    assert news == []
+    store.log.commit()
+    assert news[-1] == mark.value == appended.end
+
+
+def test_rolling_to_the_next_file(rig: Any, store: Any, kit: Any) -> None:
+    """Every file is closed by a filler, no record straddles two files or touches the last 8 bytes,
+    and what ``ranges`` shows is exactly what was appended.
+    """
+    log = store.log
+    start = log.max_offset
+    offsets, sizes = [], []
+    for number in range(110):
+        appended, (record,) = append(rig, store, number)
+        offsets.append(int(appended.physical_offsets[0]))
+        sizes.append(len(record))
+        if number % 7 == 0:
+            log.commit()
+    log.commit()
+    assert log.max_offset - start > 3 * kit.FILE_SIZE
+    for offset, size in zip(offsets, sizes, strict=True):
+        assert offset // kit.FILE_SIZE == (offset + size + 7) // kit.FILE_SIZE
+    seen = []
+    for piece in log.ranges(start):
+        assert piece.file_end % kit.FILE_SIZE == 0
+        assert piece.offset // kit.FILE_SIZE == (piece.file_end - 1) // kit.FILE_SIZE
+        scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=True)
+        assert scan.stop in (StopReason.BLANK, StopReason.END)
+        assert scan.misplaced() == []
+        seen += list(scan.offset)
+    assert seen == offsets
+
+
+def test_ranges_begin_at_any_record(rig: Any, store: Any) -> None:
+    log = store.log
+    start = log.max_offset
+    for number in range(60):
+        append(rig, store, number)
+    log.commit()
+    offsets = []
+    for piece in log.ranges(start):
+        scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=False)
+        offsets += list(scan.frame_offset)
+    for number, offset in enumerate(offsets):
+        piece = next(iter(log.ranges(offset)))
+        assert piece.offset == offset
+        scan = scan_records(piece.view, offset, dledger=piece.dledger, check_crc=False)
+        assert scan.frame_offset[0] == offsets[number]
+
+
+@pytest.mark.parametrize(("extra", "same_file"), [(0, True), (1, False)])
+def test_a_record_fits_exactly(
+    rig: Any, store: Any, kit: Any, extra: int, same_file: bool
+) -> None:
+    """A record may leave 8 bytes and no less: one byte more and it goes to the next file."""
+    log = store.log
+    append(rig, store, 3)
+    first = log.max_offset
+    room = kit.FILE_SIZE - first % kit.FILE_SIZE
+    overhead = 91 + len(b"Topic") + (48 if rig.flag else 0)
+    draft = rig.draft(1, body=b"x" * (room - 8 - overhead + extra), properties=b"")
+    appended = log.append(encode_messages([draft]), 1)
+    assert appended.status is PutMessageStatus.PUT_OK
+    assert (appended.physical_offsets[0] // kit.FILE_SIZE == first // kit.FILE_SIZE) is same_file
+    assert (appended.end % kit.FILE_SIZE == kit.FILE_SIZE - 8) is same_file
+    append(rig, store, 2)
+    log.commit()
+    found, stops = 0, []
+    for piece in log.ranges(store.divided_offset or 0):
+        scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=True)
+        found += len(scan)
+        stops.append(scan.stop)
+    assert found == 3
+    assert stops == [StopReason.BLANK, StopReason.END]
+
+
+def test_a_record_larger_than_a_file_is_refused(rig: Any, store: Any, kit: Any) -> None:
+    log = store.log
+    before = log.max_offset
+    draft = rig.draft(1, body=b"x" * kit.FILE_SIZE)
+    appended = log.append(encode_messages([draft]), 1)
+    assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert str(kit.FILE_SIZE) in appended.remark or str(kit.FILE_SIZE - 8) in appended.remark
+    assert log.max_offset == before
+    appended, _ = append(rig, store, 1)
+    assert appended.status is PutMessageStatus.PUT_OK
+
+
+def test_a_batch_is_all_or_none(rig: Any, store: Any, kit: Any) -> None:
+    log = store.log
+    before = log.max_offset
+    drafts = [rig.draft(1), rig.draft(2, body=b"x" * kit.FILE_SIZE)]
+    appended = log.append(encode_messages(drafts), 1)
+    assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert log.max_offset == before
+    appended, records = append(rig, store, 1, 2, 3, 4)
+    log.commit()
+    assert len(appended.physical_offsets) == 4
+    for offset, record in zip(appended.physical_offsets, records, strict=True):
+        assert bytes(log.read(offset, len(record))) == bytes(record)
+
+
+def test_a_batch_that_rolls(rig: Any, store: Any, kit: Any) -> None:
+    """Classic: the batch goes to the next file as a whole. DLedger: entry by entry."""
+    log = store.log
+    log.append(encode_messages([rig.draft(0, body=b"x" * 3000)]), 1)
+    batch = encode_messages([rig.draft(number, body=b"y" * 500) for number in range(3)])
+    appended = log.append(batch, 1)
+    log.commit()
+    files = [offset // kit.FILE_SIZE for offset in appended.physical_offsets]
+    assert len(set(files)) == (2 if rig.flag else 1)
+    for offset, record in zip(appended.physical_offsets, batch, strict=True):
+        assert bytes(log.read(offset, len(record))) == bytes(record)
+
+
+def test_flushing(rig: Any, store: Any) -> None:
+    log = store.log
+    before = log.flushed_offset
+    appended, _ = append(rig, store, 1)
+    assert log.flush_task() is None, "staged bytes are not written yet"
+    log.commit()
+    task = log.flush_task()
+    assert task is not None and task.offset == appended.end
+    append(rig, store, 2)
+    log.commit()
+    task.run()
+    assert log.flushed_offset == before
+    log.flushed(task.offset)
+    assert log.flushed_offset == appended.end
+    later = log.flush_task()
+    assert later is not None and later.offset == log.max_offset
+    later.run()
+    log.flushed(later.offset)
+    assert log.flush_task() is None
+
+
+def test_flushing_over_many_files(rig: Any, store: Any, kit: Any) -> None:
+    log = store.log
+    for number in range(110):
+        append(rig, store, number)
+    log.commit()
+    task = log.flush_task()
+    assert task is not None
+    assert len(task.parts) > 3
+    if hasattr(rig.files, "crash"):
+        task.run()
+        log.flushed(task.offset)
+        after = rig.after(rig.files.crash()).open()
+        assert after.max_physical_offset == log.max_offset
+
+
+def test_reopening_gives_the_same_log(rig: Any, kit: Any) -> None:
+    store = rig.open()
+    offsets = []
+    for number in range(50):
+        offsets += rig.put(store, number)
+    end, bodies = store.max_physical_offset, kit.bodies(store)
+    divided = store.divided_offset
+    store.shutdown()
+    assert store.failure is None
+    again = rig.open()
+    assert again.max_physical_offset == end == again.confirm_offset
+    assert again.divided_offset == divided
+    assert kit.bodies(again) == bodies
+    for offset in offsets:
+        record = again.message_at(offset)
+        assert record is not None and int.from_bytes(record[28:36]) == offset
+    more = rig.put(again, 50)
+    assert more[0] >= end
+    again.shutdown()
+
+
+def test_an_empty_log_reopened(rig: Any, kit: Any) -> None:
+    """Twice: the first DLedger file is there, without an entry."""
+    store = rig.open()
+    divided, end = store.divided_offset, store.max_physical_offset
+    store.shutdown()
+    for _ in range(2):
+        store = rig.open()
+        assert (store.divided_offset, store.max_physical_offset) == (divided, end)
+        store.shutdown()
+    store = rig.open()
+    rig.put(store, 1)
+    assert kit.bodies(store) >= {rig.draft(1).body}
+    store.shutdown()
+
+
+def test_puts_in_the_turn_of_a_kill(rig: Any, kit: Any) -> None:
+    """What was committed is there, what was only staged is not, and its queue offset is given to
+    the next message.
+    """
+    if not hasattr(rig.files, "kill"):
+        pytest.skip("a file layer that can be killed")
+    store = rig.open()
+    before = store.max_queue_offset("Topic", 0)
+    rig.put(store, 0, 1, 2)
+    store.put([rig.draft(4)])
+    after = rig.after(rig.files.kill()).open()
+    assert after.max_queue_offset("Topic", 0) == before + 2
+    (result,) = after.put([rig.draft(6)])
+    assert result.queue_offset == before + 2

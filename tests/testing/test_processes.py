@@ -1,0 +1,123 @@
+"""Server processes, with a few lines of Python as the server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+
+import pytest
+
+from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.processes import (
+    BrokerSpec,
+    ProcessFault,
+    RmqpySite,
+    ServerProcess,
+    dledger_settings,
+)
+
+SERVER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("starting", flush=True)
+print("ready: it", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def server(code):
+        argv = [sys.executable, "-c", code]
+        made.append(
+            ServerProcess("server", argv, tmp_path, 1, re.compile(rb"^ready: ", re.MULTILINE))
+        )
+        return made[-1]
+
+    yield server
+    for server in made:
+        server.kill()
+
+
+def test_start_returns_when_ready_and_stop_gives_the_exit_code(make):
+    server = make(SERVER).start()
+    assert server.running
+    assert server.printed() == "starting\nready: it\n"
+    assert server.stop() == 7
+    assert not server.running
+
+
+def test_it_starts_again_and_waits_for_a_new_ready_line(make):
+    server = make(SERVER).start()
+    first = server.pid
+    server.kill()
+    assert not server.running
+    server.start()
+    assert server.pid != first
+    assert server.printed().count("ready: it") == 2
+
+
+def test_an_end_before_readiness_is_told_with_what_was_printed(make):
+    server = make("print('no such file'); raise SystemExit(3)")
+    with pytest.raises(ProcessFault, match=r"ended with 3 before it was ready:\n.*no such file"):
+        server.start()
+
+
+def test_a_server_that_is_never_ready_is_killed(make):
+    server = make("import time; time.sleep(60)")
+    server.ready_timeout_s = 0.05
+    with pytest.raises(ProcessFault, match="not ready after"):
+        server.start()
+    assert not server.running
+
+
+def test_a_server_that_ignores_sigterm_is_killed_and_told(make):
+    server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
+    with pytest.raises(ProcessFault, match="still there"):
+        server.stop(timeout_s=0.05)
+    assert not server.running
+
+
+def test_a_broker_gets_its_settings_as_a_properties_file(tmp_path):
+    spec = BrokerSpec(
+        port=12345,
+        namesrv="127.0.0.1:9876",
+        settings={**dledger_settings("g", 40001), "mappedFileSizeCommitLog": "131072"},
+    )
+    server = RmqpySite(tmp_path).broker("b", spec)
+    lines = (tmp_path / "b" / "broker.conf").read_text().splitlines()
+    assert "listenPort=12345" in lines
+    assert "dLegerPeers=n0-127.0.0.1:40001" in lines
+    assert "mappedFileSizeCommitLog=131072" in lines
+    assert f"storePathCommitLog={tmp_path}/b/store/commitlog" in lines
+    assert server.store == tmp_path / "b" / "store"
+    conf = str(tmp_path / "b" / "broker.conf")
+    assert server.argv[1:] == ["-m", "rmqpy.cli", "broker", "-c", conf, "-n", "127.0.0.1:9876"]
+    assert server.ready.search(b"x\nready: broker broker-a 127.0.0.1:12345\n")
+    assert not server.ready.search(b"ready: broker broker-a 127.0.0.1:1234\n")
+
+
+def test_a_port_block_is_free_below_the_ephemeral_ports_and_held():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        assert free_port_block(4).first + 4 < 61_000
+    blocks = [free_port_block(4) for _ in range(20)]
+    ports = [port for block in blocks for port in block]
+    assert len(set(ports)) == len(ports) == 80
+    assert blocks[0].broker_port == blocks[0].first + 2
+    with pytest.raises(IndexError):
+        blocks[0][4]
+
+
+def test_a_released_block_can_be_had_again():
+    block = free_port_block(1)
+    name = f"\0rmqpy-test-port-{block.first}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        with pytest.raises(OSError):
+            other.bind(name)
+        block.release()
+        other.bind(name)
