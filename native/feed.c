@@ -152,6 +152,7 @@ void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log
         *last = (rmq_outgoing){.peer = peer, .start = core->out_used};
     }
     last->length += length;
+    last->replies++;
     last->log_end = log_end;
     core->out_used += length;
 }
@@ -341,6 +342,7 @@ static void put_entry(const rmq_core *core, uint8_t *out, int64_t position, int6
     rmq_store32(unit + 12, (uint32_t)size);
     rmq_store_long(unit + 16, index);
     rmq_store_long(unit + 24, core->term);
+    core->log[RMQ_LOG_TERM] = core->term;
     core->log[RMQ_LOG_INDEX]++;
     core->log[RMQ_LOG_UNITS]++;
 }
@@ -636,5 +638,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
         if (core->cold_count == core->cold_capacity)
             return RMQ_COLD;
     }
-    return core->cold_count > 0 ? RMQ_COLD : RMQ_DONE;
+    if (core->cold_count > 0)
+        return RMQ_COLD;
+    return core->in_position == core->in_length ? RMQ_DONE : RMQ_PARTIAL;
 }

@@ -189,6 +189,8 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         return -RMQ_OUT_FULL;
     if (commits)
         note_commit(core, reader, &header);
+    if (reader->found == 0)
+        core->touched[core->touched_count++] = reader - core->readers;
     reader->found++;
     reader->messages += found.count;
     if (!(request->flag & FLAG_ONEWAY))

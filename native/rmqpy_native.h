@@ -186,6 +186,7 @@ typedef struct {
     int64_t start, length; /* in rmq_core.out */
     int64_t log_end;       /* the log must be acknowledged up to here; 0: nothing to wait for */
     int64_t sent;          /* by rmq_send; negative: -errno */
+    int64_t replies;
 } rmq_outgoing;
 
 typedef struct {
@@ -197,7 +198,7 @@ typedef struct {
 } rmq_offset_commit;
 
 /* log: what the log keeps of its end, shared (store/staging.py). */
-enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS };
+enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS, RMQ_LOG_TERM };
 
 enum rmq_kind { RMQ_SEND_JSON, RMQ_SEND_BINARY, RMQ_PULL_JSON, RMQ_PULL_BINARY, RMQ_REPLY_COUNT };
 
@@ -249,10 +250,13 @@ typedef struct {
     int64_t near_bytes, near_count, far_bytes, far_count;
     rmq_offset_commit *commits;
     int64_t commit_capacity, commit_count;
+    int64_t *touched; /* readers with counts that Python has not taken; room for every reader */
+    int64_t touched_count;
 } rmq_core;
 
 enum rmq_status {
-    RMQ_DONE,     /* no complete frame is left */
+    RMQ_DONE,     /* everything was used */
+    RMQ_PARTIAL,  /* no complete frame is left, but the begin of one */
     RMQ_COLD,     /* frames are listed in `cold` for Python; then go on */
     RMQ_ROLL,     /* the log's file cannot take `wanted` bytes: make room, then go on */
     RMQ_COMMIT,   /* staging is full: write it, then go on */
@@ -266,7 +270,7 @@ enum rmq_status {
 /* Answer the hot frames of `in` up to the first that is not. No sockets, no files. */
 int rmq_feed(rmq_core *core, int64_t peer);
 
-/* The shims around it: receive behind `have` bytes that stand in `in` already, then feed. DONE: all was used. */
+/* The shims around it: receive behind `have` bytes that stand in `in` already, then feed. */
 int rmq_receive(rmq_core *core, int64_t peer, int64_t have);
 
 /* Send what was collected; returns how many entries did not leave whole. */

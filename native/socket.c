@@ -33,7 +33,7 @@ int64_t rmq_send(rmq_core *core)
         rmq_outgoing *const entry = &core->outgoing[i];
         const int32_t fd = core->peers[entry->peer].fd;
         entry->sent = 0;
-        if (fd >= 0) {
+        if (fd >= 0 && entry->length > 0) {
             const ssize_t count =
                 send(fd, core->out + entry->start, (size_t)entry->length, MSG_DONTWAIT | MSG_NOSIGNAL);
             entry->sent = count >= 0 ? count : errno == EAGAIN || errno == EINTR ? 0 : -(int64_t)errno;

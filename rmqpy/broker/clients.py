@@ -110,6 +110,8 @@ class ClientTable:
 
     clock: Clock
     on_change: ChangeListener = lambda _group: None
+    changes: int = field(default=0, init=False)
+    """Grows whenever what a consumer group may read has changed, or might have."""
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
@@ -155,10 +157,14 @@ class ClientTable:
                 data.consume_from_where or "",
             )
         joined = channel not in group.members
+        before = (group.message_model, *map(id, group.subscriptions.values()))
         group.members[channel] = client
         self._groups(channel)[1].add(group.name)
         group.take_settings(data)
-        if group.take_subscriptions(data.subscription_data_set) or joined:
+        topics_changed = group.take_subscriptions(data.subscription_data_set)
+        if joined or before != (group.message_model, *map(id, group.subscriptions.values())):
+            self.changes += 1
+        if topics_changed or joined:
             self.on_change(group)
 
     def unregister_producer(self, group: str, channel: Channel) -> None:
@@ -214,6 +220,7 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return
+        self.changes += 1
         if not group.members:
             del self._consumers[name]
         self._groups_of.get(channel, (set(), set()))[1].discard(name)

@@ -62,8 +62,12 @@ class HeartbeatProcessor:
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         data = HeartbeatData.decode(request.body)
         check_client_id(data.client_id)
-        for member in (*data.consumer_data_set, *data.producer_data_set):
-            names.check_group(member.group_name)
+        for consumer in data.consumer_data_set:
+            names.check_group(consumer.group_name)
+            for subscription in consumer.subscription_data_set:
+                names.check_topic(subscription.topic)
+        for producer in data.producer_data_set:
+            names.check_group(producer.group_name)
         for consumer in data.consumer_data_set:
             self._prepare_group(consumer)
             self.clients.register_consumer(consumer, channel, self._client(data, request))
@@ -100,7 +104,7 @@ class HeartbeatProcessor:
         names.check_group(wish.consumer_group)
         for queue in wish.mq_set:
             names.check_topic(queue.topic)
-            names.check_group(queue.broker_name)
+            _check_broker_name(queue.broker_name)
         granted = self.locks.lock(wish.consumer_group, wish.client_id, wish.mq_set)
         body = LockBatchResponseBody(lock_ok_mq_set=granted)
         return RemotingCommand.response_to(request, body=body.encode())
@@ -151,4 +155,13 @@ class HeartbeatProcessor:
             request.version,
             self.clock.monotonic_ms(),
             self.clock.now_ms(),
+        )
+
+
+def _check_broker_name(name: str) -> None:
+    """A host name, often: dots are good. It is a key of the lock table, which has to stay small."""
+    if len(name) > names.GROUP_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"a broker name of {len(name)} characters is longer than {names.GROUP_LENGTH_MAX}",
         )

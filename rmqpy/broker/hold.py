@@ -57,6 +57,8 @@ class PullHold:
         self._clock = clock
         self._resume = resume
         self._limit = limit
+        self.on_watch: Callable[[str, int, bool], None] = lambda _topic, _queue_id, _wanted: None
+        """Told when the first reader of a queue begins to wait, and when none waits any more."""
         self._waiting: dict[_Key, list[HeldPull]] = {}
         self._due: list[HeldPull] = []
         self._count = 0
@@ -70,8 +72,11 @@ class PullHold:
         """Keep ``pull``; False when no more may wait."""
         if self._count >= self._limit:
             return False
-        self._waiting.setdefault((topic, queue_id), []).append(pull)
+        waiting = self._waiting.setdefault((topic, queue_id), [])
+        waiting.append(pull)
         self._count += 1
+        if len(waiting) == 1:
+            self.on_watch(topic, queue_id, True)
         return True
 
     def arrived(self, arrival: Arrival) -> None:
@@ -115,6 +120,7 @@ class PullHold:
             self._waiting[key] = staying
         else:
             del self._waiting[key]
+            self.on_watch(*key, False)
 
 
 def _overdue(now_ms: int, end: int) -> Callable[[HeldPull], bool]:

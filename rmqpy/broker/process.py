@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import resource
 import socket
@@ -143,7 +144,7 @@ class BrokerProcess:
         limits = ConnectionLimits(
             idle_close_ms=configuration.remoting.server_channel_max_idle_time_seconds * 1000
         )
-        main = RemotingServer(broker, self._scheduler, limits)
+        main = _main_server(broker, store, self._scheduler, limits)
         fast = RemotingServer(broker.fast_port, self._scheduler, limits)
         running = _Running(
             store, broker, network, (main, fast), _driver(broker, store, self._scheduler)
@@ -185,6 +186,18 @@ class _Running:
         await self.network.close()
 
 
+def _main_server(
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, limits: ConnectionLimits
+) -> RemotingServer:
+    """The server of the hot path where C is there, the ordinary one otherwise."""
+    if chosen.implementation != "c" or os.environ.get("RMQPY_FAST") != "1":
+        return RemotingServer(broker, scheduler, limits)
+    from rmqpy.broker.hot_setup import accelerate
+    from rmqpy.net.fast_server import FastServer
+
+    return FastServer(broker, scheduler, limits, accelerate(broker, store, scheduler))
+
+
 def _driver(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler
 ) -> DLedgerDriver | None:
@@ -196,7 +209,9 @@ def _driver(
     assert settings.dledger_self_id is not None and settings.dledger_group is not None
     self_id = settings.dledger_self_id
     peers = tuple(peer.peer_id for peer in settings.dledger_members)
-    change = RoleChange(broker.identity, store, broker.registration)
+    change = RoleChange(
+        broker.identity, store, broker.registration, broker.leadership_lost
+    )
     store.become(slave=True)
 
     def role_changed(role: Role) -> None:

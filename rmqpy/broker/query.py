@@ -14,6 +14,7 @@ from rmqpy.model.errors import Refusal
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
@@ -109,12 +110,13 @@ class QueryProcessor:
         )
 
     def earliest_time(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Of the whole log, whatever queue is named."""
+        """Store time of the queue's first message; -1 when it has none."""
+        header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
+        names.check_topic(header.topic)
+        first = self.queues.min_queue_offset(header.topic, header.queue_id)
+        timestamp = self.queues.store_timestamp_at(header.topic, header.queue_id, first)
         return RemotingCommand.response_to(
-            request,
-            header=GetEarliestMsgStoretimeResponseHeader(
-                timestamp=self.queues.earliest_store_timestamp()
-            ),
+            request, header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp)
         )
 
 

@@ -9,6 +9,7 @@ start and stop here.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from attrs import define
@@ -36,6 +37,8 @@ class RoleChange:
     identity: Identity
     store: RoleStore
     registration: Registration
+    leadership_lost: Callable[[], None]
+    """Tells senders whose messages no quorum has confirmed."""
 
     def become_master(self) -> None:
         """Readable log is dispatched first, then puts are accepted, then the name servers hear of
@@ -51,6 +54,7 @@ class RoleChange:
     def become_slave(self, broker_id: int) -> None:
         """``broker_id`` is the member's number plus 1."""
         self.store.become(slave=True)
+        self.leadership_lost()
         self.identity.role = BrokerRole.SLAVE
         self.identity.broker_id = broker_id
         _log.info("%s is slave %d at %s", self.identity.name, broker_id, self.identity.address)

@@ -10,11 +10,11 @@ from attrs import define
 
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.ports import HandlerTable, Store
+from rmqpy.broker.send import SendGate
 from rmqpy.broker.statistics import Statistics
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.config import effective_lines
 from rmqpy.model.runtime import Clock
-from rmqpy.net.gate import ReplyGate
 from rmqpy.remoting.bodies import DataVersion, KVTable
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import CURRENT_VERSION, RemotingCommand
@@ -34,7 +34,7 @@ class RuntimeInfoProcessor:
     identity: Identity
     store: Store
     statistics: Statistics
-    gate: ReplyGate[RemotingCommand]
+    gate: SendGate
     files: FileLayer
     clock: Clock
     booted_ms: int

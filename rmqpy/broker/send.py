@@ -64,7 +64,7 @@ from rmqpy.net.gate import ReplyGate, Waiting
 from rmqpy.remoting.bodies import MULTI_TAG, TopicConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame import LENGTH_BYTES, decode_command, encode_command
 from rmqpy.remoting.headers import (
     AnySendHeader,
     SendMessageRequestHeader,
@@ -74,8 +74,8 @@ from rmqpy.remoting.headers import (
 from rmqpy.remoting.java_map import in_java_order
 from rmqpy.store.results import PutResult
 
-SendGate = ReplyGate[RemotingCommand]
-"""The gate of send replies; a ticket is the reply as a command."""
+SendGate = ReplyGate[RemotingCommand | bytes]
+"""The gate of send replies; a ticket is the reply as a command, or the frames of several."""
 
 TRACE_ON: Final = "TRACE_ON"
 MSG_REGION: Final = "MSG_REGION"
@@ -141,6 +141,19 @@ class SendProcessor:
             response.header_type = None
             response.ext_fields = self._reply_fields()
         return encode_command(response)
+
+    def late_frames(self, frames: bytes, status: PutMessageStatus) -> bytes:
+        """The same for whole frames of replies that waited together."""
+        late = []
+        position = 0
+        with memoryview(frames) as view:
+            while position < len(view):
+                start = position + LENGTH_BYTES
+                position = start + int.from_bytes(view[position:start])
+                response = decode_command(view[start:position])
+                response.header_type = SendMessageResponseHeader
+                late.append(self.late(response, status))
+        return b"".join(late)
 
     def _receive(
         self,
@@ -353,7 +366,7 @@ class SendProcessor:
                 self._answer(sent.request, self._refused(sent.request, refusal))
             return
         assert len(results) == len(pending), (len(results), len(pending))
-        waiting: dict[bool, list[Waiting[RemotingCommand]]] = {}
+        waiting: dict[bool, list[Waiting[RemotingCommand | bytes]]] = {}
         for sent, result in zip(pending, results, strict=True):
             held = self._held(channel, sent.request, sent.draft.queue_id, result)
             if held is not None:
@@ -387,7 +400,7 @@ class SendProcessor:
 
     def _held(
         self, channel: Channel, request: RemotingCommand, queue_id: int, result: PutResult
-    ) -> Waiting[RemotingCommand] | None:
+    ) -> Waiting[RemotingCommand | bytes] | None:
         """The reply to a stored message; what was not stored is answered at once."""
         answer = answer_to(result.status)
         if not answer.stored:

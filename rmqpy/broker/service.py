@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define
 
@@ -79,6 +79,13 @@ class BrokerSurroundings:
     """A number below its argument, at random."""
 
 
+class HotReplies(Protocol):
+    """The hot path, as a turn ends."""
+
+    def let_go(self) -> None:
+        """What was appended is committed: send the replies that may leave."""
+
+
 class Broker:
     """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the
     other.
@@ -111,14 +118,17 @@ class Broker:
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self._tables = _Tables.load(self, around.files)
-        self._build_processors(around)
+        self._handlers = {**self._traffic(around), **self._tools(around)}
         self._timers: dict[str, Timer] = {}
+        self.hot: HotReplies | None = None
+        """What answers hot frames beside ``handle``, where there is such a thing (``broker.hot``)."""
         self._turning = False
         self._dispatch_planned = False
         self._reported_failure = False
         self.fast_port = FastPort(self)
 
-    def _build_processors(self, around: BrokerSurroundings) -> None:
+    def _traffic(self, around: BrokerSurroundings) -> dict[int, Handler]:
+        """The processors of producers and consumers."""
         clock, identity, store = around.scheduler, self.identity, self.store
         self._send = SendProcessor(
             SendSurroundings(
@@ -147,38 +157,43 @@ class Broker:
         )
         heartbeats = HeartbeatProcessor(clock, self.clients, self.topics, self.groups, self.locks)
         self.clients.on_change = heartbeats.notify
-        positions = PositionProcessor(
-            identity=identity,
-            topics=self.topics,
-            clients=self.clients,
-            offsets=self.offsets,
-            statistics=self.statistics,
-            queues=store,
-        )
-        administration = TableAdminProcessor(
-            identity=identity,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            statistics=self.statistics,
-            store=store,
-        )
-        information = RuntimeInfoProcessor(
-            identity=identity,
-            store=store,
-            statistics=self.statistics,
-            gate=self.gate,
-            files=around.files,
-            clock=clock,
-            booted_ms=clock.now_ms(),
-        )
-        self._handlers: dict[int, Handler] = {
+        return {
             **UnbuiltProcessor().handlers(),
             **self._send.handlers(),
             **self._pull.handlers(),
             **heartbeats.handlers(),
             **QueryProcessor(identity, store).handlers(),
             **OffsetProcessor(self.offsets, store).handlers(),
+        }
+
+    def _tools(self, around: BrokerSurroundings) -> dict[int, Handler]:
+        """The processors of administrators."""
+        positions = PositionProcessor(
+            identity=self.identity,
+            topics=self.topics,
+            clients=self.clients,
+            offsets=self.offsets,
+            statistics=self.statistics,
+            queues=self.store,
+        )
+        administration = TableAdminProcessor(
+            identity=self.identity,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            statistics=self.statistics,
+            store=self.store,
+        )
+        information = RuntimeInfoProcessor(
+            identity=self.identity,
+            store=self.store,
+            statistics=self.statistics,
+            gate=self.gate,
+            files=around.files,
+            clock=around.scheduler,
+            booted_ms=around.scheduler.now_ms(),
+        )
+        return {
             **positions.handlers(),
             **administration.handlers(),
             **information.handlers(),
@@ -237,7 +252,10 @@ class Broker:
             channel.write(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def turn_ended(self) -> None:
+        self._turning = True
         self.store.commit()
+        if self.hot is not None:
+            self.hot.let_go()
         if self.store.failure is not None:
             self._store_failed()
         self.gate.release()
@@ -294,8 +312,10 @@ class Broker:
         if frame is not None:
             pull.channel.write(frame)
 
-    def _late(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
-        return self._send.late(response, status)
+    def _late(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
+        if isinstance(ticket, bytes):
+            return self._send.late_frames(ticket, status)
+        return self._send.late(ticket, status)
 
     def _patience(self) -> dict[str, Patience]:
         store = self.identity.store

@@ -96,6 +96,14 @@ class Statistics:
         if key in counts or len(counts) < GROUPS_LIMIT:
             counts[key] = counts.get(key, 0) + count
 
+    def reads_found(self, key: tuple[str, str], reads: int, count: int) -> None:
+        """Several reads of queues gave ``count`` messages together, all something, none slow."""
+        self.counters.get_found += reads
+        self.counters.get_messages += count
+        counts = self._group_counts
+        if key in counts or len(counts) < GROUPS_LIMIT:
+            counts[key] = counts.get(key, 0) + count
+
     def sample(self, at_ms: int, now_ms: int) -> None:
         """Remember the counters as they stand; once a second."""
         counters = self.counters

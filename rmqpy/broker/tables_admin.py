@@ -116,6 +116,7 @@ class TableAdminProcessor:
     def delete_group(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
+        names.check_group(header.group_name)
         self.groups.delete(header.group_name)
         self.statistics.forget_group(header.group_name)
         if header.remove_offset:

@@ -1,5 +1,5 @@
 """The C core behind the signatures of the Python functions. Imported by :mod:`rmqpy.codec.chosen`
-only.
+only; ``ffi`` and ``lib`` themselves by the hot path of the broker.
 
 One call a batch and one a range, never one a message. All memory is allocated here and kept alive
 over the call.
@@ -23,6 +23,8 @@ from rmqpy.codec.scan import (
     scan_of_columns,
 )
 from rmqpy.model.message import MessageDraft
+
+__all__ = ["crc32", "encode_messages", "ffi", "lib", "scan_records"]
 
 _DRAFT: Final = struct.Struct("=qqiiiiiiIIII16s16s")
 """rmq_draft, field by field."""

@@ -113,6 +113,12 @@ class Node:
         self._proposed_index = LedgerIndex(self._proposed_index + count)
         return Proposal(self.term, first)
 
+    def grant(self) -> tuple[Proposal, int]:
+        """What ``propose`` would give now, and for how many entries in all; takes nothing."""
+        pending = self._proposed_index - self.committed_index
+        room = max(0, self._pending_limit + 1 - pending) if self.role is Role.LEADER else 0
+        return Proposal(self.term, LedgerIndex(self._proposed_index + 1)), room
+
     def take_ready(self) -> Ready | None:
         """What is to be done since the last call; None when nothing is."""
         ready = Ready(self._ready_hard_state, self._ready_committed, self._ready_role)

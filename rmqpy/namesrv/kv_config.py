@@ -12,7 +12,7 @@ from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
-from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_text
+from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_name, check_text
 from rmqpy.namesrv.saving import Saved, SavedFile
 from rmqpy.remoting.bodies import KVConfigSerializeWrapper
 from rmqpy.store.files import FileLayer
@@ -37,11 +37,9 @@ class KvConfig:
 
     def put(self, namespace: str, key: str, value: str, done: Saved) -> None:
         self._file.check_not_full()
-        check_text("namespace", namespace)
-        check_text("key", key)
+        check_name("namespace", namespace)
+        check_name("key", key)
         check_text("value", value, VALUE_LENGTH_MAX)
-        if not namespace or not key:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "namespace or key is empty")
         if key not in self._table.get(namespace, {}) and self._entries >= self._entries_max:
             raise Refusal(
                 ResponseCode.SYSTEM_BUSY, f"there are {self._entries} settings already, the limit"

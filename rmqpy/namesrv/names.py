@@ -46,7 +46,7 @@ def check_address(field: str, address: str) -> None:
 
 
 def check_text(field: str, text: str, longest: int = NAME_LENGTH_MAX) -> None:
-    """Namespaces, keys and values of settings: any text of bounded length without control codes."""
+    """Values of settings, addresses of others: any text of bounded length without control codes."""
     if len(text) > longest or any(ord(each) < 0x20 or ord(each) == 0x7F for each in text):
         raise _refused(
             f"{field} {_shown(text)} is longer than {longest} or contains control characters"

@@ -25,6 +25,7 @@ from rmqpy.model.errors import Refusal
 from rmqpy.namesrv.names import check_address, check_name, check_text, is_name
 from rmqpy.namesrv.routes import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, Registration
 from rmqpy.remoting.bodies import (
+    REGISTERED_TOPICS_MAX,
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
@@ -32,7 +33,7 @@ from rmqpy.remoting.bodies import (
     body_crc32,
 )
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.fastjson import FastjsonFault, loads
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonFault, loads
 from rmqpy.remoting.headers import RegisterBrokerRequestHeader
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ def _read_body(
         wrapper = body.topic_config_serialize_wrapper
         return wrapper.data_version, body.filter_server_list, lambda: wrapper.topic_config_table
     try:
-        return _read_json(loads(request.body), request.version >= VERSION_WITH_FILTER_SERVERS)
+        value = loads(request.body, TOLERANT_REQUEST_MAX)
+        return _read_json(value, request.version >= VERSION_WITH_FILTER_SERVERS)
     except (FastjsonFault, WrongBody) as fault:
         raise _refused(f"not the body of a registration: {str(fault)[:300]}") from None
 
@@ -105,6 +107,8 @@ def _read_json(value: object, whole: bool) -> tuple[DataVersion, list[str], Topi
     if not isinstance(servers, list) or not all(isinstance(each, str) for each in servers):
         raise WrongBody("filterServerList is no list of texts")
     table = _object("topicConfigTable", inner.get("topicConfigTable"))
+    if len(table) > REGISTERED_TOPICS_MAX:
+        raise WrongBody(f"{len(table)} topics, more than {REGISTERED_TOPICS_MAX}")
 
     def topics() -> dict[str, TopicConfig]:
         try:

@@ -61,6 +61,8 @@ class Waiting(Generic[Ticket]):
     reply: bytes
     ticket: Ticket
     deadline_ms: int = 0
+    count: int = 1
+    """How many requests it answers: replies that need nearly the same end may wait as one."""
 
 
 LateReply = Callable[[Ticket, PutMessageStatus], bytes]
@@ -90,7 +92,7 @@ class ReplyGate(Generic[Ticket]):
     @property
     def waiting(self) -> int:
         """Replies that wait now."""
-        return sum(len(lane.replies) for lane in self._lanes.values())
+        return sum(lane.count for lane in self._lanes.values())
 
     def has_room(self, count: int) -> bool:
         """Whether ``count`` more replies may wait. Ask before storing what they answer."""
@@ -111,6 +113,7 @@ class ReplyGate(Generic[Ticket]):
         for waiting in replies:
             waiting.deadline_ms = deadline_ms
             lane.replies.append(waiting)
+            lane.count += waiting.count
 
     def release(self) -> None:
         """Send whatever may leave; the rest gets its deadline watched."""
@@ -126,7 +129,7 @@ class ReplyGate(Generic[Ticket]):
         leaving: _Leaving = {}
         for lane in self._lanes.values():
             while lane.replies:
-                waiting = lane.replies.popleft()
+                waiting = lane.take()
                 self.failed_count += 1
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
         if self._timer is not None:
@@ -163,7 +166,7 @@ class ReplyGate(Generic[Ticket]):
         for lane in self._lanes.values():
             lane.collect_passed(leaving)
             while lane.replies and lane.replies[0].deadline_ms <= now_ms:
-                waiting = lane.replies.popleft()
+                waiting = lane.take()
                 self.late_count += 1
                 status = lane.status_behind(waiting.end)
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
@@ -179,10 +182,16 @@ class _Lane(Generic[Ticket]):
     watermarks: tuple[Watermark, ...]
     patience: list[Patience]
     replies: deque[Waiting[Ticket]] = field(factory=deque)
+    count: int = 0
 
     @property
     def timeout_ms(self) -> int:
         return max((patience.timeout_ms for patience in self.patience), default=0)
+
+    def take(self) -> Waiting[Ticket]:
+        waiting = self.replies.popleft()
+        self.count -= waiting.count
+        return waiting
 
     def collect_passed(self, leaving: _Leaving) -> None:
         replies = self.replies
@@ -190,7 +199,7 @@ class _Lane(Generic[Ticket]):
             return
         passed = min((mark.value for mark in self.watermarks), default=replies[-1].end)
         while replies and replies[0].end <= passed:
-            waiting = replies.popleft()
+            waiting = self.take()
             _add(leaving, waiting.channel, waiting.reply)
 
     def status_behind(self, end: int) -> PutMessageStatus:

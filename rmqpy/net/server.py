@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from attrs import define
 
@@ -26,6 +28,15 @@ LOG = logging.getLogger(__name__)
 BACKLOG = 1024
 LOG_PERIOD_MS = 60_000
 """A full server says so once in this time, with the number of connections turned away."""
+
+
+class Listener(Protocol):
+    """What ``listen`` opens; an ``asyncio.Server`` is one."""
+
+    @property
+    def sockets(self) -> Sequence[Any]: ...
+
+    def close(self) -> None: ...
 
 
 @define(slots=True)
@@ -52,7 +63,7 @@ class RemotingServer:
         self.counts = ServerCounts()
         self._handler = handler
         self._scheduler = scheduler
-        self._listening: list[asyncio.Server] = []
+        self._listening: list[Listener] = []
         self._connections: set[Connection] = set()
         self._turned_away: set[Connection] = set()
         self._all_gone = asyncio.Event()
@@ -67,9 +78,7 @@ class RemotingServer:
         """
         assert not self._closing
         try:
-            server = await self._scheduler.loop.create_server(
-                self._connection, host, port, backlog=BACKLOG, reuse_address=True
-            )
+            server = await self.open_listener(host, port)
         except OSError as error:
             raise ConfigFault(
                 f"cannot listen on {host}:{port}: {error.strerror or error};"
@@ -80,6 +89,12 @@ class RemotingServer:
         if self._sweep_timer is None:
             self._plan_sweep()
         return _address(server.sockets[0].getsockname())
+
+    async def open_listener(self, host: str, port: int) -> Listener:
+        """Sockets that listen, and the connections that come of them."""
+        return await self._scheduler.loop.create_server(
+            self._connection, host, port, backlog=BACKLOG, reuse_address=True
+        )
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

@@ -25,18 +25,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Self, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Self,
+    TypeAlias,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.remoting.annotations import Int64, wire_name, without_none
-from rmqpy.remoting.fastjson import FastjsonFault, ObjectKey, dumps, loads
+from rmqpy.remoting.fastjson import (
+    TOLERANT_REQUEST_MAX,
+    FastjsonFault,
+    ObjectKey,
+    dumps,
+    loads,
+)
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]
+
+REQUEST_BYTES_MAX: Final = 512 * 1024
+"""Largest body of a request of clients; reading one takes up to a third of a second a MiB."""
 
 
 class Body:
@@ -44,11 +63,22 @@ class Body:
 
     __slots__ = ()
 
+    BYTES_MAX: ClassVar[int | None] = None
+    """Of bodies that any client may send: a larger one is refused unread, and a long one has to be
+    strict JSON.
+    """
+
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
         """The body in ``data``; what cannot be one is refused, naming the member."""
+        if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"not a {cls.__name__}: {len(data)} bytes, more than {cls.BYTES_MAX}",
+            )
         try:
-            return cls.from_json(loads(data))
+            tolerant_max = None if cls.BYTES_MAX is None else TOLERANT_REQUEST_MAX
+            return cls.from_json(loads(data, tolerant_max))
         except (FastjsonFault, WrongBody) as fault:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"not a {cls.__name__}: {str(fault)[:300]}"

@@ -35,11 +35,21 @@ __all__ = ["DEPTH_MAX", "FastjsonFault", "ObjectKey", "dumps", "loads"]
 CONTAINERS_MAX: Final = 1_000_000
 """Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
 
+TOLERANT_REQUEST_MAX: Final = 64 * 1024
+"""Longest text that is not strict JSON and comes from a stranger: the tolerant reader takes up to a
+second a MiB, and everybody waits.
+"""
+
 Parts: TypeAlias = list[str]
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> object:
-    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonFault."""
+def loads(
+    data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None
+) -> object:
+    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonFault.
+
+    A text of more than ``tolerant_max`` characters has to be strict JSON.
+    """
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
     containers = text.count("[") + text.count("{")
     if containers > CONTAINERS_MAX:
@@ -47,6 +57,9 @@ def loads(data: bytes | bytearray | memoryview | str) -> object:
     try:
         value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
+        if tolerant_max is not None and len(text) > tolerant_max:
+            problem = f"{len(text)} characters, more than {tolerant_max}, and no strict JSON"
+            raise FastjsonFault(problem, 0) from None
         return Reader(text).read()
     if containers > DEPTH_MAX:
         _check_depth(value)

@@ -42,6 +42,7 @@ from rmqpy.remoting.command import (
     RemotingCommand,
 )
 from rmqpy.remoting.command_header import CommandHeader, wire_names
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
 from rmqpy.remoting.fastjson_reader import FastjsonFault, Reader
 from rmqpy.remoting.java_map import in_java_order
 from rmqpy.remoting.java_number import INT32_MAX, java_double, parse_decimal
@@ -228,6 +229,8 @@ def _decode_json(header: bytes) -> RemotingCommand:
 
 
 def _tolerantly(text: str) -> object:
+    if len(text) > TOLERANT_REQUEST_MAX:
+        raise RemoteFault(f"a JSON header of {len(text)} characters is no strict JSON")
     try:
         decoded = Reader(text).read()
     except FastjsonFault as fault:

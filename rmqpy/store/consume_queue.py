@@ -12,6 +12,8 @@ along a queue; ``max_physical_offset`` is the end of the last unit's record; a u
 
 from __future__ import annotations
 
+from array import array
+
 from attrs import define
 
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
@@ -24,6 +26,10 @@ from rmqpy.store.mapped_files import MappedFile, MappedFiles
 SIZE_KEY = "mappedFileSizeConsumeQueue"
 LOAD_CHECK_FILES = 3
 """How many files, from the last on, are looked through for holes when a queue is loaded."""
+
+END_STATE, MIN_STATE, MAX_PHYSICAL_STATE, WATCHED_STATE = range(4)
+"""``ConsumeQueue.state``: the first two are bytes; watched: somebody wants to hear of arrivals."""
+STATE_COUNT = 4
 
 _ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
 _ZERO_STEP = 1 << 16
@@ -50,12 +56,42 @@ class ConsumeQueue:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._directory = directory
         self._row = MappedFiles(files, (directory,), file_size)
-        self._end = 0
-        self._min = 0
+        self.state = array("q", bytes(8 * STATE_COUNT))
+        """What the C core reads and writes too: ``END_STATE`` and the following."""
         self._dirty_from = 0
-        self.max_physical_offset = PhysicalOffset(0)
+        self._cleared = False
+        """Whether units were taken back whose absence is not durable yet."""
         self.damaged = False
         """Whether the queue ended at a hole when it was loaded: units stood behind it."""
+
+    @property
+    def _end(self) -> int:
+        """Byte behind the last unit."""
+        return self.state[END_STATE]
+
+    @_end.setter
+    def _end(self, position: int) -> None:
+        self.state[END_STATE] = position
+
+    @property
+    def _min(self) -> int:
+        return self.state[MIN_STATE]
+
+    @_min.setter
+    def _min(self, position: int) -> None:
+        self.state[MIN_STATE] = position
+
+    @property
+    def max_physical_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.state[MAX_PHYSICAL_STATE])
+
+    @max_physical_offset.setter
+    def max_physical_offset(self, offset: PhysicalOffset) -> None:
+        self.state[MAX_PHYSICAL_STATE] = offset
+
+    @property
+    def row(self) -> MappedFiles:
+        return self._row
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -182,10 +218,18 @@ class ConsumeQueue:
         self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
 
+    def doubt(self) -> None:
+        """After an unclean stop: what the killed process did to the last file (units taken back,
+        zeros) may be in the page cache only, so that file is part of the next sync.
+        """
+        self._cleared = True
+        if self._row:
+            self._dirty_from = min(self._dirty_from, self._row.last.first_offset)
+
     def take_sync(self) -> QueueSync | None:
         """The work that makes every unit durable; None when they are."""
         start = self._dirty_from
-        if start >= self._end:
+        if start >= self._end and not self._cleared:
             return None
         parts = (file for file in self._row if file.end_offset > start)
         return QueueSync(self, self._end, tuple(parts))
@@ -193,6 +237,7 @@ class ConsumeQueue:
     def synced(self, sync: QueueSync) -> None:
         """A sync has been run without an error."""
         self._dirty_from = max(self._dirty_from, min(sync.end, self._end))
+        self._cleared = False
 
     def destroy(self) -> None:
         while self._row:
@@ -269,13 +314,16 @@ class ConsumeQueue:
         """
         if not self._row:
             return
+        count = len(self._row)
         self._row.cut(position)
+        if len(self._row) < count:
+            self._row.sync_directories()
         last = self._row.last
         used = position - last.first_offset
         stale = _last_nonzero_end(last.view) if used < last.size else 0
         if stale > used:
             last.file.writable[used:stale] = bytes(stale - used)
-            self._dirty_from = min(self._dirty_from, last.first_offset)
+            self.doubt()
         self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)

@@ -201,6 +201,7 @@ class Disk:
     def remove_tree(self, path: str) -> None:
         if os.path.isdir(path):
             shutil.rmtree(path)
+            self.sync_dir(os.path.dirname(path))
 
     def sync_dir(self, path: str) -> None:
         while True:

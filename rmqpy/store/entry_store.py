@@ -38,8 +38,8 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
 from rmqpy.store.small_files import read_with_backup, replace_with_backup
+from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
 from rmqpy.store.watermark import Watermark
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
@@ -358,7 +358,7 @@ class EntryStore:
         index from the checkpoint.
         """
         self.stored = Watermark("stored", self.end.index)
-        self.flushed = Watermark("flushed", self._end_offset)
+        self.flushed = Watermark("flushed", self.end_offset)
         units_end = (self.end.index + 1) * INDEX_UNIT_SIZE
         self._flushed_units = units_end
         if self._index:

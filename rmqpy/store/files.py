@@ -81,7 +81,8 @@ class FileLayer(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file; harmless when it is not there."""
 
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it, durably; harmless when it is not there."""
 
     def sync_dir(self, path: str) -> None:
         """Make the names in this folder durable: creations and removals, and, where the folder

@@ -59,6 +59,22 @@ class IndexFile:
         return self._file.path
 
     @property
+    def writable(self) -> memoryview:
+        return self._file.writable
+
+    @property
+    def slot_count(self) -> int:
+        return self._slot_count
+
+    @property
+    def entry_count(self) -> int:
+        return self._entry_count
+
+    def reload(self) -> None:
+        """The C core has added entries: its header is the true one."""
+        self.header = IndexHeader.decode(self._file.view)
+
+    @property
     def is_full(self) -> bool:
         return self.header.index_count >= self._entry_count
 
@@ -221,15 +237,19 @@ class KeyIndex:
 
         After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with
         younger entries go, because a torn table cannot be told from a whole one; so does a file
-        without any, which may be younger than its zeros say.
+        without any, which may be younger than its zeros say, and every file behind one that goes.
         """
-        unclean = safe_timestamp_ms is not None
-        for file in list(self._row):
-            header = file.header
-            late = unclean and (file.is_empty or header.end_timestamp_ms > (safe_timestamp_ms or 0))
-            if late or (not file.is_empty and header.end_offset >= log_end_offset):
-                self._row.remove(file)
-                self._drop(file)
+        kept = 0
+        while kept < len(self._row) and self._is_whole(kept, log_end_offset, safe_timestamp_ms):
+            kept += 1
+        for file in self._row[kept:]:
+            self._drop(file)
+        if kept < len(self._row):
+            # They must not come back: the log will be another one behind its end.
+            self._files.sync_dir(self._directory)
+            del self._row[kept:]
+        if safe_timestamp_ms is not None:
+            self._full = list(self._row)
         self._resume_offset = self._row[-1].header.end_offset if self._row else -1
         self._resume_skip = 0
         for file in reversed(self._row):
@@ -237,6 +257,19 @@ class KeyIndex:
             self._resume_skip += count
             if count < file.header.index_count - 1:
                 break
+
+    def _is_whole(self, number: int, log_end_offset: int, safe_timestamp_ms: int | None) -> bool:
+        file = self._row[number]
+        header = file.header
+        if not file.is_empty and header.end_offset >= log_end_offset:
+            return False
+        if safe_timestamp_ms is None:
+            return True
+        if file.is_empty or header.end_timestamp_ms > safe_timestamp_ms:
+            return False
+        # The time alone does not tell which of several files that end in one millisecond was meant.
+        before = self._row[number - 1].header.end_timestamp_ms if number else -1
+        return before < safe_timestamp_ms
 
     @property
     def end_offset(self) -> int | None:
@@ -269,6 +302,11 @@ class KeyIndex:
             if file.header.begin_timestamp_ms < begin_ms:
                 break
         return list(found)
+
+    @property
+    def open_file(self) -> IndexFile | None:
+        """The file that takes the next entry; None when that one is still to be made."""
+        return self._row[-1] if self._row and not self._row[-1].is_full else None
 
     @property
     def last_update(self) -> tuple[int, int]:

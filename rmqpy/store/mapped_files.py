@@ -33,7 +33,7 @@ class MappedFile:
     __slots__ = (
         "_file",
         "_files",
-        "_name_is_new",
+        "_name_durable",
         "first_offset",
         "path",
         "size",
@@ -43,7 +43,7 @@ class MappedFile:
     def __init__(self, files: FileLayer, path: str, first_offset: int, size: int) -> None:
         self._files = files
         self._file: StoreFile | None = None
-        self._name_is_new = False
+        self._name_durable = False
         self.path = path
         self.first_offset = first_offset
         self.size = size
@@ -65,21 +65,20 @@ class MappedFile:
         return self.first_offset + self.size
 
     def sync(self) -> None:
-        """Make its bytes durable, and its name where this process has created it. May run in a
+        """Make its bytes durable, and its name: who created it may have been killed. May run in a
         worker thread; harmless on a file that was removed meanwhile.
         """
         file = self._file
         if file is None:
             return
         file.sync()
-        if self._name_is_new:
+        if not self._name_durable:
             self._files.sync_dir(self.path.rpartition("/")[0])
-            self._name_is_new = False
+            self._name_durable = True
 
     def create(self) -> None:
         """Make the file: full size, sparse zeros."""
         self._file = self._files.open(self.path, size=self.size)
-        self._name_is_new = True
 
     def close(self) -> None:
         if self._file is not None:

@@ -36,6 +36,7 @@ from rmqpy.store.put_checks import check_draft
 from rmqpy.store.queue_flush import QueueFlush
 from rmqpy.store.queue_reader import Matcher, QueueReader, record_at, record_store_timestamp
 from rmqpy.store.queue_table import QueueName
+from rmqpy.store.queue_tails import QueueTails
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.start import StoreContext, StoreParts, start_store
 from rmqpy.store.watermark import Watermark
@@ -63,7 +64,7 @@ class MessageStore:
         self._index = parts.index
         self._dispatch = parts.dispatch
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
-        self._tails: dict[tuple[bytes, int], int] = {}
+        self.tails = QueueTails()
         self._is_slave = False
         self._disk_full = False
         self._failure: str | None = None
@@ -97,6 +98,19 @@ class MessageStore:
     @property
     def log(self) -> CommitLog:
         return self._log
+
+    @property
+    def parts(self) -> StoreParts:
+        """For the C core, which reads and writes what the parts share with it."""
+        return self._parts
+
+    @property
+    def memory_distance(self) -> int:
+        return self._reader.memory_distance
+
+    def ready_to_put(self) -> bool:
+        """Whether a put would not be refused for the state of the store."""
+        return self.writeable and (self._tails_known or self._learn_tails())
 
     @property
     def divided_offset(self) -> PhysicalOffset | None:
@@ -182,10 +196,11 @@ class MessageStore:
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._failure)
         first = drafts[0]
         name = (first.topic, first.queue_id)
-        queue_offset = 0
+        queue_offset = tail = 0
         counted = has_queue_unit(first.sys_flag)
         if counted:
-            queue_offset = self._tails.get(name, 0)
+            tail = self.tails.place(name)
+            queue_offset = self.tails.cells[tail]
             for number, record in enumerate(records):
                 place = QUEUE_OFFSET_POSITION
                 record[place : place + 8] = (queue_offset + number).to_bytes(8)
@@ -197,13 +212,13 @@ class MessageStore:
         if appended.status is not PutMessageStatus.PUT_OK:
             return PutResult(appended.status, remark=appended.remark)
         if counted:
-            self._tails[name] = queue_offset + len(records)
+            self.tails.cells[tail] = queue_offset + len(records)
         return PutResult(
             appended.status, QueueOffset(queue_offset), appended.physical_offsets, appended.end
         )
 
     def _refusal(self) -> PutResult | None:
-        if self.writeable and (self._tails_known or self._learn_tails()):
+        if self.ready_to_put():
             return None
         if not self._open:
             remark = "the store has been shut down"
@@ -379,8 +394,7 @@ class MessageStore:
     def delete_topic_queues(self, topic: str) -> None:
         self._bring_up()
         self._queues.drop_topic(topic)
-        for name in [name for name in self._tails if name[0] == topic.encode()]:
-            del self._tails[name]
+        self.tails.forget_topic(topic.encode())
 
     # Roles and housekeeping
 
@@ -397,10 +411,12 @@ class MessageStore:
         if entries is not None and entries.committed_index < entries.end.index:
             return False
         self._bring_up()
-        self._tails = {
-            (topic.encode(), queue_id): queue.max_offset
-            for (topic, queue_id), queue in self._queues.items()
-        }
+        self.tails.replace(
+            {
+                (topic.encode(), queue_id): queue.max_offset
+                for (topic, queue_id), queue in self._queues.items()
+            }
+        )
         self._tails_known = True
         return True
 

@@ -76,6 +76,11 @@ class QueueReader:
         self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
         self.is_slave = False
 
+    @property
+    def memory_distance(self) -> int:
+        """A message further behind the end of the log counts as being on disk."""
+        return self._memory_distance
+
     def get_message(
         self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
     ) -> GetMessageResult:

@@ -22,6 +22,8 @@ class ConsumeQueueTable:
         self._directory = directory
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
+        self.removals = 0
+        """How often queues or units went away: who holds on to their files has to look again."""
 
     def load(self) -> None:
         """Find the queues; changes nothing on disk. Raises StoreFault for entries that no broker
@@ -83,6 +85,7 @@ class ConsumeQueueTable:
 
     def truncate(self, log_end_offset: int) -> int:
         """Cut every queue to the log; returns how many had to be."""
+        self.removals += 1
         return sum(queue.truncate(log_end_offset) for queue in self)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
@@ -92,6 +95,7 @@ class ConsumeQueueTable:
     def drop_topic(self, topic: str) -> int:
         """Delete the queues of a topic; returns how many there were."""
         names = [name for name in self._queues if name[0] == topic]
+        self.removals += 1
         for name in names:
             self._queues.pop(name).destroy()
         if names:

@@ -116,6 +116,8 @@ def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> 
         opened.notes.append(f"{cut} consume queues cut to the log's end {opened.written_end}")
     if not clean:
         queues.truncate(max(opened.dispatch_from, opened.log.min_offset))
+        for queue in queues:
+            queue.doubt()
 
 
 def _cursors(

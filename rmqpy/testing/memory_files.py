@@ -225,6 +225,8 @@ class MemoryFiles:
         prefix = path + "/"
         for entry in [entry for entry in self.nodes if entry.startswith(prefix)]:
             self.unlink(entry)
+        for entry in [entry for entry in self._durable_names if entry.startswith(prefix)]:
+            del self._durable_names[entry]
         self.folders = {
             folder for folder in self.folders if folder != path and not folder.startswith(prefix)
         }

@@ -70,6 +70,12 @@ def test_earliest_store_time(kit: Any) -> None:
     assert kit.ask(32, header).ext_fields == {"timestamp": str(START_MS)}
 
 
+def test_earliest_store_time_is_the_queues_own(kit: Any) -> None:
+    send_three(kit)
+    header = GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=1)
+    assert kit.ask(32, header).ext_fields == {"timestamp": "-1"}
+
+
 def query(kit: Any, key: str, max_num: int = 32, unique: bool | None = None) -> Any:
     header = QueryMessageRequestHeader(
         topic="T",

@@ -108,7 +108,11 @@ class Rig:
         )
         store = open_store(context)
         if self.flag and lead:
-            Leader.of(store).start()
+            try:
+                Leader.of(store).start()
+            except BaseException:
+                store.abandon()
+                raise
             store.dispatch()
         return store
 

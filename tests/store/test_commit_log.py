@@ -129,9 +129,7 @@ def test_ranges_begin_at_any_record(rig: Any, store: Any) -> None:
 
 
 @pytest.mark.parametrize(("extra", "same_file"), [(0, True), (1, False)])
-def test_a_record_fits_exactly(
-    rig: Any, store: Any, kit: Any, extra: int, same_file: bool
-) -> None:
+def test_a_record_fits_exactly(rig: Any, store: Any, kit: Any, extra: int, same_file: bool) -> None:
     """A record may leave 8 bytes and no less: one byte more and it goes to the next file."""
     log = store.log
     append(rig, store, 3)

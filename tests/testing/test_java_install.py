@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from rmqpy.testing.java import JavaHome, JavaUnavailable, probe_body
+from rmqpy.testing.java.install import SOURCES
 
 
 @pytest.fixture
@@ -69,6 +70,10 @@ def test_a_modular_java_gets_its_packages_opened(tools, tmp_path, version, opens
     (tmp_path / "4.9.7" / "lib").mkdir(parents=True)
     words = JavaHome("4.9.7", tmp_path).java()
     assert ("--add-opens=java.base/java.nio=ALL-UNNAMED" in words) is opens
+
+
+def test_the_java_sources_are_installed_with_the_package():
+    assert {"Probe.java", "Admin.java"} <= {source.name for source in SOURCES.glob("*.java")}
 
 
 def test_the_body_of_a_probe_message():

@@ -84,6 +84,7 @@ from rmqpy.remoting.bodies.statistics import (
 from rmqpy.remoting.bodies.topics import (
     INFLATED_BYTES_MAX,
     MULTI_TAG,
+    REGISTERED_TOPICS_MAX,
     SINGLE_TAG,
     DataVersion,
     KVConfigSerializeWrapper,
@@ -108,6 +109,7 @@ __all__ = [
     "EXPRESSION_TAG",
     "INFLATED_BYTES_MAX",
     "MULTI_TAG",
+    "REGISTERED_TOPICS_MAX",
     "REQUEST_BODIES",
     "RESPONSE_BODIES",
     "SINGLE_TAG",

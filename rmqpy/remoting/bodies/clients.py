@@ -6,7 +6,7 @@ from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.bodies.queues import MessageQueue
-from rmqpy.remoting.body import Body
+from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -51,6 +51,8 @@ class ConsumerData(Body):
 class HeartbeatData(Body):
     """Code 34. The last two are of 5.x clients."""
 
+    BYTES_MAX = REQUEST_BYTES_MAX
+
     client_id: str = field(metadata=named("clientID"))
     producer_data_set: list[ProducerData] = field(factory=list)
     consumer_data_set: list[ConsumerData] = field(factory=list)
@@ -61,6 +63,8 @@ class HeartbeatData(Body):
 @define(slots=True)
 class CheckClientRequestBody(Body):
     """Code 46."""
+
+    BYTES_MAX = REQUEST_BYTES_MAX
 
     client_id: str
     group: str

@@ -6,12 +6,14 @@ from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.topics import DataVersion
-from rmqpy.remoting.body import Body
+from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
 
 
 @define(slots=True)
 class SubscriptionGroupConfig(Body):
     """One consumer group on one broker; body of code 200."""
+
+    BYTES_MAX = REQUEST_BYTES_MAX
 
     group_name: str
     consume_enable: bool = True

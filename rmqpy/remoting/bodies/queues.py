@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64
-from rmqpy.remoting.body import Body
+from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
 
 
 @define(slots=True, frozen=True, order=True)
@@ -21,6 +21,8 @@ class MessageQueue(Body):
 class LockBatchRequestBody(Body):
     """Code 41."""
 
+    BYTES_MAX = REQUEST_BYTES_MAX
+
     consumer_group: str
     client_id: str
     mq_set: list[MessageQueue] = field(factory=list)
@@ -29,6 +31,8 @@ class LockBatchRequestBody(Body):
 @define(slots=True)
 class UnlockBatchRequestBody(Body):
     """Code 42."""
+
+    BYTES_MAX = REQUEST_BYTES_MAX
 
     consumer_group: str
     client_id: str

@@ -32,8 +32,11 @@ from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
 
-INFLATED_BYTES_MAX: Final = 256 << 20
+INFLATED_BYTES_MAX: Final = 32 << 20
 """Largest registration that is inflated; a frame may claim a thousand times its size."""
+
+REGISTERED_TOPICS_MAX: Final = 100_000
+"""Most topics of one broker that are read; each takes some microseconds, and everybody waits."""
 
 _COMPRESSION_LEVEL: Final = 9
 _LENGTH = Struct(">i")
@@ -128,6 +131,8 @@ class RegisterBrokerBody(Body):
             version, position = _take(raw, 0)
             (count,) = _LENGTH.unpack_from(raw, position)
             position += _LENGTH.size
+            if count > REGISTERED_TOPICS_MAX:
+                raise _refused(f"{count} topics, more than {REGISTERED_TOPICS_MAX}")
             topics: dict[str, TopicConfig] = {}
             for _ in range(count):
                 line, position = _take(raw, position)

@@ -13,16 +13,18 @@ from typing import Protocol
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE
 from rmqpy.dledger.node import Proposal, Refused
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
 from rmqpy.store.entry_store import ENTRY_SIZE_MAX, EntryStore
 from rmqpy.store.watermark import Watermark
 
 
 class Proposer(Protocol):
-    """The one thing that the log asks of the consensus core."""
+    """What the log asks of the consensus core: leave to append, now or in advance."""
 
     def propose(self, count: int) -> Proposal | Refused: ...
+
+    def grant(self) -> tuple[Proposal, int]: ...
 
 
 class NobodyLeads:
@@ -30,6 +32,9 @@ class NobodyLeads:
 
     def propose(self, count: int) -> Proposal | Refused:
         return Refused.NOT_LEADER
+
+    def grant(self) -> tuple[Proposal, int]:
+        return Proposal(Term(0), LedgerIndex(0)), 0
 
 
 _STATUS = {

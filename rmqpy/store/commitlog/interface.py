@@ -45,6 +45,16 @@ class ScanRange:
     dledger: bool
 
 
+def closes_file(view: memoryview, position: int, rest: int) -> bool:
+    """Whether the filler at ``position`` is meant for a file with ``rest`` bytes left.
+
+    The filler of DLedger files begins with -1, which a damaged place may hold as well.
+    """
+    classic = int.from_bytes(view[position : position + 4], signed=True)
+    entries = int.from_bytes(view[position + 4 : position + 8], signed=True)
+    return rest in (classic, entries)
+
+
 class Syncable(Protocol):
     def sync(self) -> None: ...
 

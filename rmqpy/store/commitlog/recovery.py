@@ -29,6 +29,7 @@ from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.errors import StoreFault
+from rmqpy.store.commitlog.interface import closes_file
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles, file_name
 
@@ -153,10 +154,14 @@ class Walker:
             offset = scan.end
             if scan.stop is StopReason.LIMIT:
                 continue
-            inside = walk.frame_offset >= file.first_offset
-            if scan.stop is not StopReason.BLANK and inside and not walk.whole:
+            stop = scan.stop
+            if stop is StopReason.BLANK:
+                if closes_file(file.view, offset - file.first_offset, file.end_offset - offset):
+                    return offset, stop
+                stop = StopReason.BAD_FIELDS
+            if walk.frame_offset >= file.first_offset and not walk.whole:
                 return walk.frame_offset, StopReason.TRUNCATED
-            return offset, scan.stop
+            return offset, stop
 
     def _judge_tail(self, end: WalkEnd) -> int:
         """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes

@@ -2,8 +2,11 @@ import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -33,6 +36,7 @@ public final class Admin {
         PrintStream capture = new PrintStream(printed, true, "UTF-8");
         System.setOut(capture);
         System.setErr(capture);
+        forgetCommands();
         Thread worker = new Thread(() -> {
             try {
                 MQAdminStartup.main0(words, null);
@@ -45,5 +49,15 @@ public final class Admin {
         worker.join(limitMs);
         capture.flush();
         JsonLine.event("command").with("output", printed.toString("UTF-8")).with("finished", !worker.isAlive()).print();
+    }
+
+    /** Made for one command a JVM, some commands keep their first client and with it its name server. */
+    private static void forgetCommands() throws Exception {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
     }
 }

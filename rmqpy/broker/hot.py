@@ -1,0 +1,504 @@
+"""The hot path: the C ``feed`` with the memory it works on, and the rules by which both sides share it.
+
+C answers the frames of a receive buffer that are plain sends and pulls and hands back every other one
+(docs/hot-path.md). Python keeps the whole truth: what C appends stands in the log's own staging,
+queue offsets come from the store's own table, units go into the consume queues' own files. Between
+two calls C keeps nothing.
+
+A turn::
+
+    open_turn ──► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
+                  │    ▲
+                  ▼    │ refresh
+                 Python: cold frames, a full file, a full buffer
+
+Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number of
+a connection is not given again in the turn in which it ended; entries of DLedger are proposed before
+anything else happens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from attrs import define
+
+from rmqpy.broker.hosts import born_host
+from rmqpy.broker.hot_replies import set_reply_templates
+from rmqpy.broker.hot_tables import Cdata, HotSources, HotTables, c_array
+from rmqpy.broker.offsets import ConsumerOffsets
+from rmqpy.broker.send import SendGate
+from rmqpy.broker.statistics import Statistics
+from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.scan import Scan
+from rmqpy.dledger.node import Proposal
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.runtime import Clock
+from rmqpy.net.fast_server import FeedStatus, HotChannel
+from rmqpy.net.gate import Waiting
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import LENGTH_BYTES
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.interface import ScanRange
+from rmqpy.store.dispatch import ArrivalListener
+from rmqpy.store.index_file import IndexFile
+from rmqpy.store.results import Arrival
+from rmqpy.store.staging import INDEX
+
+IN_BYTES: Final = 256 * 1024
+"""One read of one connection; a larger frame is Python's."""
+OUT_BYTES: Final = 4 * 1024 * 1024
+OUTGOING_MAX: Final = 4096
+"""Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
+COLD_MAX: Final = 32
+SCRATCH_BYTES: Final = 64 * 1024
+PEERS_FIRST: Final = 256
+COMMITS_MAX: Final = 1024
+ARRIVALS_MAX: Final = 1024
+REPLIES_AT_ONCE: Final = 8192
+"""No sends are taken while the gate has no room for so many replies."""
+
+_SENDS: Final = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+
+for _status in FeedStatus:
+    assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
+
+
+class _Room(Protocol):
+    def make_room(self, length: int) -> None: ...
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class HotSurroundings:
+    """What the hot path uses besides the tables."""
+
+    gate: SendGate
+    statistics: Statistics
+    offsets: ConsumerOffsets
+    clock: Clock
+
+
+class HotPath:
+    """See the module's text. Implements ``net.fast_server.Feed`` and ``store.dispatch.Accelerator``."""
+
+    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+        self._sources = sources
+        self._around = around
+        self._store = sources.store
+        self._alive: dict[str, Cdata] = {}
+        self.core: Cdata = ffi.new("rmq_core *")
+        self._channels: list[HotChannel | None] = []
+        self._free: list[int] = []
+        self._ended: list[int] = []
+        self._make_buffers()
+        self._tables = HotTables(self.core, sources)
+        log = sources.store.log
+        dledger = sources.store.dledger
+        self._dledger = dledger
+        if dledger is not None:
+            self._staging = dledger.entries.staging
+            self._room: _Room = dledger.entries
+            self.receive: Callable[[Cdata, int, int], int] = self._receive_entries
+            self._feed: Callable[[Cdata, int], int] = self._feed_entries
+            self.core.file_size = dledger.entries.data.file_size
+        else:
+            assert isinstance(log, ClassicCommitLog)
+            self._staging = log.staging
+            self._room = log
+            self.receive = lib.rmq_receive
+            self._feed = lib.rmq_feed
+            self.core.file_size = log.row.file_size
+        self.core.dledger = dledger is not None
+        self._cells: array[int] | None = None
+        self._staging_generation = -1
+        self._dispatch = _DispatchCall(self.core, self._tables, sources.store)
+        self._set_constants()
+        self.refresh()
+
+    # Turns
+
+    def open_turn(self) -> None:
+        """Before the first frame of a turn."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Tell C what Python may have changed."""
+        core, store, identity = self.core, self._store, self._sources.identity
+        self._check_tables()
+        self._tables.renew_files()
+        self._share_log()
+        now_ms = self._around.clock.now_ms()
+        core.now_ms = now_ms
+        core.log_min = store.min_physical_offset
+        core.confirm_offset = store.confirm_offset
+        core.send_enabled = (
+            self._alive["replies"] is not None
+            and store.ready_to_put()
+            and identity.writeable
+            and now_ms >= identity.broker.start_accept_send_request_time_stamp
+            and self._around.gate.has_room(REPLIES_AT_ONCE)
+        )
+        core.pull_enabled = (
+            self._alive["replies"] is not None
+            and identity.readable
+            and not identity.is_slave
+            and not identity.broker.slave_read_enable
+        )
+        if self._dledger is not None:
+            proposal, core.entries_left = self._dledger.proposer.grant()
+            core.term = proposal.term
+
+    def let_go(self) -> None:
+        """After the commit: send what may leave; the gate keeps the rest."""
+        core = self.core
+        if core is None:
+            return
+        self._take_over()
+        if core.outgoing_count:
+            self._hold_unearned()
+            if lib.rmq_send(core):
+                self._see_to_unsent()
+            core.outgoing_count = 0
+        core.out_used = 0
+        if self._ended:
+            self._free += self._ended
+            self._ended.clear()
+
+    def close(self) -> None:
+        """Let go of all memory that belongs to others. Nothing is fed any more."""
+        self._store.parts.dispatch.accelerator = None
+        self._in.release()
+        self._out.release()
+        self._tables.close()
+        self._dispatch.close()
+        self._alive.clear()
+        self._channels.clear()
+        self.core = None
+
+    # Connections
+
+    def attach(self, channel: HotChannel, fd: int) -> int:
+        """The number of a new connection."""
+        if not self._free:
+            self._more_peers()
+        number = self._free.pop()
+        ip, port = born_host(channel.peer)
+        peer = self._alive["peers"][number]
+        peer.fd = fd
+        peer.port = port
+        peer.ip_length = len(ip)
+        ffi.memmove(peer.ip, ip, len(ip))
+        self._channels[number] = channel
+        return number
+
+    def detach(self, number: int) -> None:
+        """The connection has ended; nothing is sent to it any more."""
+        if self.core is None:
+            return
+        self._alive["peers"][number].fd = -1
+        self._channels[number] = None
+        self._ended.append(number)
+        if not self.core.outgoing_count:
+            self._free += self._ended
+            self._ended.clear()
+
+    def flush_now(self, number: int) -> None:
+        """The connection is about to close: what waits for nothing leaves first."""
+        core, channel = self.core, self._channels[number]
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            if entry.peer == number and not entry.log_end and entry.length and channel is not None:
+                channel.unsent(bytes(self._out[entry.start : entry.start + entry.length]))
+                entry.length = 0
+
+    # Frames
+
+    def give(self, data: bytes | memoryview, have: int = 0) -> None:
+        """What ``receive`` would have got, without a socket: ``go_on`` feeds it."""
+        self._in[have : have + len(data)] = data
+        self.core.in_position = 0
+        self.core.in_length = have + len(data)
+
+    def go_on(self, number: int) -> int:
+        """Feed what is left of the buffer."""
+        return self._feed(self.core, number)
+
+    def cold_frames(self) -> list[memoryview]:
+        """The frames that C handed back, without their length words; valid until the next receive."""
+        core, view = self.core, self._in
+        spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
+        return [view[start : start + length] for start, length in spans]
+
+    def before_cold(self) -> None:
+        """Python is about to handle frames: it has to know what C has done."""
+        self._take_over()
+
+    def after_cold(self, commands: Sequence[RemotingCommand]) -> None:
+        """Python has handled these: what can be learned is."""
+        self.refresh()
+        for command in commands:
+            if command.code in _SENDS:
+                self._learn_send(command)
+            elif command.code == RequestCode.PULL_MESSAGE:
+                self._learn_pull(command)
+
+    def make_room(self, status: int) -> None:
+        """The log's file or the staging could not take the next message."""
+        try:
+            if status == FeedStatus.ROLL:
+                self._room.make_room(self.core.wanted)
+            else:
+                self._store.commit()
+        except OSError as error:
+            self._store.fail(f"the commit log cannot be extended: {error}")
+        self.refresh()
+
+    @property
+    def advanced(self) -> bool:
+        """Whether a whole frame was there."""
+        return bool(self.core.in_position)
+
+    def rest(self) -> bytes:
+        """The begin of an unfinished frame."""
+        return bytes(self._in[self.core.in_position : self.core.in_length])
+
+    def put_front(self, data: bytes) -> bool:
+        """Let the next receive go on behind the begin of a frame; False when the frame is too large."""
+        length = int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
+        if max(length, len(data)) >= IN_BYTES:
+            return False
+        self._in[: len(data)] = data
+        return True
+
+    # store.dispatch.Accelerator
+
+    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
+        self._check_tables()
+        return self._dispatch.take(piece, listener)
+
+    def learn(self, scan: Scan) -> None:
+        for topic, queue_id in set(zip(scan.topic, scan.queue_id, strict=True)):
+            if topic.isascii():
+                self._tables.learn_queue(topic.decode(), queue_id)
+
+    def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
+        self._tables.watch(topic, queue_id, wanted)
+
+    # Inside
+
+    def _receive_entries(self, core: Cdata, number: int, have: int) -> int:
+        before = self._staging.state[INDEX]
+        status: int = lib.rmq_receive(core, number, have)
+        self._propose(before)
+        return status
+
+    def _feed_entries(self, core: Cdata, number: int) -> int:
+        before = self._staging.state[INDEX]
+        status: int = lib.rmq_feed(core, number)
+        self._propose(before)
+        return status
+
+    def _propose(self, before: int) -> None:
+        """C has appended entries from the grant: now they are proposed."""
+        count = self._staging.state[INDEX] - before
+        if count:
+            assert self._dledger is not None
+            proposal = self._dledger.proposer.propose(count)
+            assert isinstance(proposal, Proposal), proposal
+            assert (proposal.first_index, proposal.term) == (before, self.core.term)
+
+    def _take_over(self) -> None:
+        """What C has counted and noted since the last time."""
+        core, statistics = self.core, self._around.statistics
+        if core.put_messages:
+            statistics.messages_put(core.put_messages, core.put_bytes, 0)
+            core.put_messages = core.put_bytes = 0
+        for i in range(core.touched_count):
+            number = core.touched[i]
+            reader = core.readers[number]
+            name = self._tables.reader_name(number)
+            statistics.reads_found(name, reader.found, reader.messages)
+            reader.found = reader.messages = 0
+        core.touched_count = 0
+        for i in range(core.commit_count):
+            commit = core.commits[i]
+            group, topic = self._tables.reader_name(commit.reader)
+            self._around.offsets.commit(group, topic, commit.queue_id, commit.offset)
+        core.commit_count = 0
+
+    def _check_tables(self) -> None:
+        if self.core.touched_count or self.core.commit_count:
+            self._take_over()
+        if self._tables.check():
+            self._set_constants()
+
+    def _share_log(self) -> None:
+        """Addresses that may have moved."""
+        core, tails, staging = self.core, self._store.tails, self._staging
+        if self._cells is not tails.cells:
+            self._cells = tails.cells
+            core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
+        if self._staging_generation != staging.generation:
+            self._staging_generation = staging.generation
+            core.staging = self._keep("staging", ffi.from_buffer("uint8_t[]", staging.buffer))
+            core.staging_capacity = len(staging.buffer)
+            core.log = self._keep("log", ffi.from_buffer("int64_t[]", staging.state))
+            core.units = self._keep("units", ffi.from_buffer("uint8_t[]", staging.units))
+            core.units_capacity = len(staging.units) // 32
+
+    def _hold_unearned(self) -> None:
+        core, store = self.core, self._store
+        marks = store.acknowledged(True)
+        passed = min(mark.value for mark in marks)
+        if passed >= store.max_physical_offset:
+            return
+        held: list[Waiting[RemotingCommand | bytes]] = []
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            if entry.log_end > passed:
+                data = bytes(self._out[entry.start : entry.start + entry.length])
+                channel = self._channels[entry.peer]
+                if channel is not None:
+                    held.append(Waiting(channel, entry.log_end, data, data, count=entry.replies))
+                entry.length = 0
+        if held:
+            self._around.gate.hold(marks, held)
+
+    def _see_to_unsent(self) -> None:
+        core = self.core
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            channel = self._channels[entry.peer]
+            if entry.sent == entry.length or channel is None:
+                continue
+            if entry.sent < 0:
+                channel.send_failed(-entry.sent)
+            else:
+                start = entry.start + entry.sent
+                channel.unsent(bytes(self._out[start : entry.start + entry.length]))
+
+    def _learn_send(self, command: RemotingCommand) -> None:
+        names = ("topic", "queueId") if command.code == RequestCode.SEND_MESSAGE else ("b", "e")
+        topic, queue_id = (command.ext_fields.get(name, "") for name in names)
+        if queue_id.isdecimal() and len(queue_id) < 6:
+            self._tables.learn_send(topic, int(queue_id))
+
+    def _learn_pull(self, command: RemotingCommand) -> None:
+        fields = command.ext_fields
+        queue_id, offset = fields.get("queueId", ""), fields.get("queueOffset", "")
+        if queue_id.isdecimal() and offset.isdecimal() and len(queue_id) < 6 and len(offset) < 16:
+            group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
+            self._tables.learn_pull(group, topic, int(queue_id), int(offset))
+
+    def _set_constants(self) -> None:
+        """What follows from settings and identity."""
+        core, identity, settings = self.core, self._sources.identity, self._sources.identity.store
+        cluster = identity.cluster.encode()
+        core.cluster = self._keep("cluster", ffi.from_buffer("uint8_t[]", cluster))
+        core.cluster_length = len(cluster)
+        ip, port = identity.store_host
+        ffi.memmove(core.store_ip, ip, len(ip))
+        core.store_ip_length, core.store_port = len(ip), port
+        core.message_max = settings.max_message_size
+        core.near_bytes = settings.max_transfer_bytes_on_message_in_memory
+        core.near_count = settings.max_transfer_count_on_message_in_memory
+        core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
+        core.far_count = settings.max_transfer_count_on_message_in_disk
+        core.memory_distance = self._store.memory_distance
+        store = self._store
+        core.wait_false_is_hot = store.acknowledged(True) == store.acknowledged(False)
+        self._alive["replies"] = set_reply_templates(core, identity)
+
+    def _make_buffers(self) -> None:
+        core = self.core
+        self._in = self._buffer("in", IN_BYTES)
+        self._out = self._buffer("out", OUT_BYTES)
+        self._buffer("scratch", SCRATCH_BYTES)
+        for name, kind, count in (
+            ("cold", "rmq_span", COLD_MAX),
+            ("outgoing", "rmq_outgoing", OUTGOING_MAX),
+            ("commits", "rmq_offset_commit", COMMITS_MAX),
+        ):
+            setattr(core, name, self._keep(name, c_array(kind, count)))
+        core.cold_capacity = COLD_MAX
+        core.outgoing_capacity = OUTGOING_MAX
+        core.commit_capacity = COMMITS_MAX
+
+    def _buffer(self, name: str, length: int) -> memoryview:
+        value = self._keep(name, c_array("uint8_t", length))
+        setattr(self.core, name, value)
+        setattr(self.core, f"{name}_capacity", length)
+        return memoryview(ffi.buffer(value))
+
+    def _more_peers(self) -> None:
+        count = len(self._channels)
+        larger = ffi.new("rmq_peer[]", max(PEERS_FIRST, 2 * count))
+        if count:
+            ffi.memmove(larger, self._alive["peers"], count * ffi.sizeof("rmq_peer"))
+        self.core.peers = self._keep("peers", larger)
+        self._free += range(len(larger) - 1, count - 1, -1)
+        self._channels += [None] * (len(larger) - count)
+
+    def _keep(self, name: str, value: Cdata) -> Cdata:
+        self._alive[name] = value
+        return value
+
+
+class _DispatchCall:
+    """The C step of dispatch with its memory."""
+
+    def __init__(self, core: Cdata, tables: HotTables, store: Any) -> None:
+        self._core = core
+        self._tables = tables
+        self._index = store.parts.index
+        self._state = ffi.new("rmq_dispatch_state *")
+        self._arrivals = self._state.arrivals = ffi.new("rmq_arrival[]", ARRIVALS_MAX)
+        self._state.arrival_capacity = ARRIVALS_MAX
+        self._file: IndexFile | None = None
+        self._file_data: Cdata = None
+
+    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
+        state = self._state
+        if self._index is not None and not self._open_index():
+            return None
+        view = ffi.from_buffer("uint8_t[]", piece.view)
+        state.view = view
+        state.length = len(piece.view)
+        state.base_offset = piece.offset
+        state.dledger = piece.dledger
+        lib.rmq_dispatch(self._core, state)
+        if not state.position:
+            return None
+        if self._file is not None:
+            self._file.reload()
+        if listener is not None:
+            for i in range(state.arrival_count):
+                row = state.arrivals[i]
+                listener(
+                    Arrival(
+                        *self._tables.queue_name(row.queue),
+                        row.queue_offset,
+                        row.tags_code,
+                        row.physical_offset,
+                        row.store_timestamp,
+                    )
+                )
+        return piece.offset + state.position, state.store_timestamp
+
+    def close(self) -> None:
+        self._file = self._file_data = None
+
+    def _open_index(self) -> bool:
+        file = self._index.open_file
+        if file is None:
+            return False
+        if file is not self._file:
+            self._file = file
+            self._file_data = self._state.index = ffi.from_buffer("uint8_t[]", file.writable)
+            self._state.index_slots = file.slot_count
+            self._state.index_entries = file.entry_count
+        return True
+

@@ -1,0 +1,177 @@
+"""The log as the core sees it: an :class:`EntryLog` that others keep, and a view ahead of it.
+
+The core owns no log bytes. It reads entries through :class:`EntryLog` and asks for changes through
+``Ready``; :class:`LogView` answers as if those changes had been made already, so that several
+messages can be stepped before one ``Ready`` is carried out.
+
+The keeper's part (``store.entry_store`` on files, ``testing.memory_entries`` in memory): indexes
+are dense from ``begin_index`` to ``end.index``; ``entry`` answers for everything that has been
+stored; after ``begin_again`` the log holds nothing but the entries that come with it, the first of
+which begins a data file.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rmqpy.codec.entry import EntryHeader
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE
+from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.messages import Buffer, Entry
+from rmqpy.model.ids import LedgerIndex, Term
+
+
+class EntryLog(Protocol):
+    """Reading side of a member's ledger."""
+
+    @property
+    def file_size(self) -> int:
+        """Size of a data file: decides where an entry goes (:func:`place`)."""
+
+    @property
+    def begin_index(self) -> LedgerIndex:
+        """First entry; -1 when there is none."""
+
+    @property
+    def end(self) -> LedgerEnd:
+        """Index and term of the last entry, staged ones counted; -1 and -1 when there is none."""
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last entry; where the first one goes when there is none."""
+
+    def term_of(self, index: int) -> Term:
+        """Term of a stored entry. Raises IndexError outside begin..end."""
+
+    def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
+        """Header and body of a stored entry. Raises IndexError outside begin..end."""
+
+
+def place(end_offset: int, size: int, file_size: int) -> int:
+    """Where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there, or at
+    the begin of the next file when no filler would fit behind it.
+    """
+    rest = file_size - end_offset % file_size
+    return end_offset + rest if size + ENTRY_FILLER_SIZE > rest else end_offset
+
+
+class EndOfLog:
+    """The log of a group of one, where nobody asks for entries: it only knows where it ends."""
+
+    file_size = 1 << 30
+    end_offset = 0
+
+    def __init__(self, end: LedgerEnd) -> None:
+        self.end = end
+
+    @property
+    def begin_index(self) -> LedgerIndex:
+        return LedgerIndex(min(0, self.end.index))
+
+    def term_of(self, index: int) -> Term:
+        assert index == self.end.index, "only the end is known"
+        return self.end.term
+
+    def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
+        raise AssertionError("the entries of this log are not known here")
+
+
+class LogView:
+    """An :class:`EntryLog` with the changes that are asked for and not yet carried out.
+
+    Invariant: what :meth:`take` has handed out is in the log before the next call.
+    """
+
+    def __init__(self, log: EntryLog) -> None:
+        self._log = log
+        self._kept: LedgerIndex | None = None
+        self._again = False
+        self._new: list[Entry] = []
+
+    @property
+    def file_size(self) -> int:
+        return self._log.file_size
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to carry out."""
+        return bool(self._new) or self._kept is not None
+
+    @property
+    def begin_index(self) -> LedgerIndex:
+        if self._again or self._log.begin_index < 0:
+            return self._new[0].index if self._new else LedgerIndex(-1)
+        return self._log.begin_index
+
+    @property
+    def end(self) -> LedgerEnd:
+        if self._new:
+            return LedgerEnd(self._new[-1].index, self._new[-1].term)
+        if self._kept is not None:
+            return LedgerEnd(self._kept, self._log.term_of(self._kept))
+        return self._log.end
+
+    @property
+    def end_offset(self) -> int:
+        if self._new:
+            return self._new[-1].end_offset
+        if self._kept is not None:
+            return self._stored(self._kept).end_offset
+        return self._log.end_offset
+
+    def has(self, index: int) -> bool:
+        """Whether there is an entry ``index``."""
+        return self.begin_index <= index <= self.end.index and index >= 0
+
+    def term_of(self, index: int) -> Term:
+        """Term of an entry that the log has."""
+        assert self.has(index), f"no entry {index}"
+        if self._new and index >= self._new[0].index:
+            return self._new[index - self._new[0].index].term
+        return self._log.term_of(index)
+
+    def entry(self, index: int) -> Entry:
+        """An entry that the log has."""
+        assert self.has(index), f"no entry {index}"
+        if self._new and index >= self._new[0].index:
+            return self._new[index - self._new[0].index]
+        return self._stored(index)
+
+    def end_offset_of(self, index: int) -> int:
+        """Offset behind entry ``index``, which is the end or has one behind it."""
+        return self.end_offset if index == self.end.index else self.entry(index).end_offset
+
+    def append(self, entry: Entry) -> None:
+        """Put ``entry`` behind the end."""
+        end = self.end
+        assert entry.index == end.index + 1, "entries are appended in order"
+        assert entry.term >= end.term, "terms never fall"
+        self._new.append(entry)
+
+    def keep_to(self, index: int) -> None:
+        """Drop everything behind ``index``, which stays."""
+        assert self.has(index), f"no entry {index} to keep"
+        if self._new and index >= self._new[0].index:
+            del self._new[index - self._new[0].index + 1 :]
+        elif index < self.end.index:
+            self._new.clear()
+            if index < self._log.end.index:
+                self._kept = LedgerIndex(index)
+
+    def begin_again(self, entry: Entry) -> None:
+        """Drop everything; ``entry`` is the first of what comes now."""
+        assert entry.position % self.file_size == 0, "a log begins with a file"
+        self._kept = None
+        self._again = True
+        self._new = [entry]
+
+    def take(self) -> tuple[LedgerIndex | None, bool, tuple[Entry, ...]]:
+        """(first index to drop, drop everything, entries to append) since the last call."""
+        first = LedgerIndex(self._kept + 1) if self._kept is not None else None
+        taken = first, self._again, tuple(self._new)
+        self._kept, self._again, self._new = None, False, []
+        return taken
+
+    def _stored(self, index: int) -> Entry:
+        header, body = self._log.entry(index)
+        return Entry(header, body)

@@ -1,0 +1,296 @@
+"""What the members of a group say to each other, as values. :mod:`rmqpy.dledger.wire` has the
+bytes.
+
+======  ====================  =====================================  ============================
+code    request               sent by → to                           response
+======  ====================  =====================================  ============================
+50000   MetadataRequest       client → any member                    MetadataResponse
+50001   AppendEntryRequest    client → leader                        AppendEntryResponse
+50002   GetEntriesRequest     client → leader                        GetEntriesResponse
+51001   VoteRequest           candidate → every other member         VoteResponse
+51002   HeartBeatRequest      leader → every other member            HeartBeatResponse
+51004   PushEntryRequest      leader → follower                      PushEntryResponse
+51005   LeadershipTransfer…   operator → leader, leader → successor  LeadershipTransferResponse
+======  ====================  =====================================  ============================
+
+The base fields of each: ``remote_id`` is the receiver, ``local_id`` the sender, ``leader_id`` of a
+VoteRequest the candidate; ``code`` is 200 in requests and a :class:`DLedgerResponseCode` in
+responses (a number we do not know is kept as it is). None is a field that is absent. A response
+that begins from its request's base fields (votes, refusals) repeats that request's ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from typing import ClassVar, Final
+
+from attrs import define
+
+from rmqpy.codec.entry import EntryHeader, encode_entry_header
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.ids import LedgerIndex, Term
+
+Buffer = bytes | bytearray | memoryview
+
+
+class DLedgerResponseCode(IntEnum):
+    """Java DLedgerResponseCode: why a request was not done, in the body's ``code``."""
+
+    UNKNOWN = -1
+    SUCCESS = 200
+    TIMEOUT = 300
+    METADATA_ERROR = 301
+    NETWORK_ERROR = 302
+    UNSUPPORTED = 303
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    UNEXPECTED_MEMBER = 402
+    EXPIRED_TERM = 403
+    NOT_LEADER = 404
+    NOT_FOLLOWER = 405
+    INCONSISTENT_STATE = 406
+    INCONSISTENT_TERM = 407
+    INCONSISTENT_INDEX = 408
+    INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    REPEATED_REQUEST = 412
+    REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    TERM_NOT_READY = 416
+    FALL_BEHIND_TOO_MUCH = 417
+    TAKE_LEADERSHIP_FAILED = 418
+    INDEX_LESS_THAN_LOCAL_BEGIN = 419
+    REQUEST_WITH_EMPTY_BODYS = 420
+    PUSH_REQUEST_IS_FULL = 421
+    INTERNAL_ERROR = 500
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    ILLEGAL_MEMBER_STATE = 504
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
+
+
+SUCCESS: Final = int(DLedgerResponseCode.SUCCESS)
+
+
+class VoteResult(Enum):
+    """Java VoteResponse.RESULT, as on the wire."""
+
+    UNKNOWN = "UNKNOWN"
+    ACCEPT = "ACCEPT"
+    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
+    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
+    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
+    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
+    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY_HAS_LEADER"
+    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
+    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
+    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
+    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
+    REJECT_TAKING_LEADERSHIP = "REJECT_TAKING_LEADERSHIP"
+
+
+class PushType(Enum):
+    """Java PushEntryRequest.Type."""
+
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+
+
+@define(slots=True, frozen=True)
+class Entry:
+    """One entry of the ledger: ``header.encode()`` and ``body`` are its bytes in the data file."""
+
+    header: EntryHeader
+    body: Buffer
+
+    @classmethod
+    def of(cls, index: int, term: int, position: int, body: Buffer) -> Entry:
+        """An entry with the constants that every entry has."""
+        header = EntryHeader(
+            size=ENTRY_HEADER_SIZE + len(body),
+            index=LedgerIndex(index),
+            term=Term(term),
+            position=position,
+            body_length=len(body),
+        )
+        return cls(header, body)
+
+    @property
+    def index(self) -> LedgerIndex:
+        return self.header.index
+
+    @property
+    def term(self) -> Term:
+        return self.header.term
+
+    @property
+    def position(self) -> int:
+        return self.header.position
+
+    @property
+    def size(self) -> int:
+        return self.header.size
+
+    @property
+    def end_offset(self) -> int:
+        return self.header.position + self.header.size
+
+    def encode_header(self) -> bytes:
+        """The 48 bytes in front of the body."""
+        header = self.header
+        return encode_entry_header(header.index, header.term, header.position, len(self.body))
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Message:
+    """The fields that every request and response has (Java RequestOrResponse)."""
+
+    group: str | None = None
+    remote_id: str | None = None
+    local_id: str | None = None
+    code: int = SUCCESS
+    leader_id: str | None = None
+    term: Term = Term(-1)  # noqa: RUF009 (a NewType)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Request(Message):
+    """Base of the requests."""
+
+    CODE: ClassVar[RequestCode]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Response(Message):
+    """Base of the responses."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MetadataRequest(Request):
+    CODE = RequestCode.METADATA
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MetadataResponse(Response):
+    peers: Mapping[str, str] | None = None
+    """Address of each member by its id."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class AppendEntryRequest(Request):
+    CODE = RequestCode.APPEND
+    body: bytes | None = None
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class AppendEntryResponse(Response):
+    index: int = -1
+    position: int = -1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GetEntriesRequest(Request):
+    CODE = RequestCode.GET
+    begin_index: int | None = None
+    max_size: int = 0
+    index_list: tuple[int, ...] | None = None
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GetEntriesResponse(Response):
+    entries: tuple[Entry, ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class VoteRequest(Request):
+    CODE = RequestCode.VOTE
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class VoteResponse(Response):
+    result: VoteResult = VoteResult.UNKNOWN
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class HeartBeatRequest(Request):
+    CODE = RequestCode.HEART_BEAT_DLEDGER
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class HeartBeatResponse(Response):
+    pass
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class PushEntryRequest(Request):
+    """``entries``: one for COMPARE, TRUNCATE and a single APPEND, none for COMMIT; with ``batch``
+    any number, consecutive.
+    """
+
+    CODE = RequestCode.PUSH
+    type: PushType = PushType.APPEND
+    commit_index: int = -1
+    entries: tuple[Entry, ...] = ()
+    batch: bool = False
+
+    @property
+    def first_index(self) -> int:
+        return self.entries[0].index if self.entries else -1
+
+    @property
+    def last_index(self) -> int:
+        return self.entries[-1].index if self.entries else -1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class PushEntryResponse(Response):
+    """``begin_index`` and ``end_index`` are the follower's at the time of answering. ``count`` is 0
+    in answers of old members.
+    """
+
+    index: int | None = None
+    count: int = 0
+    begin_index: int = 0
+    end_index: int = 0
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LeadershipTransferRequest(Request):
+    """``transfer_id`` gives leadership, ``transferee_id`` takes it, once its ledger reaches
+    ``take_leadership_ledger_index``.
+    """
+
+    CODE = RequestCode.LEADERSHIP_TRANSFER
+    transfer_id: str | None = None
+    transferee_id: str | None = None
+    take_leadership_ledger_index: int = -1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LeadershipTransferResponse(Response):
+    pass
+
+
+RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
+    MetadataRequest: MetadataResponse,
+    AppendEntryRequest: AppendEntryResponse,
+    GetEntriesRequest: GetEntriesResponse,
+    VoteRequest: VoteResponse,
+    HeartBeatRequest: HeartBeatResponse,
+    PushEntryRequest: PushEntryResponse,
+    LeadershipTransferRequest: LeadershipTransferResponse,
+}
+"""Which response answers which request."""
+
+REQUESTS: Final[Mapping[int, type[Request]]] = {int(kind.CODE): kind for kind in RESPONSES}
+"""The request types by their code."""

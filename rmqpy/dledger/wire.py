@@ -1,0 +1,349 @@
+"""The bodies of DLedger's remoting frames: JSON, entry bodies in Base64. Pure bytes and values.
+
+The frame around a body carries nothing but the request code; in answers the remoting code is always
+200 and the result stands in the body. Members are written in alphabetical order, absent ones left
+out. The derived members of a push (batch, count, firstEntryIndex, lastEntryIndex, totalSize) are
+written and not read; ``totalSize`` counts batches only.
+
+==========================  =============  =================================================
+message                     wire name      attribute
+==========================  =============  =================================================
+VoteResponse                voteResult     result
+AppendEntryResponse         pos            position
+PushEntryRequest            entry          entries[0], unless a batch; absent from a COMMIT
+PushEntryRequest            batchEntry     entries of a batch, else []
+every other attribute                      its camelCase
+==========================  =============  =================================================
+
+Invariants: whatever bytes come, decoding gives a message or raises RemoteFault that names the
+field; an entry that was decoded has the size and magic that its body asks for.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final, TypeVar
+
+from attrs import fields
+
+from rmqpy.codec.entry import EntryHeader
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+from rmqpy.dledger.messages import (
+    REQUESTS,
+    RESPONSES,
+    Entry,
+    Message,
+    PushEntryRequest,
+    PushType,
+    Request,
+    Response,
+    VoteResult,
+)
+from rmqpy.model.errors import RemoteFault
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
+
+RESPONSE_FRAME_CODE: Final = 200
+"""Remoting code of every answer."""
+
+ENTRY_BODY_MAX: Final = 4 * 1024 * 1024 - ENTRY_HEADER_SIZE
+"""What fits into a Java member's encoding buffer beside the header."""
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The body of ``message``."""
+    if isinstance(message, PushEntryRequest):
+        return dumps(_push(message))
+    return dumps(
+        {
+            member.wire_name: member.write(value)
+            for member in _MEMBERS[type(message)]
+            if (value := getattr(message, member.attribute)) is not None
+        }
+    )
+
+
+def decode_request(code: int, body: bytes | memoryview) -> Request:
+    """The request in a frame of ``code``. Raises RemoteFault."""
+    kind = REQUESTS.get(code)
+    if kind is None:
+        raise RemoteFault(f"code {code} is no request of a DLedger member")
+    return _decode(kind, body)
+
+
+def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
+    """The answer to a request of that type. Raises RemoteFault."""
+    return _decode(RESPONSES[request], body)
+
+
+def _decode(kind: type[M], body: bytes | memoryview) -> M:
+    try:
+        value = loads(body)
+    except FastjsonFault as fault:
+        raise RemoteFault(f"a {kind.__name__} is no JSON: {str(fault)[:200]}") from None
+    if not isinstance(value, dict):
+        raise RemoteFault(f"a {kind.__name__} is no object but {type(value).__name__}")
+    try:
+        if kind is PushEntryRequest:
+            return kind(**_push_arguments(value))
+        return kind(**_arguments(_MEMBERS[kind], value))
+    except _WrongField as fault:
+        raise RemoteFault(f"a {kind.__name__}: {fault}") from None
+
+
+class _WrongField(Exception):
+    """A field has a value that it cannot have."""
+
+
+class _Member:
+    """One field of a message: its name on the wire and how it is read and written."""
+
+    __slots__ = ("attribute", "read", "wire_name", "write")
+
+    def __init__(
+        self,
+        attribute: str,
+        wire_name: str,
+        read: Callable[[Any], Any],
+        write: Callable[[Any], Any],
+    ) -> None:
+        self.attribute = attribute
+        self.wire_name = wire_name
+        self.read = read
+        self.write = write
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:64]
+
+
+def _integer(value: object, maximum: int) -> int:
+    if isinstance(value, str):
+        try:
+            return parse_decimal(value, maximum)
+        except ValueError:
+            pass
+    elif type(value) is int and -maximum - 1 <= value <= maximum:
+        return value
+    raise _WrongField(f"no whole number of {maximum.bit_length() + 1} bits: {_shown(value)}")
+
+
+def _int32(value: object) -> int:
+    return _integer(value, INT32_MAX)
+
+
+def _int64(value: object) -> int:
+    return _integer(value, INT64_MAX)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _WrongField(f"no text: {_shown(value)}")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    try:
+        return a2b_base64(_text(value), strict_mode=True)
+    except (Base64Error, ValueError) as error:
+        raise _WrongField(f"no Base64: {error}") from None
+
+
+def _write_bytes(value: bytes | bytearray | memoryview) -> str:
+    return b2a_base64(value, newline=False).decode("ascii")
+
+
+def _list(value: object, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _WrongField(f"no list: {_shown(value)}")
+    items = []
+    for number, item in enumerate(value):
+        try:
+            items.append(read(item))
+        except _WrongField as fault:
+            raise _WrongField(f"[{number}]: {fault}") from None
+    return tuple(items)
+
+
+def _peers(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _WrongField(f"no object: {_shown(value)}")
+    return {_text(member): _text(address) for member, address in value.items()}
+
+
+def _vote_result(value: object) -> VoteResult:
+    try:
+        return VoteResult(_text(value))
+    except ValueError:
+        return VoteResult.UNKNOWN
+
+
+def _push_type(value: object) -> PushType:
+    try:
+        return PushType(_text(value))
+    except ValueError:
+        raise _WrongField(f"no kind of push: {_shown(value)}") from None
+
+
+def _entry(value: object) -> Entry:
+    if not isinstance(value, dict):
+        raise _WrongField(f"no entry: {_shown(value)}")
+    found = _arguments(_ENTRY, value)
+    body: bytes = found.pop("body", b"")
+    if len(body) > ENTRY_BODY_MAX:
+        raise _WrongField(f"body: {len(body)} bytes, more than {ENTRY_BODY_MAX}")
+    if found.get("magic") != ENTRY_MAGIC:
+        raise _WrongField(f"magic: {found.get('magic')}, expected {ENTRY_MAGIC}")
+    if found.get("size") != ENTRY_HEADER_SIZE + len(body):
+        raise _WrongField(
+            f"size: {found.get('size')}, expected {ENTRY_HEADER_SIZE + len(body)} for a body of"
+            f" {len(body)} bytes"
+        )
+    for name in ("index", "term", "position"):
+        if found.get(name, -1) < 0:
+            raise _WrongField(f"{'pos' if name == 'position' else name}: {found.get(name)}")
+    header = EntryHeader(
+        size=found["size"],
+        index=LedgerIndex(found["index"]),
+        term=Term(found["term"]),
+        position=found["position"],
+        channel=found.get("channel", 0),
+        chain_crc=found.get("chain_crc", 0),
+        body_crc=found.get("body_crc", 0),
+        body_length=len(body),
+    )
+    return Entry(header, body)
+
+
+def _write_entry(entry: Entry) -> dict[str, object]:
+    header = entry.header
+    return {
+        "body": _write_bytes(entry.body),
+        "bodyCrc": header.body_crc,
+        "chainCrc": header.chain_crc,
+        "channel": header.channel,
+        "index": header.index,
+        "magic": header.magic,
+        "pos": header.position,
+        "size": header.size,
+        "term": header.term,
+    }
+
+
+def _push(push: PushEntryRequest) -> dict[str, object]:
+    written: dict[str, object] = {
+        "batch": push.batch,
+        "batchEntry": [_write_entry(entry) for entry in push.entries] if push.batch else [],
+        "code": push.code,
+        "commitIndex": push.commit_index,
+        "count": len(push.entries),
+    }
+    if push.entries and not push.batch:
+        written["entry"] = _write_entry(push.entries[0])
+    written["firstEntryIndex"] = push.first_index
+    optional = {"group": push.group, "leaderId": push.leader_id, "localId": push.local_id}
+    for name, value in (*optional.items(), ("remoteId", push.remote_id)):
+        if value is not None:
+            written[name] = value
+        if name == "group":
+            written["lastEntryIndex"] = push.last_index
+    written["term"] = push.term
+    written["totalSize"] = sum(entry.size for entry in push.entries) if push.batch else 0
+    written["type"] = push.type.value
+    return written
+
+
+def _push_arguments(value: Mapping[Any, Any]) -> dict[str, Any]:
+    found = _arguments(_PUSH, value)
+    batch = found.pop("batch_entry", ())
+    single = found.pop("entry", None)
+    found["entries"] = batch or ((single,) if single is not None else ())
+    found["batch"] = bool(batch)
+    kind = found.get("type", PushType.APPEND)
+    if kind is not PushType.COMMIT and not found["entries"]:
+        raise _WrongField(f"entry: absent from a push of type {kind.value}")
+    if kind is not PushType.APPEND and batch:
+        raise _WrongField(f"batchEntry: not empty in a push of type {kind.value}")
+    for before, after in pairwise(batch):
+        if after.index != before.index + 1:
+            raise _WrongField(f"batchEntry: {after.index} stands behind {before.index}")
+    return found
+
+
+def _arguments(members: tuple[_Member, ...], value: Mapping[Any, Any]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for member in members:
+        found = value.get(member.wire_name)
+        if found is None:
+            continue
+        try:
+            arguments[member.attribute] = member.read(found)
+        except _WrongField as fault:
+            raise _WrongField(f"{member.wire_name}: {fault}") from None
+    return arguments
+
+
+_INT32_FIELDS: Final = frozenset({"code", "count", "max_size"})
+_KINDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "group": (_text, _same),
+    "remote_id": (_text, _same),
+    "local_id": (_text, _same),
+    "leader_id": (_text, _same),
+    "transfer_id": (_text, _same),
+    "transferee_id": (_text, _same),
+    "body": (_bytes, _write_bytes),
+    "peers": (_peers, dict),
+    "result": (_vote_result, lambda result: result.value),
+    "type": (_push_type, lambda kind: kind.value),
+    "entry": (_entry, _write_entry),
+    "batch_entry": (lambda value: _list(value, _entry), _same),
+    "entries": (
+        lambda value: _list(value, _entry),
+        lambda entries: [_write_entry(entry) for entry in entries],
+    ),
+    "index_list": (lambda value: _list(value, _int64), list),
+}
+_WIRE_NAMES: Final[Mapping[str, str]] = {"result": "voteResult", "position": "pos"}
+
+
+def _member(attribute: str) -> _Member:
+    read, write = _KINDS.get(
+        attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _same)
+    )
+    head, *tail = attribute.split("_")
+    wire_name = head + "".join(word.capitalize() for word in tail)
+    return _Member(attribute, _WIRE_NAMES.get(attribute, wire_name), read, write)
+
+
+def _members_of(kind: type[Message]) -> tuple[_Member, ...]:
+    members = (_member(attribute.name) for attribute in fields(kind))
+    return tuple(sorted(members, key=lambda member: member.wire_name))
+
+
+_MEMBERS: Final[Mapping[type[Message], tuple[_Member, ...]]] = {
+    kind: _members_of(kind) for kind in (*RESPONSES, *RESPONSES.values())
+}
+_ENTRY: Final = tuple(
+    _member(name) if name not in ("magic", "size", "channel", "chain_crc", "body_crc")
+    else _Member(name, _member(name).wire_name, _int32, _same)
+    for name in (
+        "body", "body_crc", "chain_crc", "channel", "index", "magic", "position", "size", "term"
+    )
+)  # fmt: skip
+_PUSH: Final = tuple(
+    _member(name)
+    for name in (
+        "group", "remote_id", "local_id", "code", "leader_id", "term", "type", "commit_index",
+        "entry", "batch_entry",
+    )
+)  # fmt: skip

@@ -1,0 +1,439 @@
+"""Kills, power losses and failing disks at any moment: what was promised is there, and nothing is
+there twice.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqpy.store.message_store import MessageStore
+
+ROOT = "/store"
+MODES = ("classic", "dledger", "joined")
+SEEDS = range(25)
+ROUNDS = 4
+LAST = 1 << 50
+
+
+@pytest.fixture(params=MODES)
+def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+    made = kit.rig()
+    if request.param == "joined":
+        store = made.open()
+        for number in range(9000, 9030):
+            made.put(store, number)
+        store.shutdown()
+    made.flag = request.param != "classic"
+    return made
+
+
+@define
+class Sent:
+    """A message that was put: where, and whether it may have been acknowledged and flushed."""
+
+    number: int
+    body: bytes
+    offset: int
+    end: int
+    queued: bool
+    committed: bool = False
+    flushed: bool = False
+
+
+@define
+class History:
+    """A store under a random schedule, and what it has promised so far, in order of the log."""
+
+    rig: Any
+    dice: random.Random
+    sent: list[Sent] = field(factory=list)
+    next_number: int = 0
+    unreported: int = 0
+    """Messages of a put that never returned."""
+
+    def run(self, store: MessageStore, steps: int) -> None:
+        for _ in range(steps):
+            action = self.dice.choices(
+                ["put", "batch", "commit", "turn", "flush", "queues", "index", "time"],
+                [8, 2, 3, 5, 2, 1, 1, 1],
+            )[0]
+            if action in ("put", "batch"):
+                self.put(store, batch=action == "batch")
+            elif action == "commit":
+                store.commit()
+            elif action == "turn":
+                store.commit()
+                store.dispatch()
+            elif action == "flush":
+                self.rig.flush(store)
+            elif action == "queues":
+                store.flush_queues()
+            elif action == "index":
+                store.catch_up_index()
+            else:
+                self.rig.clock.advance(self.dice.choice([1, 900, 5000]))
+            for message in self.sent:
+                message.committed |= message.end <= store.confirm_offset
+                message.flushed |= message.end <= min(store.flushed_offset, store.confirm_offset)
+
+    def put(self, store: MessageStore, batch: bool) -> None:
+        kind = self.dice.choice([0, 0, 0, 0, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
+        numbers = range(self.next_number, self.next_number + self.dice.randint(1, 4))
+        self.next_number = numbers.stop
+        queue_id = self.dice.randint(0, 3)
+        drafts = [
+            self.rig.draft(
+                number,
+                body=b"%d:" % number + b"x" * self.dice.choice([0, 20, 200, 700]),
+                queue_id=queue_id,
+                sys_flag=0 if batch else kind,
+            )
+            for number in numbers
+        ]
+        self.unreported = len(drafts)
+        results = store.put(drafts, batch=batch)
+        self.unreported = 0
+        if batch:
+            (result,) = results
+            offsets = result.physical_offsets
+            ends = [result.end] * len(drafts)
+        else:
+            offsets = tuple(result.physical_offsets[0] for result in results)
+            ends = [result.end for result in results]
+        assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
+        for draft, number, offset, end in zip(drafts, numbers, offsets, ends, strict=True):
+            body = bytes(draft.body)
+            self.sent.append(Sent(number, body, int(offset), int(end), draft.sys_flag == 0))
+
+    def check(self, store: MessageStore, kit: Any, promise: str) -> None:
+        """What is there is a prefix of what was put, and covers every promise."""
+        while store.catch_up_index():
+            pass
+        present = [message for message in self.sent if self.holds(store, message)]
+        assert present == self.sent[: len(present)], "a gap"
+        for message in self.sent[len(present) :]:
+            assert not getattr(message, promise), f"lost {message}"
+        bodies = kit.bodies(store)
+        queued = [message.body for message in present if message.queued]
+        assert bodies >= set(queued)
+        records = sum(map(len, kit.read_all(store).values()))
+        more = records - len(queued) - (30 if store.divided_offset else 0)
+        assert 0 <= more <= self.unreported, "something twice"
+        for message in present:
+            found = store.query_message("Topic", f"key{message.number}", 64, 0, LAST)
+            places = [int.from_bytes(record[28:36]) for record in found.messages]
+            rolled_back = not message.queued and message.offset not in places
+            assert rolled_back or places.count(message.offset) == 1, message
+            if message.queued:
+                assert message.offset in places
+        self.sent = present
+
+    @staticmethod
+    def holds(store: MessageStore, message: Sent) -> bool:
+        record = store.message_at(message.offset)
+        if record is None:
+            return False
+        return bytes(record[88 : 88 + len(message.body)]) == message.body
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills_and_power_losses_at_random(rig: Any, kit: Any, seed: int) -> None:
+    """After a kill everything committed is there, after a power loss everything flushed; the queues
+    are dense, their units point to their messages, and every key finds its own.
+    """
+    history = History(rig, random.Random(seed))
+    for _ in range(ROUNDS):
+        store = history.rig.open()
+        history.run(store, history.dice.randint(1, 60))
+        ending = history.dice.choice(["kill", "kill", "crash", "crash", "shutdown"])
+        if ending == "shutdown":
+            store.shutdown()
+            assert store.failure is None
+            files = history.rig.files
+            promise = "committed"
+        else:
+            files = getattr(history.rig.files, ending)()
+            promise = "committed" if ending == "kill" else "flushed"
+        history.rig = history.rig.after(files)
+        store = history.rig.open()
+        history.check(store, kit, promise)
+        files = history.rig.files.kill()
+        history.rig = history.rig.after(files)
+
+
+@pytest.mark.parametrize("end", ["kill", "crash"])
+@pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
+def test_dying_at_every_operation_of_a_run(kit: Any, flag: bool, end: str) -> None:
+    """The same short run, ended at each operation of the file layer in turn (recoveries too)."""
+    for number in range(400):
+        rig = kit.rig(kit.DyingFiles(), ROOT, flag=flag)
+        rig.files.dies_at = number
+        history = History(rig, random.Random(7))
+        try:
+            store = rig.open()
+            history.run(store, 60)
+            store.shutdown()
+        except kit.Interrupted:
+            pass
+        else:
+            assert number > 60
+            return
+        rig = rig.after(getattr(rig.files, end)())
+        store = rig.open()
+        history.check(store, kit, "committed" if end == "kill" else "flushed")
+        store.shutdown()
+    pytest.fail("the run never ends")
+
+
+@pytest.mark.parametrize("end", ["kill", "crash"])
+@pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
+def test_dying_at_every_operation_of_a_recovery(kit: Any, flag: bool, end: str) -> None:
+    """A store with a torn tail, killed; its recovery is ended at each operation in turn."""
+    rig = kit.rig(flag=flag)
+    history = History(rig, random.Random(3))
+    store = rig.open()
+    history.run(store, 60)
+    rig.flush(store)
+    (torn,) = rig.put(store, 5000)
+    rig.flush(store)
+    path, position = rig.place(torn)
+    rig.edit(path, position + 100, b"\xff" * 30)
+    left = rig.files.kill()
+    for number in range(100):
+        layer = kit.DyingFiles()
+        for path, node in left.nodes.items():
+            layer.put(path, bytes(node.data))
+        attempt = kit.rig(layer, ROOT, flag=flag)
+        layer.dies_at = number
+        try:
+            attempt.open().abandon()
+        except kit.Interrupted:
+            after = attempt.after(getattr(layer, end)())
+            store = after.open()
+            history.check(store, kit, "flushed")
+            store.shutdown()
+        else:
+            assert number > 10
+            return
+    pytest.fail("the recovery never ends")
+
+
+# ------------------------------------------------------------------------------- failing disks
+
+
+def log_part(rig: Any) -> str:
+    return "/data/" if rig.flag else "/commitlog/"
+
+
+def test_a_failing_write(rig: Any, kit: Any) -> None:
+    """Nothing is acknowledged any more, nothing accepted; reading goes on; after a restart all that
+    was acknowledged is there.
+    """
+    store = rig.open()
+    rig.put(store, 0, 1, 2)
+    before = kit.bodies(store)
+    (mark,) = store.acknowledged(True)
+    acknowledged = mark.value
+    rig.files.fail_write(log_part(rig))
+    (result,) = store.put([rig.draft(3)])
+    assert result.status is PutMessageStatus.PUT_OK, "staged"
+    store.commit()
+    assert not store.writeable
+    assert store.failure is not None and "planted fault" in store.failure
+    assert mark.value == acknowledged < result.end
+    rig.files.heal()
+    store.commit()
+    store.dispatch()
+    assert mark.value == acknowledged, "nor later, though the disk has come back"
+    results = store.put([rig.draft(4), rig.draft(5)])
+    assert {r.status for r in results} == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
+    (result,) = store.put([rig.draft(4), rig.draft(6)], batch=True)
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert "planted fault" in result.remark
+    assert kit.bodies(store) == before
+    assert "planted fault" in store.runtime_info()["storeFailure"]
+    store.shutdown()
+    assert "abort" in rig.tree()
+    store = rig.open()
+    assert kit.bodies(store) == before
+    rig.put(store, 6)
+    store.shutdown()
+    assert "abort" not in rig.tree()
+
+
+def test_a_failing_sync(rig: Any, kit: Any) -> None:
+    """The caller reports it; no later sync makes anything durable any more, as far as anybody is
+    told.
+    """
+    store = rig.open()
+    rig.put(store, 0, 1)
+    rig.flush(store)
+    flushed = store.flushed_offset
+    rig.put(store, 2)
+    rig.files.fail_sync(log_part(rig))
+    task = store.flush_task()
+    with pytest.raises(OSError, match="planted fault"):
+        task.run()
+    store.fail("making the log durable failed")
+    rig.files.heal()
+    assert store.flush_task() is None
+    assert store.flushed_offset == flushed
+    assert not store.writeable
+    assert len(kit.bodies(store)) >= 3
+    store.shutdown()
+    assert "abort" in rig.tree()
+    assert store.flushed_offset == flushed
+    store = rig.open()
+    assert kit.bodies(store) >= {rig.draft(number).body for number in range(3)}
+    store.shutdown()
+
+
+def test_a_disk_that_fails_when_the_log_rolls(rig: Any, kit: Any) -> None:
+    """The write that closes a file happens inside a put: that put, and all later, are refused."""
+    store = rig.open()
+    rig.put(store, 0)
+    before = kit.bodies(store)
+    rig.files.fail_write(log_part(rig))
+    statuses = [
+        store.put([rig.draft(number, body=b"x" * 900)])[0].status for number in range(1, 12)
+    ]
+    first_refused = statuses.index(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    assert 0 < first_refused < 5
+    assert set(statuses[first_refused:]) == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
+    assert not store.writeable
+    rig.files.heal()
+    store.commit()
+    store.dispatch()
+    assert kit.bodies(store) == before
+    store.shutdown()
+    store = rig.open()
+    assert kit.bodies(store) == before
+    store.shutdown()
+
+
+def test_a_consume_queue_that_cannot_be_synced(kit: Any) -> None:
+    """Its units may be gone after the next power loss: the checkpoint must not vouch for them, not
+    even at the shutdown.
+    """
+    rig = kit.rig()
+    store = rig.open()
+    rig.put(store, 0, 1)
+    rig.flush(store)
+    rig.files.fail_sync("/consumequeue/")
+    store.flush_queues()
+    assert store.failure is not None and "consume queues" in store.failure
+    rig.files.heal()
+    store.shutdown()
+    assert "checkpoint" not in rig.tree() or not any(rig.tree()["checkpoint"][8:16])
+    after = rig.after(rig.files.crash())
+    store = after.open()
+    assert len(kit.bodies(store)) == 2
+    store.shutdown()
+
+
+def test_a_consume_queue_that_cannot_be_made(kit: Any) -> None:
+    rig = kit.rig()
+    store = rig.open()
+    rig.put(store, 0)
+    rig.files.fail_write("/consumequeue/Other")
+    store.put([rig.draft(1, topic=b"Other")])
+    store.commit()
+    with pytest.raises(OSError, match="planted fault"):
+        store.dispatch()
+    assert not store.writeable
+    store.dispatch()  # told once
+    rig.files.heal()
+    store.shutdown()
+    assert "abort" in rig.tree()
+    store = rig.open()
+    assert len(kit.bodies(store)) == 2
+    store.shutdown()
+
+
+def test_the_shutdown_itself_fails(rig: Any, kit: Any) -> None:
+    store = rig.open()
+    rig.put(store, 0)
+    rig.files.fail_sync(log_part(rig))
+    store.shutdown()
+    store.shutdown()
+    assert store.failure is not None and "planted fault" in store.failure
+    assert "abort" in rig.tree()
+    rig.files.heal()
+    store = rig.open()
+    assert rig.draft(0).body in kit.bodies(store)
+    store.shutdown()
+    assert "abort" not in rig.tree()
+
+
+def test_an_uncommitted_tail_keeps_the_log_closed(kit: Any) -> None:
+    """Entries that were found on disk and that no quorum has confirmed yet: a put would give their
+    queue offsets again. It is refused until they are committed.
+    """
+    rig = kit.rig(flag=True)
+    store = rig.open()
+    rig.put(store, 0, 2, 4)
+    rig = rig.after(rig.files.kill())
+    store = rig.open(lead=False)
+    assert store.confirm_offset == 0, "the checkpoint had not been written"
+    (result,) = store.put([rig.draft(6)])
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert "quorum" in result.remark
+    kit.Leader.of(store).start()
+    (result,) = store.put([rig.draft(6)])
+    assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 3)
+    store.shutdown()
+
+
+def test_nobody_leads(kit: Any) -> None:
+    rig = kit.rig(flag=True)
+    store = rig.open(lead=False)
+    (result,) = store.put([rig.draft(6)])
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert result.remark == "NOT_LEADER"
+    store.shutdown()
+
+
+def test_a_full_disk_and_a_slave(rig: Any) -> None:
+    store = rig.open()
+    rig.files.free_bytes = rig.files.total_bytes // 20
+    store.check_disk()
+    (result,) = store.put([rig.draft(0)])
+    assert (result.status, result.remark) == (
+        PutMessageStatus.SERVICE_NOT_AVAILABLE,
+        "the disk is full",
+    )
+    rig.files.free_bytes = rig.files.total_bytes // 2
+    store.check_disk()
+    rig.put(store, 0)
+    store.become(slave=True)
+    assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    store.become(slave=False)
+    before = store.max_queue_offset("Topic", 0)
+    rig.put(store, 2)
+    assert store.max_queue_offset("Topic", 0) == before + 1
+    store.shutdown()
+    assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_a_log_that_dispatch_cannot_read(kit: Any) -> None:
+    """Damaged under a running store: the queues stop there, loudly."""
+    rig = kit.rig()
+    store = rig.open()
+    rig.put(store, 0)
+    end = store.max_physical_offset
+    store.put([rig.draft(1), rig.draft(2)])
+    store.commit()
+    path, position = rig.place(end)
+    rig.edit(path, position + 4, b"\xff\xff")
+    with pytest.raises(StoreFault, match=f"offset {end}"):
+        store.dispatch()
+    assert not store.writeable
+    assert kit.bodies(store) == {rig.draft(0).body}
+    store.shutdown()
