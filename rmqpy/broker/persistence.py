@@ -17,13 +17,11 @@ from typing import TypeVar
 
 from attrs import define
 
-from rmqpy.model.errors import RmqError, StoreFault
 from rmqpy.model.runtime import Scheduler
 from rmqpy.store.files import FileLayer
+from rmqpy.store.small_files import read_with_backup, replace_with_backup
 
 T = TypeVar("T")
-
-BACKUP_SUFFIX = ".bak"
 
 _log = logging.getLogger(__name__)
 
@@ -36,44 +34,12 @@ class TableFile:
     path: str
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """The decoded table, None when there never was one."""
-        content = self._read(self.path)
-        fault: Exception | None = None
-        if content:
-            try:
-                return decode(content)
-            except (RmqError, ValueError) as error:
-                fault = error
-                _log.warning("%s: %s; trying %s", self.path, error, self.path + BACKUP_SUFFIX)
-        backup = self._read(self.path + BACKUP_SUFFIX)
-        if backup:
-            try:
-                return decode(backup)
-            except (RmqError, ValueError) as error:
-                fault = fault or error
-        if fault is None:
-            return None
-        raise StoreFault(
-            self.path,
-            f"a text that cannot be read ({fault}) and no readable {BACKUP_SUFFIX} beside it",
-            "JSON as Java or rmqpy writes it",
-            "repair one of the two files, or remove both to begin with an empty table",
-        ) from fault
+        """The decoded table, None when there never was one. Raises StoreFault."""
+        return read_with_backup(self.files, self.path, decode)
 
     def save(self, content: bytes) -> None:
         """Replace the content, keeping the former one as backup. Blocks until it is durable."""
-        former = self._read(self.path)
-        if former == content:
-            return
-        if former:
-            self.files.replace_bytes(self.path + BACKUP_SUFFIX, former)
-        self.files.replace_bytes(self.path, content)
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            return self.files.read_bytes(path)
-        except FileNotFoundError:
-            return None
+        replace_with_backup(self.files, self.path, content)
 
 
 class TableWriter:

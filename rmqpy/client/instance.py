@@ -23,13 +23,13 @@ from typing import Any, Protocol, Self
 
 from attrs import define, field
 
-from rmqpy.client.message import check_group
 from rmqpy.client.routes import broker_address, route_for_new_topic
 from rmqpy.client.unique_id import UniqueIds
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.config_keys import parse_addresses
 from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.names import check_group
 from rmqpy.model.runtime import Clock
 from rmqpy.net.client import RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler

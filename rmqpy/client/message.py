@@ -8,7 +8,6 @@ MessageConst; they are set through the attributes of :class:`Message` or not at 
 from __future__ import annotations
 
 import ipaddress
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -23,30 +22,15 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RemoteFault
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
+from rmqpy.model.names import check_send_topic, check_topic
 from rmqpy.remoting.bodies import MessageQueue
 
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_ZLIB = 0x300
 """In the sysFlag of a compressed body; brokers and clients before 4.9.4 left the type 0."""
 
-TOPIC_LENGTH_MAX = 127
-GROUP_LENGTH_MAX = 255
 INFLATED_BODY_BYTES_MAX = 64 << 20
 """A compressed body that grows beyond this is not a message but an attack."""
-
-RETRY_TOPIC_PREFIX = "%RETRY%"
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-
-NOT_SENDABLE_TOPICS = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
 
 RESERVED_PROPERTIES = frozenset(
     {
@@ -171,18 +155,10 @@ class ReceivedMessage:
 # ------------------------------------------------------------------------------ checks
 
 
-def check_group(group: str) -> None:
-    """Refuse what Java refuses as name of a group."""
-    _check_name("group", group, GROUP_LENGTH_MAX)
-
-
 def check_message(message: Message, body_bytes_max: int) -> None:
     """Refuse what Java's producer refuses before it sends."""
-    _check_name("topic", message.topic, TOPIC_LENGTH_MAX)
-    if message.topic in NOT_SENDABLE_TOPICS:
-        raise Refusal(
-            ResponseCode.NO_PERMISSION, f"sending to the system topic {message.topic} is forbidden"
-        )
+    check_topic(message.topic)
+    check_send_topic(message.topic)
     if not message.body:
         raise _illegal("the message body is empty")
     if len(message.body) > body_bytes_max:
@@ -247,15 +223,6 @@ def host_address(host: Host) -> str:
     packed, port = host
     ip = ipaddress.ip_address(packed)
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
-
-
-def _check_name(what: str, name: str, length_max: int) -> None:
-    if not name.strip():
-        raise _illegal(f"the {what} is blank")
-    if _NAME.fullmatch(name) is None:
-        raise _illegal(f"the {what} {name!r} has other characters than % | a-z A-Z 0-9 _ -")
-    if len(name) > length_max:
-        raise _illegal(f"the {what} has {len(name)} characters, more than {length_max}")
 
 
 def _illegal(reason: str) -> Refusal:

@@ -28,11 +28,9 @@ from attrs import define
 from rmqpy.client.instance import ClientInstance, ClientSettings
 from rmqpy.client.message import (
     COMPRESSION_ZLIB,
-    RETRY_TOPIC_PREFIX,
     Message,
     SendResult,
     SendStatus,
-    check_group,
     check_message,
     property_string,
 )
@@ -42,6 +40,7 @@ from rmqpy.codec.properties import PROPERTY_WAIT
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
 from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.names import check_group, is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
@@ -360,7 +359,7 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
 def _check_batched(message: Message, first: Message) -> None:
     if message.delay_level:
         raise _illegal("a delayed message cannot be in a batch")
-    if message.topic.startswith(RETRY_TOPIC_PREFIX):
+    if is_retry_topic(message.topic):
         raise _illegal("a message of a retry topic cannot be in a batch")
     if message.topic != first.topic:
         raise _illegal(f"a batch has one topic, this one has {first.topic} and {message.topic}")

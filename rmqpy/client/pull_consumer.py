@@ -25,7 +25,7 @@ from typing import Self
 from attrs import define
 
 from rmqpy.client.instance import ClientInstance, ClientSettings
-from rmqpy.client.message import ReceivedMessage, check_group, host_address
+from rmqpy.client.message import ReceivedMessage, host_address
 from rmqpy.client.routes import subscribe_queues
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import decode_message, parse_offset_msg_id
@@ -35,6 +35,7 @@ from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
 from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.names import check_group
 from rmqpy.remoting.bodies import (
     CLUSTERING,
     CONSUME_ACTIVELY,

@@ -1,41 +1,82 @@
-"""Answering a vote request, and judging the answers to one's own: pure functions of what is known.
+"""How a leader is found: answering votes, judging one's own round, and the candidate's loop.
 
 The orders of the checks are the protocol (DLedger 0.3.1.2). Log checks come before term checks, so
 that a candidate with an old log never moves terms.
+
+===============================================  =====================  ==========================
+answers of a round, first that fits              verdict                next round
+===============================================  =====================  ==========================
+a larger term is known                           WAIT_TO_VOTE_NEXT      chance; in the known term
+somebody knows a leader                          WAIT_TO_REVOTE         chance + the leak time
+no quorum answered                               WAIT_TO_REVOTE         chance
+no quorum with a log no longer than ours         WAIT_TO_REVOTE         chance + longest interval
+a quorum accepted                                PASSED                 leader
+a quorum accepted or has to reach this term      REVOTE_IMMEDIATELY     now
+none of these                                    WAIT_TO_VOTE_NEXT      chance; in a new term
+===============================================  =====================  ==========================
+
+Two rules are ours, and no peer can tell. A new term is entered only right after a round in the old
+one that a quorum answered and that was no success: whoever is cut off keeps its term, comes back
+with it, and deposes nobody. And a term that this member may have led before a restart is not led
+again, as entries of it may have been lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
-from attrs import define
+from attrs import define, field
 
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership
+from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Member, Membership, Role
+from rmqpy.dledger.messages import Response, VoteRequest, VoteResponse, VoteResult
+from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.ids import Term
 
+VOTE_WAIT_MS: Final = 2000
+"""A round waits this long for answers, and a chance of the longest vote interval on top."""
 
-class VoteResult(Enum):
-    """Java VoteResponse.RESULT, as on the wire."""
+_ROUNDS_ALONE: Final = 3
+"""A group of one needs at most this many: its term may be behind its ledger, its vote taken."""
 
-    UNKNOWN = "UNKNOWN"
-    ACCEPT = "ACCEPT"
-    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
-    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
-    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
-    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
-    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY_HAS_LEADER"
-    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
-    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
-    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
-    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
-    REJECT_TAKING_LEADERSHIP = "REJECT_TAKING_LEADERSHIP"
+
+class Verdict(Enum):
+    """Java VoteResponse.ParseResult."""
+
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
+    PASSED = "PASSED"
+    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
+
+
+class Pause(Enum):
+    """How long to wait for the next round."""
+
+    NONE = "NONE"
+    NORMAL = "NORMAL"
+    LONGEST_MORE = "LONGEST_MORE"
+    LEAK_MORE = "LEAK_MORE"
 
 
 @define(slots=True, frozen=True)
-class VoteRequest:
+class Ballot:
+    """A request for a vote, as a voter looks at it."""
+
     candidate: str
     term: Term
     end: LedgerEnd
+
+
+@define(slots=True, frozen=True)
+class Voter:
+    """What a voter's answer depends on."""
+
+    membership: Membership
+    hard_state: HardState
+    end: LedgerEnd
+    leader: str | None = None
+    taking_leadership: bool = False
 
 
 @define(slots=True, frozen=True)
@@ -44,30 +85,288 @@ class VoteAnswer:
     term: Term
 
 
-def answer_vote(
-    membership: Membership,
-    hard_state: HardState,
-    own_end: LedgerEnd,
-    leader: str | None,
-    request: VoteRequest,
-) -> VoteAnswer:
-    """The answer of a member that is not taking over leadership. Changes nothing: on ACCEPT the
-    caller makes the vote durable, on REJECT_TERM_NOT_READY it moves to the request's term.
+def answer_vote(voter: Voter, ballot: Ballot, *, from_self: bool = False) -> VoteAnswer:
+    """Changes nothing: on ACCEPT the caller makes the vote durable, on REJECT_TERM_NOT_READY it
+    becomes a candidate of the ballot's term.
     """
-    term = hard_state.current_term
-    if request.candidate not in membership.peers:
-        return VoteAnswer(VoteResult.REJECT_UNKNOWN_LEADER, term)
-    if request.end.term < own_end.term:
-        return VoteAnswer(VoteResult.REJECT_EXPIRED_LEDGER_TERM, term)
-    if request.end.term == own_end.term and request.end.index < own_end.index:
-        return VoteAnswer(VoteResult.REJECT_SMALL_LEDGER_END_INDEX, term)
-    if request.term < term:
-        return VoteAnswer(VoteResult.REJECT_EXPIRED_VOTE_TERM, term)
-    if request.term > term:
-        return VoteAnswer(VoteResult.REJECT_TERM_NOT_READY, term)
-    if hard_state.voted_for not in (None, request.candidate):
-        known = VoteResult.REJECT_ALREADY_HAS_LEADER if leader else VoteResult.REJECT_ALREADY_VOTED
-        return VoteAnswer(known, term)
-    if request.term < own_end.term:
-        return VoteAnswer(VoteResult.REJECT_TERM_SMALL_THAN_LEDGER, own_end.term)
-    return VoteAnswer(VoteResult.ACCEPT, term)
+    term = voter.hard_state.current_term
+    result = _answer(voter, ballot, from_self)
+    small = result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+    return VoteAnswer(result, voter.end.term if small else term)
+
+
+def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
+    term, own_end = voter.hard_state.current_term, voter.end
+    if ballot.candidate not in voter.membership.peers:
+        return VoteResult.REJECT_UNKNOWN_LEADER
+    if ballot.candidate == voter.membership.self_id and not from_self:
+        return VoteResult.REJECT_UNEXPECTED_LEADER
+    if ballot.end.term < own_end.term:
+        return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+    if ballot.end.term == own_end.term and ballot.end.index < own_end.index:
+        return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+    if ballot.term < term:
+        return VoteResult.REJECT_EXPIRED_VOTE_TERM
+    if ballot.term > term:
+        return VoteResult.REJECT_TERM_NOT_READY
+    if voter.hard_state.voted_for not in (None, ballot.candidate):
+        if voter.leader is not None:
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        return VoteResult.REJECT_ALREADY_VOTED
+    if ballot.term < own_end.term:
+        return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+    # The ledgers end in the same term here, or the candidate's in a later one.
+    if (
+        voter.taking_leadership
+        and not from_self
+        and ballot.end.term == own_end.term
+        and own_end.index >= ballot.end.index
+    ):
+        return VoteResult.REJECT_TAKING_LEADERSHIP
+    return VoteResult.ACCEPT
+
+
+@define(slots=True)
+class Tally:
+    """The answers of one round, own vote included."""
+
+    member_count: int
+    term: Term
+    known_max_term: Term
+    accepted: int = 0
+    not_ready: int = 0
+    valid: int = 0
+    bigger_ledger: int = 0
+    has_leader: bool = False
+
+    def count(self, answer: VoteAnswer) -> None:
+        result = answer.result
+        if result is VoteResult.UNKNOWN:
+            return
+        self.valid += 1
+        if result is VoteResult.ACCEPT:
+            self.accepted += 1
+        elif result is VoteResult.REJECT_TERM_NOT_READY:
+            self.not_ready += 1
+        elif result is VoteResult.REJECT_ALREADY_HAS_LEADER:
+            self.has_leader = True
+        elif result in _LEDGER_IS_BIGGER:
+            self.bigger_ledger += 1
+        elif result in _TERM_IS_LARGER:
+            self.known_max_term = max(self.known_max_term, answer.term)
+
+    @property
+    def decided(self) -> bool:
+        """Whether more answers need not be waited for."""
+        return self.has_leader or is_quorum(self.accepted + self.not_ready, self.member_count)
+
+
+_LEDGER_IS_BIGGER: Final = frozenset(
+    {VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX}
+)
+_TERM_IS_LARGER: Final = frozenset(
+    {VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER}
+)
+
+
+def judge(tally: Tally) -> tuple[Verdict, Pause]:
+    """What a round came to: the table above."""
+    if tally.known_max_term > tally.term:
+        return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
+    if tally.has_leader:
+        return Verdict.WAIT_TO_REVOTE, Pause.LEAK_MORE
+    if not is_quorum(tally.valid, tally.member_count):
+        return Verdict.WAIT_TO_REVOTE, Pause.NORMAL
+    if not is_quorum(tally.valid - tally.bigger_ledger, tally.member_count):
+        return Verdict.WAIT_TO_REVOTE, Pause.LONGEST_MORE
+    if is_quorum(tally.accepted, tally.member_count):
+        return Verdict.PASSED, Pause.NONE
+    if is_quorum(tally.accepted + tally.not_ready, tally.member_count):
+        return Verdict.REVOTE_IMMEDIATELY, Pause.NONE
+    return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
+
+
+@define(slots=True, eq=False)
+class _Round:
+    tally: Tally
+    open_count: int
+    deadline_ms: int
+
+
+@define(slots=True, eq=False)
+class Election:
+    """The voter and the candidate in a member."""
+
+    member: Member
+    on_leader: Callable[[], None]
+    verdict: Verdict = Verdict.WAIT_TO_REVOTE
+    next_vote_ms: int = -1
+    increase_now: bool = False
+    """A larger term has been heard of: go there before anything else."""
+
+    _spent_term: Term | None = None
+    """Term that this member may have led before it was restarted."""
+
+    _raising: bool = False
+    """The next round that a quorum answers in vain is followed by a new term."""
+
+    _round: _Round | None = None
+    counts: dict[Verdict, int] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        member = self.member
+        if not member.alone and member.hard_state.voted_for == member.self_id:
+            self._spent_term = member.term
+            self._raising = True
+
+    def role_changed(self) -> None:
+        """A round that is under way belongs to the past."""
+        self._round = None
+        if self.member.role is not Role.CANDIDATE:
+            self.verdict = Verdict.WAIT_TO_REVOTE
+            self.increase_now = False
+            self._raising = self._spent_term == self.member.term
+
+    def answer(self, request: VoteRequest) -> VoteResponse:
+        """Vote, or say why not."""
+        member = self.member
+        end = LedgerEnd(request.ledger_end_index, request.ledger_end_term)  # type: ignore[arg-type]
+        answer = self._vote(Ballot(request.leader_id or "", request.term, end), from_self=False)
+        if answer.result is VoteResult.REJECT_TERM_NOT_READY:
+            member.become_candidate(request.term)
+            self.increase_now = True
+        return VoteResponse(
+            group=request.group,
+            remote_id=request.remote_id,
+            local_id=request.local_id,
+            leader_id=request.leader_id,
+            term=answer.term,
+            result=answer.result,
+        )
+
+    def tick(self) -> None:
+        """The candidate's turn: close a round that has waited enough, or begin one."""
+        now_ms = self.member.now_ms
+        if self.member.disk is Disk.FAILED:
+            return
+        if self._round is not None:
+            if now_ms >= self._round.deadline_ms:
+                self._close()
+        elif self.increase_now:
+            self.increase_now = False
+            self._enter_next_term()
+            self.next_vote_ms = now_ms + self._interval()
+        elif now_ms >= self.next_vote_ms:
+            self._begin()
+
+    def _begin(self) -> None:
+        member = self.member
+        for _ in range(_ROUNDS_ALONE if member.alone else 1):
+            if member.role is not Role.CANDIDATE:
+                return
+            if self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
+                if member.alone or member.known_max_term > member.term:
+                    self._enter_next_term()
+                else:
+                    self._raising = True
+            self._ask_for_votes()
+
+    def _enter_next_term(self) -> None:
+        self.member.next_term()
+        self.verdict = Verdict.WAIT_TO_REVOTE
+        self._raising = False
+
+    def _ask_for_votes(self) -> None:
+        member = self.member
+        end = member.log.end
+        tally = Tally(len(member.membership.peers), member.term, member.known_max_term)
+        wait_ms = VOTE_WAIT_MS
+        if not member.alone:
+            wait_ms += member.options.dice(member.options.max_vote_interval_ms)
+        others = member.membership.others
+        asked = self._round = _Round(tally, len(others), member.now_ms + wait_ms)
+        tally.count(self._vote(Ballot(member.self_id, member.term, end), from_self=True))
+        for peer in others:
+            request = VoteRequest(
+                group=member.membership.group,
+                remote_id=peer,
+                local_id=member.self_id,
+                leader_id=member.self_id,
+                term=member.term,
+                ledger_end_index=end.index,
+                ledger_end_term=end.term,
+            )
+            member.outbox.send(
+                request, VoteResponse, member.now_ms, lambda answer: self._answered(asked, answer)
+            )
+        if not others:
+            self._close()
+
+    def _vote(self, ballot: Ballot, *, from_self: bool) -> VoteAnswer:
+        member = self.member
+        voter = Voter(
+            member.membership,
+            member.hard_state,
+            member.log.end,
+            member.leader_id,
+            member.is_taking_leadership,
+        )
+        answer = answer_vote(voter, ballot, from_self=from_self)
+        if answer.result is VoteResult.ACCEPT:
+            member.vote_for(ballot.candidate)
+        return answer
+
+    def _answered(self, asked: _Round, response: Response | None) -> None:
+        if asked is not self._round:
+            return
+        asked.open_count -= 1
+        if isinstance(response, VoteResponse):
+            asked.tally.count(VoteAnswer(response.result, response.term))
+        if asked.open_count == 0 or asked.tally.decided:
+            self._close()
+
+    def _close(self) -> None:
+        assert self._round is not None
+        tally, self._round = self._round.tally, None
+        member = self.member
+        self.verdict, pause = judge(tally)
+        if self._in_vain(tally):
+            self._enter_next_term()
+            self._ask_for_votes()
+            return
+        self.counts[self.verdict] = self.counts.get(self.verdict, 0) + 1
+        if tally.known_max_term > tally.term:
+            member.become_candidate(tally.known_max_term)
+        self.next_vote_ms = member.now_ms + self._pause_ms(pause)
+        if self.verdict is Verdict.PASSED:
+            member.become_leader()
+            self.on_leader()
+
+    def _in_vain(self, tally: Tally) -> bool:
+        """Whether a new term is due, now that a quorum has been heard and knows no leader."""
+        if not self._raising:
+            return False
+        if self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
+            return tally.known_max_term <= tally.term
+        spent = self._spent_term == tally.term
+        return spent and self.verdict in (Verdict.PASSED, Verdict.REVOTE_IMMEDIATELY)
+
+    def _pause_ms(self, pause: Pause) -> int:
+        options = self.member.options
+        if pause is Pause.NONE or self.member.alone:
+            return 0
+        if pause is Pause.LONGEST_MORE:
+            return self._interval() + options.max_vote_interval_ms
+        if pause is Pause.LEAK_MORE:
+            return self._interval() + options.heartbeat_interval_ms * options.max_heartbeat_leak
+        return self._interval()
+
+    def _interval(self) -> int:
+        options = self.member.options
+        shortest, longest = options.min_vote_interval_ms, options.max_vote_interval_ms
+        if self.member.is_taking_leadership:
+            shortest = options.min_take_leadership_vote_interval_ms
+            longest = options.max_take_leadership_vote_interval_ms
+        if self.member.alone:
+            return shortest
+        return shortest + options.dice(max(1, longest - shortest))

@@ -31,9 +31,9 @@ class KvConfig:
 
     def load(self, files: FileLayer) -> None:
         """Take over the file or its backup; raises StoreFault when neither is readable."""
-        raw = read_with_backup(files, self._file.path, _readable)
-        if raw is not None:
-            self._table = KVConfigSerializeWrapper.decode(raw).config_table
+        saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
+        if saved is not None:
+            self._table = saved.config_table
 
     def put(self, namespace: str, key: str, value: str, done: Saved) -> None:
         self._file.check_not_full()
@@ -67,11 +67,3 @@ class KvConfig:
 
     def _save(self, done: Saved) -> None:
         self._file.save(lambda: KVConfigSerializeWrapper(self._table).encode(pretty=True), done)
-
-
-def _readable(raw: bytes) -> bool:
-    try:
-        KVConfigSerializeWrapper.decode(raw)
-    except Refusal:
-        return False
-    return True

@@ -310,13 +310,7 @@ class EntryStore:
         return position, size
 
     def _read_pairs(self, path: str) -> dict[str, str] | None:
-        raw = read_with_backup(self._files, path, _looks_like_pairs)
-        if raw is None:
-            return None
-        lines = (line for line in raw.decode("utf-8", "replace").splitlines() if "=" in line)
-        return {
-            key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
-        }
+        return read_with_backup(self._files, path, _decode_pairs)
 
     # Recovery
 
@@ -403,8 +397,12 @@ class EntryStore:
             start += step
 
 
-def _looks_like_pairs(raw: bytes) -> bool:
-    return b"=" in raw
+def _decode_pairs(raw: bytes) -> dict[str, str]:
+    """``key=value`` lines; ValueError when there is none."""
+    lines = [line.partition("=") for line in raw.decode().splitlines() if "=" in line]
+    if not lines:
+        raise ValueError("no line key=value in it")
+    return {key.strip(): value.strip() for key, _, value in lines}
 
 
 def _number(pairs: dict[str, str], key: str, path: str) -> int:

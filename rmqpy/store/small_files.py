@@ -9,9 +9,12 @@ rule, with the syncs that it leaves out).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import RmqError, StoreFault
 from rmqpy.store.files import FileLayer
+
+T = TypeVar("T")
 
 BACKUP_SUFFIX = ".bak"
 
@@ -27,29 +30,26 @@ def replace_with_backup(files: FileLayer, path: str, data: bytes) -> None:
     files.replace_bytes(path, data)
 
 
-def read_with_backup(
-    files: FileLayer, path: str, readable: Callable[[bytes], bool]
-) -> bytes | None:
-    """The content of ``path`` or of its backup; None when neither exists.
+def read_with_backup(files: FileLayer, path: str, decode: Callable[[bytes], T]) -> T | None:
+    """What ``decode`` makes of ``path``, or of its backup when that is missing, empty or refused by
+    ``decode`` (an RmqError or ValueError); None when neither holds anything.
 
-    Raises StoreFault when there is content, but none that is ``readable``.
+    Raises StoreFault, with the first reason, when there is content but none that can be decoded.
     """
-    unreadable = None
+    fault: Exception | None = None
     for name in (path, path + BACKUP_SUFFIX):
-        if not files.exists(name):
-            continue
-        raw = files.read_bytes(name)
-        if not raw:
-            continue
-        if readable(raw):
-            return raw
-        unreadable = unreadable or name
-    if unreadable is not None:
-        raise StoreFault(
-            unreadable,
-            "content that cannot be read, and no readable backup beside it",
-            "the text that the broker wrote",
-            "restore it from a backup or a replica, or remove it and"
-            f" {path}{BACKUP_SUFFIX} to start without",
-        )
-    return None
+        raw = files.read_bytes(name) if files.exists(name) else b""
+        if raw:
+            try:
+                return decode(raw)
+            except (RmqError, ValueError) as error:
+                fault = fault or error
+    if fault is None:
+        return None
+    raise StoreFault(
+        path,
+        f"content that cannot be read ({fault}), and no readable {BACKUP_SUFFIX} beside it",
+        "the text that a broker writes there",
+        f"repair one of the two files, or remove both ({path} and {path}{BACKUP_SUFFIX}) to begin"
+        " without",
+    ) from fault

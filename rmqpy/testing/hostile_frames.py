@@ -38,13 +38,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Flag, auto
+from functools import cache
 from random import Random
 from struct import pack
 from typing import Final
 
 from attrs import define
 
-from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.command import (
     FLAG_ONEWAY,
@@ -56,20 +56,27 @@ from rmqpy.remoting.command import (
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
 from rmqpy.remoting.headers import REQUEST_HEADERS
+from rmqpy.testing.hostile_requests import (
+    TOPIC,
+    batch,
+    good_request,
+    plain_request,
+    register,
+    requests_with_names,
+    send,
+)
 
 PROBE_OPAQUE: Final = 0x7EADBEEF
 """Opaque of the frame that asks whether a connection still lives; no hostile frame has it."""
 PROBE_CODE: Final = 32_000
 
 LEVELS_MAX: Final = 200_000
-TOPIC: Final = "Hostile"
-"""The only good topic name in these frames; nothing depends on the topic being there."""
-
 COMPRESSED_FLAG: Final = 1
 BODY_LIMIT: Final = 4 << 20
 """maxMessageSize of a broker that was not told otherwise."""
 
 NAMES_OUT_OF_RULE: Final = (
+    "",
     "..",
     ".",
     "../x",
@@ -138,117 +145,6 @@ def probe_frame() -> bytes:
     return encode_command(RemotingCommand(PROBE_CODE, PROBE_OPAQUE))
 
 
-# ------------------------------------------------------------------------------------ good frames
-
-
-def _good(dice: Random) -> RemotingCommand:
-    make = dice.choice((_send, _batch, _pull, _heartbeat, _commit_offset, _route, _register, _kv))
-    command = make(dice)
-    command.opaque = dice.randrange(1 << 30)
-    command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
-    return command
-
-
-def _request(code: int, fields: dict[str, object], body: bytes = b"") -> RemotingCommand:
-    texts = {key: str(value) for key, value in fields.items()}
-    return RemotingCommand(int(code), ext_fields=texts, body=body)
-
-
-def _send_fields(topic: str, properties: str = "") -> dict[str, object]:
-    values = ("Group", topic, "TBW102", 4, 0, 0, 1700000000000, 0, properties, 0, "false")
-    return dict(zip("abcdefghijk", values, strict=True))
-
-
-def _send(dice: Random, topic: str = TOPIC) -> RemotingCommand:
-    body = dice.randbytes(dice.randrange(200))
-    if dice.random() < 0.5:
-        return _request(RequestCode.SEND_MESSAGE_V2, _send_fields(topic, _properties(dice)), body)
-    fields: dict[str, object] = {
-        "producerGroup": "Group",
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": 4,
-        "queueId": 0,
-        "sysFlag": 0,
-        "bornTimestamp": 1700000000000,
-        "flag": 0,
-        "properties": _properties(dice),
-    }
-    return _request(RequestCode.SEND_MESSAGE, fields, body)
-
-
-def _properties(dice: Random) -> str:
-    """Pairs, and separators where none belong."""
-    pieces = ("KEYS\1k", "TAGS\1t", "\1", "\2", "\1\2", "\2\2", "\1v", "n\1", "a\1b\1c", "UNIQ_KEY")
-    return "\2".join(dice.choices(pieces, k=dice.randrange(6)))
-
-
-def _batch(dice: Random, topic: str = TOPIC) -> RemotingCommand:
-    items = [BatchItem(0, dice.randbytes(20), b"TAGS\1t") for _ in range(dice.randrange(1, 5))]
-    fields = _send_fields(topic) | {"m": "true"}
-    return _request(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch_body(items))
-
-
-def _pull(_dice: Random, topic: str = TOPIC) -> RemotingCommand:
-    fields: dict[str, object] = {
-        "consumerGroup": "Group",
-        "topic": topic,
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-    }
-    return _request(RequestCode.PULL_MESSAGE, fields)
-
-
-def _heartbeat(_dice: Random, topic: str = TOPIC, group: str = "Group") -> RemotingCommand:
-    subscription = {"topic": topic, "subString": "*", "subVersion": 1}
-    consumer = {"groupName": group, "subscriptionDataSet": [subscription]}
-    body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
-    return _request(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
-
-
-def _producer_heartbeat(group: str) -> RemotingCommand:
-    body = {"clientID": "c", "producerDataSet": [{"groupName": group}]}
-    return _request(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
-
-
-def _commit_offset(
-    _dice: Random, topic: str = TOPIC, group: str = "Group"
-) -> RemotingCommand:
-    fields: dict[str, object] = {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": 0,
-        "commitOffset": 0,
-    }
-    return _request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-
-
-def _route(_dice: Random) -> RemotingCommand:
-    return _request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
-
-
-def _register(dice: Random, name: str = "broker-x", cluster: str = "c") -> RemotingCommand:
-    fields: dict[str, object] = {
-        "brokerName": name,
-        "brokerAddr": f"127.0.0.1:{dice.randrange(1, 65536)}",
-        "clusterName": cluster,
-        "haServerAddr": "127.0.0.1:1",
-        "brokerId": 0,
-    }
-    return _request(RequestCode.REGISTER_BROKER, fields)
-
-
-def _kv(_dice: Random, namespace: str = "space", key: str = "key") -> RemotingCommand:
-    fields: dict[str, object] = {"namespace": namespace, "key": key, "value": "v"}
-    return _request(RequestCode.PUT_KV_CONFIG, fields)
-
-
 def _frame(
     header: bytes, body: bytes = b"", *, kind: int = 0, total: int | None = None, size: int = -1
 ) -> bytes:
@@ -260,23 +156,20 @@ def _frame(
     return pack(">II", length & 0xFFFFFFFF, word) + header + body
 
 
-# ------------------------------------------------------------------------------------- the makers
-
-
 def _truncated(dice: Random) -> Made:
-    whole = encode_command(_good(dice))
+    whole = encode_command(good_request(dice))
     return whole[: dice.randrange(1, len(whole))], Expected.WAITS
 
 
 def _flipped_bits(dice: Random) -> Made:
-    frame = bytearray(encode_command(_good(dice)))
+    frame = bytearray(encode_command(good_request(dice)))
     for _ in range(dice.randrange(1, 9)):
         frame[dice.randrange(len(frame))] ^= 1 << dice.randrange(8)
     return bytes(frame), ANY
 
 
 def _lying_total_length(dice: Random) -> Made:
-    frame = bytearray(encode_command(_good(dice)))
+    frame = bytearray(encode_command(good_request(dice)))
     header = int.from_bytes(frame[5:8])
     length, expected = dice.choice(
         (
@@ -291,13 +184,13 @@ def _lying_total_length(dice: Random) -> Made:
 
 
 def _unknown_serialize(dice: Random) -> Made:
-    frame = bytearray(encode_command(_good(dice)))
+    frame = bytearray(encode_command(good_request(dice)))
     frame[4] = dice.randrange(2, 256)
     return bytes(frame), Expected.CLOSES
 
 
 def _lying_header_length(dice: Random) -> Made:
-    command = _good(dice)
+    command = good_request(dice)
     command.serialize_type = SERIALIZE_JSON
     frame = bytearray(encode_command(command))
     header = int.from_bytes(frame[5:8])
@@ -360,7 +253,7 @@ def _body_nested(dice: Random) -> Made:
     code = dice.choice(_BODY_CODES)
     members = (b"clientID", b"mqSet", b"groupName", b"topicConfigSerializeWrapper")
     body = dice.choice((b"%s", b'{"' + dice.choice(members) + b'":%s}')) % _nested(dice)
-    command = _register(dice) if code == RequestCode.REGISTER_BROKER else _request(code, {})
+    command = register(dice) if code == RequestCode.REGISTER_BROKER else plain_request(code, {})
     command.body = body
     return _refused(dice, command)
 
@@ -402,7 +295,7 @@ def _header_wrong_types(dice: Random) -> Made:
 
 def _unknown_code(dice: Random) -> Made:
     code = dice.choice((0, -1, -32768, 9999, 31_999, 77_777, 2**31 - 1, -(2**31)))
-    command = _request(code, {"topic": TOPIC}, dice.randbytes(dice.randrange(50)))
+    command = plain_request(code, {"topic": TOPIC}, dice.randbytes(dice.randrange(50)))
     command.flag = dice.choice((0, FLAG_ONEWAY))
     if -32768 <= code <= 32767:
         command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
@@ -426,66 +319,13 @@ def _garbage_fields(dice: Random) -> Made:
         for item in header_fields(REQUEST_HEADERS[code])
         if dice.random() < 0.9
     }
-    command = _request(code, fields, dice.randbytes(dice.randrange(30)))
+    command = plain_request(code, fields, dice.randbytes(dice.randrange(30)))
     command.opaque = dice.randrange(1 << 30)
     command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
     return encode_command(command), Expected.ANSWERS
 
 
 _HEADER_CODES: Final = tuple(code for code in REQUEST_HEADERS if code < 1 << 15)
-
-
-def requests_with_names(dice: Random, topic: str, name: str) -> dict[str, RemotingCommand]:
-    """Every request that carries a name, by what it is, with ``topic`` in the place of a topic and
-    ``name`` in that of a group, a broker or a setting. The name server's begin with ``namesrv``.
-    """
-    group = json.dumps({"groupName": name}).encode()
-    queue = {"topic": topic, "brokerName": "b", "queueId": 0}
-    lock = {"consumerGroup": "Group", "clientId": "c", "mqSet": [queue]}
-    lock_group = {"consumerGroup": name, "clientId": "c", "mqSet": []}
-    create: dict[str, object] = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 4,
-        "writeQueueNums": 4,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-    }
-    put_group = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": topic, "value": "b:1"}
-    return {
-        "send": _request(RequestCode.SEND_MESSAGE_V2, _send_fields(topic), b"x"),
-        "send_v1": _request(RequestCode.SEND_MESSAGE, _send_v1_fields(topic), b"x"),
-        "send_batch": _batch(dice, topic),
-        "create_topic": _request(RequestCode.UPDATE_AND_CREATE_TOPIC, create),
-        "delete_topic": _request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}),
-        "pull_topic": _pull(dice, topic),
-        "pull_group": _request(
-            RequestCode.PULL_MESSAGE, _pull(dice).ext_fields | {"consumerGroup": name}
-        ),
-        "heartbeat_group": _heartbeat(dice, group=name),
-        "heartbeat_topic": _heartbeat(dice, topic),
-        "heartbeat_producer": _producer_heartbeat(name),
-        "offset_topic": _commit_offset(dice, topic),
-        "offset_group": _commit_offset(dice, group=name),
-        "lock_topic": _request(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(lock).encode()),
-        "lock_group": _request(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(lock_group).encode()),
-        "put_group": _request(put_group, {}, group),
-        "delete_group": _request(
-            RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": name, "removeOffset": "true"}
-        ),
-        "namesrv_broker": _register(dice, name),
-        "namesrv_cluster": _register(dice, cluster=name),
-        "namesrv_kv_space": _kv(dice, name),
-        "namesrv_kv_key": _kv(dice, key=name),
-        "namesrv_order": _request(RequestCode.PUT_KV_CONFIG, {**order, "key": name}),
-    }
-
-
-def _send_v1_fields(topic: str) -> dict[str, object]:
-    names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId")
-    more = ("sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode")
-    return dict(zip((*names, *more), _send_fields(topic).values(), strict=True))
 
 
 def _hostile_names(dice: Random) -> Made:
@@ -495,7 +335,7 @@ def _hostile_names(dice: Random) -> Made:
 
 
 def _lying_batch(dice: Random) -> Made:
-    command = _batch(dice)
+    command = batch(dice)
     body = bytearray(command.body)
     lie = dice.choice((0, -1, 1, 19, len(body) + 1, 2**31 - 1, -(2**31), dice.randrange(2**31)))
     place = dice.choice((0, 16))
@@ -506,7 +346,7 @@ def _lying_batch(dice: Random) -> Made:
 
 
 def _near_limit(dice: Random) -> Made:
-    command = _send(dice)
+    command = send(dice)
     if dice.random() < 0.2:  # the largest frame, or one more
         over = dice.randrange(2)
         command.code = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -522,19 +362,20 @@ def _near_limit(dice: Random) -> Made:
 
 def _compressed_bomb(dice: Random) -> Made:
     if dice.random() < 0.3:
-        command = _register(dice)
+        command = register(dice)
         command.ext_fields["compressed"] = "true"
-        command.body = dice.choice(_BOMBS)
+        command.body = dice.choice(_bombs())
         return _refused(dice, command)
-    command = _send(dice)
+    command = send(dice)
     command.ext_fields["f" if command.code == RequestCode.SEND_MESSAGE_V2 else "sysFlag"] = str(
         COMPRESSED_FLAG
     )
     command.opaque = dice.randrange(1 << 30)
-    command.body = dice.choice(_BOMBS)
+    command.body = dice.choice(_bombs())
     return encode_command(command), Expected.ANSWERS
 
 
+@cache
 def _bombs() -> tuple[bytes, ...]:
     """Zeros; zeros compressed twice; a registration of a million topics."""
     zeros = zlib.compress(bytes(64 << 20), 9)
@@ -545,18 +386,15 @@ def _bombs() -> tuple[bytes, ...]:
     return zeros, zlib.compress(zeros, 9), zlib.compress(whole + pack(">i", 2) + b"[]", 9)
 
 
-_BOMBS: Final = _bombs()
-
-
 def _unsolicited_response(dice: Random) -> Made:
-    command = _good(dice)
+    command = good_request(dice)
     command.flag = FLAG_RESPONSE | dice.choice((0, FLAG_ONEWAY, 1 << 30))
     command.code = dice.choice((0, 1, command.code, -1))
     return encode_command(command), Expected.ANSWERS
 
 
 def _broken_binary(dice: Random) -> Made:
-    command = _good(dice)
+    command = good_request(dice)
     command.serialize_type = SERIALIZE_ROCKETMQ
     frame = encode_command(command)
     size = int.from_bytes(frame[5:8])

@@ -171,5 +171,6 @@ def wait_until_settled(broker):
         except (NetworkFault, Refusal) as fault:
             response = fault
         assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
-        assert time.monotonic() < deadline, f"no send succeeds: {response}\n{broker.printed()[-3000:]}"
+        printed = broker.printed()[-3000:]
+        assert time.monotonic() < deadline, f"no send succeeds: {response}\n{printed}"
         time.sleep(0.05)

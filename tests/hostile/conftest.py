@@ -277,3 +277,9 @@ def besiege(tmp_path: Path) -> Besiege:
         run(main)
 
     return whole
+
+
+@pytest.fixture
+def connect() -> Callable[[str], Awaitable[Client]]:
+    """Opens a well-behaved connection to ``host:port``."""
+    return Client.connect

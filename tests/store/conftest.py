@@ -15,11 +15,11 @@ import pytest
 from attrs import define, field
 
 from rmqpy.codec.properties import encode_properties
-from rmqpy.dledger.member import Membership
-from rmqpy.dledger.node import Node, Stored
+from rmqpy.dledger.member import HardState
+from rmqpy.dledger.node import Proposal
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.config import StoreSettings
-from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
 from rmqpy.store.disk import Disk
 from rmqpy.store.files import FileLayer
@@ -34,42 +34,34 @@ HOST = (bytes([127, 0, 0, 1]), 10911)
 
 @define
 class Leader:
-    """A group of one: what net.dledger_driver does, without a loop."""
+    """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
 
     store: MessageStore
-    node: Node
+    term: Term = Term(0)
 
     @classmethod
     def of(cls, store: MessageStore) -> Leader:
-        entries, log = store.entries, store.dledger
-        assert entries is not None and log is not None
-        membership = Membership("group", SELF_ID, (SELF_ID,))
-        node = Node(
-            membership, entries.load_hard_state(), entries.end, entries.committed_index, 10_000
-        )
-        leader = cls(store, node)
-        log.proposer = node
-        entries.stored.subscribe(leader.stored)
-        return leader
+        return cls(store)
 
     def start(self) -> None:
-        self.node.tick(0)
-        self.carry_out()
+        """The whole tail commits, and the log takes messages."""
+        entries, log = self.store.entries, self.store.dledger
+        assert entries is not None and log is not None
+        remembered = entries.load_hard_state()
+        self.term = Term(max(remembered.current_term, entries.end.term, 0))
+        entries.save_hard_state(HardState(self.term, SELF_ID))
+        entries.stored.subscribe(lambda index: entries.commit_to(LedgerIndex(index)))
+        if entries.end.index >= 0:
+            entries.commit_to(entries.end.index)
+        log.proposer = self
 
-    def stored(self, index: int) -> None:
-        self.node.step(Stored(LedgerIndex(index)))
-        self.carry_out()
-
-    def carry_out(self) -> None:
-        ready = self.node.take_ready()
-        if ready is None:
-            return
+    def propose(self, count: int) -> Proposal:
         entries = self.store.entries
         assert entries is not None
-        if ready.hard_state is not None:
-            entries.save_hard_state(ready.hard_state)
-        if ready.committed_index is not None:
-            entries.commit_to(ready.committed_index)
+        return Proposal(self.term, LedgerIndex(entries.end.index + 1))
+
+    def grant(self) -> tuple[Proposal, int]:
+        return self.propose(1), 0
 
 
 @define

@@ -35,6 +35,10 @@ MULTI_TAG: Final = "MULTI_TAG"
 INFLATED_BYTES_MAX: Final = 32 << 20
 """Largest registration that is inflated; a frame may claim a thousand times its size."""
 
+INFLATED_FREELY: Final = 256 << 10
+INFLATED_RATIO_MAX: Final = 100
+"""Beyond the first, a registration inflates to so many times its size at the most; ten is usual."""
+
 REGISTERED_TOPICS_MAX: Final = 100_000
 """Most topics of one broker that are read; each takes some microseconds, and everybody waits."""
 
@@ -181,12 +185,13 @@ def _take(raw: bytes, position: int) -> tuple[bytes, int]:
 
 def _inflated(data: bytes) -> bytes:
     stream = zlib.decompressobj()
+    limit = min(INFLATED_BYTES_MAX, INFLATED_FREELY + INFLATED_RATIO_MAX * len(data))
     try:
-        raw = stream.decompress(data, INFLATED_BYTES_MAX)
+        raw = stream.decompress(data, limit)
     except zlib.error as fault:
         raise _refused(f"no zlib stream ({fault})") from None
     if stream.unconsumed_tail:
-        raise _refused(f"it inflates to more than {INFLATED_BYTES_MAX} bytes")
+        raise _refused(f"it inflates to more than {limit} bytes")
     if not stream.eof:
         raise _refused("its zlib stream ends early")
     return raw

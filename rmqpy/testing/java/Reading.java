@@ -94,6 +94,7 @@ final class Reading {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // the offset of the last message is kept, too
         String expression = options.text("expression", "*");
         if (options.text("type", "TAG").equals("SQL92")) {
             consumer.subscribe(options.need("topic"), MessageSelector.bySql(expression));

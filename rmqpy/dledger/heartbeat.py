@@ -1,0 +1,191 @@
+"""Heartbeats: how a leader stays one, and how the others notice that it does not.
+
+=====================================  ============================================
+answers of a beat, first that fits     leader
+=====================================  ============================================
+a quorum says SUCCESS                  stays; the time of the beat is remembered
+with those not in this term a quorum   beats again at once
+EXPIRED_TERM with a larger term        candidate of that term
+INCONSISTENT_LEADER                    candidate
+no quorum for the leak time            candidate
+=====================================  ============================================
+
+A member that has a larger term than a healthy leader cannot follow it, and its log may be too short
+to be elected. If it says so in ``max_heartbeat_leak`` beats in a row, the leader gives up its term:
+a short election brings the member back, where it would be lost to the group otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.dledger.election import Election
+from rmqpy.dledger.member import Member, Role
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Response,
+)
+from rmqpy.dledger.quorum import is_quorum
+from rmqpy.model.ids import Term
+
+_CODE = DLedgerResponseCode
+_NEVER: Final = -(1 << 62)
+
+
+@define(slots=True, eq=False)
+class _Beat:
+    sent_ms: int
+    open_count: int
+    success: int = 1
+    not_ready: int = 0
+    max_term: Term = Term(-1)  # noqa: RUF009 (a NewType)
+    other_leader: bool = False
+
+
+@define(slots=True, eq=False)
+class Heartbeat:
+    """Both ends: the leader's beats and the follower's patience."""
+
+    member: Member
+    election: Election
+    heard_ms: int = 0
+    """When the leader was heard last (follower)."""
+
+    peers_live: dict[str, bool] = field(factory=dict)
+    _beat: _Beat | None = None
+    _next_beat_ms: int = _NEVER
+    _confirmed_ms: int = 0
+    _ahead: dict[str, int] = field(factory=dict)
+    """Beats in a row that a member answered with a larger term."""
+
+    def role_changed(self) -> None:
+        self._beat = None
+        self._next_beat_ms = _NEVER
+        self._ahead.clear()
+        self.heard_ms = self._confirmed_ms = self.member.now_ms
+        if self.member.role is Role.LEADER:
+            self.peers_live.clear()
+
+    def answer(self, request: HeartBeatRequest) -> HeartBeatResponse:
+        """A leader says that it lives."""
+        member = self.member
+        leader = request.leader_id or ""
+        if leader not in member.membership.peers:
+            return HeartBeatResponse(code=_CODE.UNKNOWN_MEMBER)
+        if leader == member.self_id:
+            return HeartBeatResponse(code=_CODE.UNEXPECTED_MEMBER)
+        if request.term < member.term:
+            return HeartBeatResponse(code=_CODE.EXPIRED_TERM, term=member.term)
+        if request.term > member.term:
+            member.become_candidate(request.term)
+            self.election.increase_now = True
+            return HeartBeatResponse(code=_CODE.TERM_NOT_READY)
+        if member.leader_id is None:
+            member.become_follower(leader)
+        elif member.leader_id != leader:
+            return HeartBeatResponse(code=_CODE.INCONSISTENT_LEADER)
+        self.heard_ms = member.now_ms
+        return HeartBeatResponse()
+
+    def follower_tick(self) -> None:
+        """Stand for election when the leader has been silent for too long."""
+        if self.member.now_ms - self.heard_ms > self._patience_ms:
+            self.member.become_candidate(self.member.term)
+
+    def leader_tick(self) -> None:
+        """Beat when it is time, judge a beat when it has waited enough."""
+        if self.member.alone:
+            return
+        now_ms = self.member.now_ms
+        interval_ms = self.member.options.heartbeat_interval_ms
+        if self._beat is not None and now_ms - self._beat.sent_ms >= interval_ms:
+            self._close()
+        if self.member.role is Role.LEADER and self._beat is None and now_ms >= self._next_beat_ms:
+            self._send()
+
+    @property
+    def _patience_ms(self) -> int:
+        options = self.member.options
+        return options.heartbeat_interval_ms * options.max_heartbeat_leak
+
+    def _send(self) -> None:
+        member = self.member
+        others = member.membership.others
+        beat = self._beat = _Beat(member.now_ms, len(others))
+        self._next_beat_ms = member.now_ms + member.options.heartbeat_interval_ms
+        for peer in others:
+            request = HeartBeatRequest(
+                group=member.membership.group,
+                remote_id=peer,
+                local_id=member.self_id,
+                leader_id=member.self_id,
+                term=member.term,
+            )
+            member.outbox.send(
+                request,
+                HeartBeatResponse,
+                member.now_ms,
+                lambda response, peer=peer: self._answered(beat, peer, response),  # type: ignore[misc]
+            )
+
+    def _answered(self, beat: _Beat, peer: str, response: Response | None) -> None:
+        if self.member.role is not Role.LEADER:
+            return
+        self.peers_live[peer] = (
+            response is not None and response.code != _CODE.NETWORK_ERROR
+        )
+        if beat is not self._beat:
+            return
+        beat.open_count -= 1
+        if response is not None:
+            self._count(beat, peer, response)
+        quorum = len(self.member.membership.peers)
+        if beat.open_count == 0 or is_quorum(beat.success + beat.not_ready, quorum):
+            self._judge_early(beat, quorum)
+
+    def _count(self, beat: _Beat, peer: str, response: Response) -> None:
+        if response.code == _CODE.EXPIRED_TERM and response.term > self.member.term:
+            beat.max_term = max(beat.max_term, response.term)
+            self._ahead[peer] = self._ahead.get(peer, 0) + 1
+            return
+        self._ahead.pop(peer, None)
+        if response.code == _CODE.SUCCESS:
+            beat.success += 1
+        elif response.code == _CODE.TERM_NOT_READY:
+            beat.not_ready += 1
+        elif response.code == _CODE.INCONSISTENT_LEADER:
+            beat.other_leader = True
+
+    def _judge_early(self, beat: _Beat, member_count: int) -> None:
+        if is_quorum(beat.success, member_count):
+            self._confirmed_ms = max(self._confirmed_ms, beat.sent_ms)
+        if beat.open_count == 0 or not is_quorum(beat.success, member_count):
+            self._close()
+
+    def _close(self) -> None:
+        beat, self._beat = self._beat, None
+        assert beat is not None
+        member = self.member
+        count = len(member.membership.peers)
+        if is_quorum(beat.success, count):
+            self._confirmed_ms = max(self._confirmed_ms, beat.sent_ms)
+            if any(beats >= member.options.max_heartbeat_leak for beats in self._ahead.values()):
+                member.outbox.notices.append(
+                    f"term {member.term} is given up for a member that is in term {beat.max_term}"
+                )
+                member.become_candidate(max(beat.max_term, member.term))
+        elif is_quorum(beat.success + beat.not_ready, count):
+            self._next_beat_ms = member.now_ms
+        elif beat.max_term > member.term:
+            member.become_candidate(beat.max_term)
+        elif beat.other_leader:
+            member.become_candidate(member.term)
+        elif member.now_ms - self._confirmed_ms > self._patience_ms:
+            member.outbox.notices.append(
+                f"leadership of term {member.term} is given up: no quorum answers"
+            )
+            member.become_candidate(member.term)

@@ -1,0 +1,219 @@
+"""One consume queue: files, gaps, holes, cuts, expiry."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rmqpy.model.errors import StoreFault
+from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.testing.memory_files import MemoryFiles
+
+UNIT = struct.Struct(">qiq")
+FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
+FOLDER = "/store/consumequeue/Topic/0"
+PER_FILE = 10
+
+
+def make(files: MemoryFiles) -> ConsumeQueue:
+    queue = ConsumeQueue(files, FOLDER, PER_FILE * 20)
+    queue.load()
+    queue.settle()
+    return queue
+
+
+def filled(first: int, count: int) -> tuple[MemoryFiles, ConsumeQueue]:
+    """Unit n points to physical offset 1000 + 100 n, size 100, tags code n."""
+    files = MemoryFiles()
+    queue = make(files)
+    for number in range(first, first + count):
+        assert queue.put(number, 1000 + 100 * number, 100, number)
+    return files, queue
+
+
+def data(files: MemoryFiles, number: int = 0) -> bytearray:
+    return files.nodes[f"{FOLDER}/{number * PER_FILE * 20:020d}"].data
+
+
+def test_bytes_of_the_units() -> None:
+    files, _ = filled(0, 12)
+    expected = b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(12))
+    assert bytes(data(files, 0)) == expected[:200]
+    assert bytes(data(files, 1)) == expected[200:].ljust(200, b"\0")
+
+
+@pytest.mark.parametrize("first", [1, 9, 10, 13, 25])
+def test_a_queue_that_does_not_begin_at_0(first: int) -> None:
+    """It begins in the file that holds its first unit, with filler in front."""
+    files, queue = filled(first, 15)
+    assert (queue.min_offset, queue.max_offset) == (first, first + 15)
+    number = first // PER_FILE
+    assert min(files.nodes) == f"{FOLDER}/{number * 200:020d}"
+    assert bytes(data(files, number))[: first % PER_FILE * 20] == FILLER * (first % PER_FILE)
+    assert queue.unit(first) == (1000 + 100 * first, 100, first)
+    assert first % PER_FILE == 0 or queue.unit(first - 1) is None
+    again = make(files)
+    again.correct_min_offset(1000)
+    assert (again.min_offset, again.max_offset) == (first, first + 15)
+    assert again.max_physical_offset == queue.max_physical_offset
+
+
+def test_twice_is_once() -> None:
+    _, queue = filled(0, 12)
+    assert not queue.put(11, 2100, 100, 11)
+    assert not queue.put(3, 1300, 100, 3)
+    assert not queue.put(3, 9000, 100, 3), "its place is taken"
+    assert queue.max_offset == 12
+
+
+def test_runs_over_files() -> None:
+    files, queue = filled(0, 7)
+    units = b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(7, 33))
+    assert queue.continues(7, 1700)
+    assert not queue.continues(8, 1700) and not queue.continues(7, 1600)
+    queue.put_run(7, units, 1000 + 100 * 33)
+    assert queue.max_offset == 33
+    assert queue.max_physical_offset == 1000 + 100 * 33
+    assert [queue.unit(n) for n in range(33)] == [(1000 + 100 * n, 100, n) for n in range(33)]
+    assert make(files).max_offset == 33
+
+
+def test_units_never_reach_beyond_a_file() -> None:
+    _, queue = filled(0, 25)
+    assert len(queue.units(0, 99)) == 200
+    assert len(queue.units(7, 99)) == 60
+    assert len(queue.units(20, 99)) == 100
+    assert len(queue.units(20, 2)) == 40
+    for nowhere in (-1, 25, 1 << 40):
+        assert len(queue.units(nowhere, 5)) == 0
+    assert queue.next_file_start(7) == 10 and queue.next_file_start(10) == 20
+
+
+def test_a_gap_becomes_filler() -> None:
+    files, queue = filled(0, 5)
+    assert queue.put(9, 5000, 100, 1)
+    assert bytes(data(files))[100:180] == FILLER * 4
+    assert queue.max_offset == 10
+    with pytest.raises(StoreFault, match="queue offset 4000"):
+        queue.put(4000, 6000, 100, 1)
+    assert queue.max_offset == 10
+
+
+def test_searching_over_filler_in_the_middle() -> None:
+    """Units at 0..2, filler 3..7, units at 8..9: whatever the search hits first."""
+    for at in range(1, 30):
+        _, queue = filled(0, at)
+        assert queue.put(at + 6, 50_000, 100, 1)
+        assert queue.put(at + 7, 50_100, 100, 1)
+        for number in range(at):
+            queue._min = 0
+            queue.correct_min_offset(1000 + 100 * number)
+            assert queue.min_offset == number, (at, number)
+        queue._min = 0
+        queue.correct_min_offset(50_000)
+        assert queue.min_offset == at + 6
+        queue.correct_min_offset(50_001)
+        assert queue.min_offset == at + 7
+        queue.correct_min_offset(60_000)
+        assert queue.min_offset == queue.max_offset == at + 8
+        assert queue.truncate(50_100)
+        assert queue.max_offset == at + 7
+        assert queue.truncate(50_000)
+        assert queue.max_offset == at + 6, "the filler stays: its offsets are taken"
+        assert queue.truncate(1000 + 100 * (at - 1))
+        assert queue.max_offset == at - 1
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 25, 30])
+def test_truncating_at_every_unit(count: int) -> None:
+    for keep in range(count + 1):
+        files, queue = filled(0, count)
+        assert queue.truncate(1000 + 100 * keep) == (keep < count)
+        assert queue.max_offset == keep
+        assert queue.max_physical_offset == (1000 + 100 * keep if keep else 0)
+        for number in range(len(files.nodes)):
+            used = max(0, min(keep - number * PER_FILE, PER_FILE)) * 20
+            assert not any(data(files, number)[used:])
+        again = make(files)
+        assert again.max_offset == keep
+        assert again.put(keep, 7_000_000, 100, 1)
+
+
+def test_truncated_to_nothing_it_goes_on_where_it_was() -> None:
+    """A queue whose first files have expired does not start over at 0."""
+    files, queue = filled(0, 35)
+    assert queue.expire(1000 + 100 * 25) == 2
+    assert queue.truncate(0)
+    assert queue.max_offset == queue.min_offset == 25 or queue.max_offset == 20
+    assert make(files).max_offset >= 20
+
+
+@pytest.mark.parametrize("hole", range(24))
+def test_holes(hole: int) -> None:
+    """A unit that never reached the disk: the queue ends there, until it is dispatched again."""
+    files, _ = filled(0, 25)
+    number, place = divmod(hole, PER_FILE)
+    data(files, number)[place * 20 : place * 20 + 20] = bytes(20)
+    before = {path: bytes(node.data) for path, node in files.nodes.items()}
+    queue = ConsumeQueue(files, FOLDER, PER_FILE * 20)
+    queue.load()
+    assert queue.damaged
+    assert queue.max_offset == hole
+    assert {path: bytes(node.data) for path, node in files.nodes.items()} == before
+    queue.settle()
+    for again in range(25):
+        assert queue.put(again, 1000 + 100 * again, 100, again) == (again >= hole)
+    assert bytes(data(files, 2))[:100] == b"".join(
+        UNIT.pack(1000 + 100 * n, 100, n) for n in range(20, 25)
+    )
+
+
+def test_a_torn_unit_at_the_end_is_a_unit() -> None:
+    """Dispatch writes a unit at once; half of one is put right by truncating and dispatching."""
+    files, _ = filled(0, 5)
+    data(files)[90:100] = bytes(10)
+    queue = make(files)
+    assert queue.max_offset == 5
+    assert not queue.damaged
+
+
+def test_expiry() -> None:
+    files, queue = filled(0, 35)
+    assert queue.expire(1000) == 0
+    assert queue.expire(1000 + 100 * 9) == 0
+    assert queue.min_offset == 9
+    assert queue.expire(1000 + 100 * 10) == 1
+    assert queue.min_offset == 10
+    assert queue.expire(10_000_000) == 2
+    assert queue.min_offset == queue.max_offset == 35
+    assert list(files.nodes) == [f"{FOLDER}/{600:020d}"]
+    assert queue.put(35, 20_000_000, 10, 0)
+    assert make(files).max_offset == 36
+
+
+def test_syncs_cover_what_is_new() -> None:
+    files, queue = filled(0, 25)
+    assert not any(node.durable for node in files.nodes.values())
+    sync = queue.take_sync()
+    assert sync is not None
+    queue.put(25, 90_000, 10, 0)
+    sync.run()
+    queue.synced(sync)
+    assert len(files.crash().nodes) == 3
+    sync = queue.take_sync()
+    assert sync is not None and len(sync.parts) == 1
+    sync.run()
+    queue.synced(sync)
+    assert queue.take_sync() is None
+    assert make(files.crash()).max_offset == 26
+
+
+def test_a_failed_sync_is_taken_again() -> None:
+    files, queue = filled(0, 5)
+    files.fail_sync("consumequeue")
+    sync = queue.take_sync()
+    assert sync is not None
+    with pytest.raises(OSError, match="planted"):
+        sync.run()
+    assert queue.take_sync() is not None
