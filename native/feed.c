@@ -381,8 +381,8 @@ static void append(rmq_core *core, const int64_t *sizes, int64_t count, int64_t 
         out += size;
         core->log[RMQ_LOG_END] += size;
         core->log[RMQ_LOG_STAGED] += size;
-        core->put_bytes += sizes[i];
     }
+    core->put_bytes += core->log[RMQ_LOG_END] - offsets[0];
     core->entries_left -= core->dledger ? count : 0;
     core->put_messages += count;
 }

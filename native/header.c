@@ -49,24 +49,24 @@ static int is_hot(int64_t code)
 
 static void skip_blanks(cursor *in)
 {
-    while (in->at < in->end && (*in->at == ' ' || *in->at == '\n' || *in->at == '\r' || *in->at == '\t'))
+    while (in->at < in->end && *in->at <= ' '
+           && (*in->at == ' ' || *in->at == '\n' || *in->at == '\r' || *in->at == '\t'))
         in->at++;
 }
 
-static int take(cursor *in, uint8_t byte)
+static inline int take(cursor *in, uint8_t byte)
 {
-    skip_blanks(in);
+    if (in->at < in->end && *in->at <= ' ')
+        skip_blanks(in);
     if (in->at == in->end || *in->at != byte)
         return 0;
     in->at++;
     return 1;
 }
 
-/* What stands between quotes. */
-static int take_string(cursor *in, rmq_text *text)
+/* What stands behind the opening quote, and the closing one. */
+static inline int take_rest_of_string(cursor *in, rmq_text *text)
 {
-    if (!take(in, '"'))
-        return 0;
     const uint8_t *at = in->at;
     const uint8_t *const end = in->end;
     unsigned high = 0, escaped = 0;
@@ -108,6 +108,11 @@ static int take_string(cursor *in, rmq_text *text)
     return 1;
 }
 
+static int take_string(cursor *in, rmq_text *text)
+{
+    return take(in, '"') && take_rest_of_string(in, text);
+}
+
 static int take_number(cursor *in, int32_t *value)
 {
     rmq_text text = {NULL, 0, 0, 0};
@@ -141,19 +146,36 @@ static int put_text(rmq_request *request, int number, rmq_text value)
 
 static int take_ext_fields(cursor *in, rmq_request *request)
 {
+    const int letters = request->code == 310 || request->code == 320;
     rmq_text name, value;
 
     if (!take(in, '{'))
         return 0;
     do {
-        if (!take_string(in, &name) || name.escaped || name.length == 0 || !take(in, ':') || !take_string(in, &value))
-            return 0;
-        const int number = text_number(request->code, name.at, name.length);
+        const uint8_t *const at = in->at;
+        int number;
+        if (letters && in->end - at > 5 && at[0] == '"' && at[1] >= 'a' && at[1] < 'a' + RMQ_TEXTS && at[2] == '"'
+            && at[3] == ':' && at[4] == '"') {
+            number = at[1] - 'a';
+            in->at = at + 5;
+            if (!take_rest_of_string(in, &value))
+                return 0;
+        } else {
+            if (!take_string(in, &name) || name.escaped || name.length == 0 || !take(in, ':')
+                || !take_string(in, &value))
+                return 0;
+            number = text_number(request->code, name.at, name.length);
+        }
         const int may_escape = number == SEND_PROPERTIES && request->code != 11;
         if ((value.escaped && !may_escape) || !put_text(request, number, value))
             return 0;
     } while (take(in, ','));
     return take(in, '}');
+}
+
+static inline int is_name(const rmq_text *name, const char *wanted, size_t length)
+{
+    return name->length == length && memcmp(name->at, wanted, length) == 0;
 }
 
 enum { HAS_CODE = 1, HAS_OPAQUE = 2, HAS_FLAG = 4, HAS_EXT = 8 };
@@ -170,27 +192,26 @@ static int read_json(cursor *in, rmq_request *request)
         int32_t number;
         if (!take_string(in, &name) || name.escaped || !take(in, ':'))
             return 0;
-        if (name.length == 4 && memcmp(name.at, "code", 4) == 0) {
+        if (is_name(&name, "code", 4)) {
             now = HAS_CODE;
             if (!take_number(in, &request->code) || !is_hot(request->code))
                 return 0;
-        } else if (name.length == 9 && memcmp(name.at, "extFields", 9) == 0) {
+        } else if (is_name(&name, "extFields", 9)) {
             now = HAS_EXT;
             if (!(seen & HAS_CODE) || !take_ext_fields(in, request))
                 return 0;
-        } else if (name.length == 6 && memcmp(name.at, "opaque", 6) == 0) {
+        } else if (is_name(&name, "opaque", 6)) {
             now = HAS_OPAQUE;
             if (!take_number(in, &request->opaque))
                 return 0;
-        } else if (name.length == 4 && memcmp(name.at, "flag", 4) == 0) {
+        } else if (is_name(&name, "flag", 4)) {
             now = HAS_FLAG;
             if (!take_number(in, &request->flag))
                 return 0;
-        } else if (name.length == 7 && memcmp(name.at, "version", 7) == 0) {
+        } else if (is_name(&name, "version", 7)) {
             if (!take_number(in, &number))
                 return 0;
-        } else if ((name.length != 8 || memcmp(name.at, "language", 8) != 0)
-                   && (name.length != 23 || memcmp(name.at, "serializeTypeCurrentRPC", 23) != 0)) {
+        } else if (!is_name(&name, "language", 8) && !is_name(&name, "serializeTypeCurrentRPC", 23)) {
             return 0;
         } else if (!take_string(in, &ignored) || ignored.escaped) {
             return 0;
@@ -229,8 +250,10 @@ static int read_binary(const cursor *in, rmq_request *request)
         rmq_text value = {name + name_length + 4, length, 0, 0};
         if (length == 0 || length > (size_t)(end - value.at))
             return 0;
+        unsigned high = 0;
         for (uint32_t i = 0; i < length; i++)
-            value.high |= value.at[i] & 0x80u;
+            high |= value.at[i];
+        value.high = high >= 0x80u;
         if (!put_text(request, text_number(request->code, name, name_length), value))
             return 0;
         at = value.at + length;

@@ -61,6 +61,8 @@ ARRIVALS_MAX: Final = 1024
 REPLIES_AT_ONCE: Final = 8192
 """No sends are taken while the gate has no room for so many replies."""
 
+NEVER_MS: Final = 1 << 62
+
 _SENDS: Final = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 
 for _status in FeedStatus:
@@ -126,7 +128,7 @@ class HotPath:
 
     def refresh(self) -> None:
         """Tell C what Python may have changed."""
-        core, store, identity = self.core, self._store, self._sources.identity
+        core, store = self.core, self._store
         self._check_tables()
         self._tables.renew_files()
         self._share_log()
@@ -135,17 +137,9 @@ class HotPath:
         core.log_min = store.min_physical_offset
         core.confirm_offset = store.confirm_offset
         core.send_enabled = (
-            self._alive["replies"] is not None
+            now_ms >= self._sends_from_ms
             and store.ready_to_put()
-            and identity.writeable
-            and now_ms >= identity.broker.start_accept_send_request_time_stamp
             and self._around.gate.has_room(REPLIES_AT_ONCE)
-        )
-        core.pull_enabled = (
-            self._alive["replies"] is not None
-            and identity.readable
-            and not identity.is_slave
-            and not identity.broker.slave_read_enable
         )
         if self._dledger is not None:
             proposal, core.entries_left = self._dledger.proposer.grant()
@@ -410,7 +404,16 @@ class HotPath:
         core.memory_distance = self._store.memory_distance
         store = self._store
         core.wait_false_is_hot = store.acknowledged(True) == store.acknowledged(False)
-        self._alive["replies"] = set_reply_templates(core, identity)
+        self._alive["replies"] = templates = set_reply_templates(core, identity)
+        self._sends_from_ms = NEVER_MS
+        if templates is not None and identity.writeable:
+            self._sends_from_ms = identity.broker.start_accept_send_request_time_stamp
+        core.pull_enabled = (
+            templates is not None
+            and identity.readable
+            and not identity.is_slave
+            and not identity.broker.slave_read_enable
+        )
 
     def _make_buffers(self) -> None:
         core = self.core
@@ -473,7 +476,7 @@ class _DispatchCall:
         if not state.position:
             return None
         if self._file is not None:
-            self._file.reload()
+            self._file.changed_by_c()
         if listener is not None:
             for i in range(state.arrival_count):
                 row = state.arrivals[i]
@@ -492,7 +495,7 @@ class _DispatchCall:
         self._file = self._file_data = None
 
     def _open_index(self) -> bool:
-        file = self._index.open_file
+        file = self._index.newest
         if file is None:
             return False
         if file is not self._file:

@@ -137,7 +137,9 @@ class HotTables:
         self._core = core
         self._sources = sources
         self._watched: set[QueueName] = set()
-        self._stamp: tuple[object, ...] = ()
+        self._queue_table = sources.store.parts.queues
+        self._tails = sources.store.tails
+        self._stamp: tuple[object, ...] = (None,) * 7
         self._alive: list[Cdata] = []
         self._log_files = [CFiles(row) for row in _rows(sources.store.log)]
         assert len(self._log_files) <= LOG_ROWS
@@ -156,19 +158,26 @@ class HotTables:
         """Forget everything when something changed that a line was made from; True then."""
         sources = self._sources
         identity = sources.identity
-        stamp = (
+        topics, groups, configuration, role, clients, removals, generation = self._stamp
+        if (
+            topics is sources.topics.data_version
+            and groups is sources.groups.data_version
+            and configuration is identity.configuration
+            and role is identity.role
+            and clients == sources.clients.changes
+            and removals == self._queue_table.removals
+            and generation == self._tails.generation
+        ):
+            return False
+        self._stamp = (
             sources.topics.data_version,
             sources.groups.data_version,
-            sources.clients.changes,
             identity.configuration,
             identity.role,
-            sources.store.parts.queues.removals,
-            sources.store.tails.generation,
+            sources.clients.changes,
+            self._queue_table.removals,
+            self._tails.generation,
         )
-        former = self._stamp
-        if len(former) == len(stamp) and all(map(_same, stamp, former)):
-            return False
-        self._stamp = stamp
         self._clear()
         return True
 
@@ -351,10 +360,6 @@ class HotTables:
         reader.code_count = len(codes)
         reader.sub_version = subscription.sub_version
         reader.subscribed = 1
-
-
-def _same(now: object, before: object) -> bool:
-    return now is before or (isinstance(now, int) and now == before)
 
 
 def _may_send(topic: str) -> bool:

@@ -59,6 +59,8 @@ QUORUM_TIMEOUT_MS: Final = 2_500
 """maxWaitAckTimeMs of DLedger."""
 DISK_CHECK_PERIOD_MS: Final = 10_000
 INDEX_STEP_PERIOD_MS: Final = 10
+WRITE_AT: Final = 256 * 1024
+"""Bytes of answers from which a channel is given them before all requests of a read are done."""
 
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -241,12 +243,20 @@ class Broker:
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         self._turning = True
-        answers = []
+        answers: list[bytes] = []
+        collected = 0
         for command in commands:
-            if not command.is_response:
-                response = self._answer(channel, command)
-                if response is not None:
-                    answers.append(response)
+            response = None if command.is_response else self._answer(channel, command)
+            if response is None:
+                continue
+            answers.append(response)
+            collected += len(response)
+            if collected >= WRITE_AT:
+                channel.write(b"".join(answers))
+                answers.clear()
+                collected = 0
+                if channel.closed:  # cut off: it asks for more than it reads
+                    break
         answers += self._finish_sends(channel)
         if answers:
             channel.write(answers[0] if len(answers) == 1 else b"".join(answers))

@@ -330,6 +330,10 @@ class Election:
         tally, self._round = self._round.tally, None
         member = self.member
         self.verdict, pause = judge(tally)
+        if self.verdict is Verdict.PASSED and member.hard_state.voted_for != member.self_id:
+            # Others would have us, but we gave our vote away: no term is led without it, so that
+            # a restarted member knows from its vote which term it may have led.
+            self.verdict, pause = Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
         if self._in_vain(tally):
             self._enter_next_term()
             self._ask_for_votes()

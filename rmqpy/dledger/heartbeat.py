@@ -135,9 +135,7 @@ class Heartbeat:
     def _answered(self, beat: _Beat, peer: str, response: Response | None) -> None:
         if self.member.role is not Role.LEADER:
             return
-        self.peers_live[peer] = (
-            response is not None and response.code != _CODE.NETWORK_ERROR
-        )
+        self.peers_live[peer] = response is not None and response.code != _CODE.NETWORK_ERROR
         if beat is not self._beat:
             return
         beat.open_count -= 1

@@ -1,13 +1,32 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part, after each call: take :meth:`Node.take_ready` and, in this order, make
-``hard_state`` durable; note ``committed_index``; tell the broker the ``role``. Entries are stored
-by whoever proposed them, in order of index, and reported by ``step(Stored(index))``; only then do
-they count towards a quorum.
+The caller's part. After one or more calls: take :meth:`Node.take_ready` and carry it out in the
+order of its fields, all of it, before the next call. What a leader proposes is stored by whoever
+proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it pushed and
+does it count. Nothing may be staged and unreported when a message is stepped. ``tick`` comes every
+10 ms or so, with a time that never goes back. ``Ready.marker``, when there is one, is a proposal
+that the node makes itself: one well-formed record of an internal topic has to be appended by it.
 
-This version knows groups of one member: its vote is its own, an entry is committed when it is
-stored, and the whole tail commits when it becomes leader. A configuration with more peers is
-refused when the store is opened.
+====================  ==============================================================================
+event                 meaning
+====================  ==============================================================================
+Stored(index)         the log has every entry up to index
+Synced(index, term)   they are durable; term is that of the entry when the sync began
+DiskReport(disk)      what the disk can do from now on
+Received(t, message)  a request of another member or a client; a Reply with ticket t answers it
+Answered(t, message)  the answer to a Send with ticket t; None when there will be none
+====================  ==============================================================================
+
+What is safer than in a Java member, and why the wire allows it:
+
+- ``hard_state`` comes before ``messages``: a vote is durable before anybody hears of it.
+- A leader commits by counting only entries of its own term. If its log ends above what it knows to
+  be committed it appends one marker, and refuses puts until that is committed.
+- A leader without a quorum of heartbeats, or with a failed disk, steps down.
+- A member that is cut off keeps its term (see :mod:`rmqpy.dledger.election`), so it deposes nobody
+  when it comes back.
+- A follower appends and commits only what it has compared with this leader's log, and never drops
+  what is committed.
 
 Invariants: at most one vote a term; ``committed_index`` never falls and never passes what is
 stored; only a leader proposes, and indexes are dense.
@@ -15,29 +34,58 @@ stored; only a leader proposes, and indexes are dense.
 
 from __future__ import annotations
 
-from enum import Enum
+from collections import deque
 
-from attrs import define
+from attrs import define, evolve
 
-from rmqpy.dledger.election import VoteRequest, VoteResult, answer_vote
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership, Role
-from rmqpy.dledger.quorum import is_quorum, quorum_index
+from rmqpy.dledger.election import Election
+from rmqpy.dledger.entry_log import EndOfLog, EntryLog, LogView
+from rmqpy.dledger.follower import Follower
+from rmqpy.dledger.heartbeat import Heartbeat
+from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Member, Membership, Options, Role
+from rmqpy.dledger.messages import (
+    RESPONSES,
+    AppendEntryRequest,
+    DLedgerResponseCode,
+    GetEntriesRequest,
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    MetadataRequest,
+    PushEntryRequest,
+    Request,
+    Response,
+    VoteRequest,
+)
+from rmqpy.dledger.outbox import (
+    Acknowledged,
+    ClientAppend,
+    Outbox,
+    Proposal,
+    Ready,
+    Reply,
+    Send,
+)
+from rmqpy.dledger.replication import Replication
+from rmqpy.dledger.serving import Refused, accept_append, get_entry, metadata
+from rmqpy.dledger.transfer import Transfer
 from rmqpy.model.ids import LedgerIndex, Term
 
-
-class Refused(Enum):
-    """Why nothing may be appended now (DLedgerResponseCode numbers)."""
-
-    NOT_LEADER = 404
-    LEADER_PENDING_FULL = 503
-
-
-@define(slots=True, frozen=True)
-class Proposal:
-    """Leave to append entries ``first_index``, ``first_index`` + 1, … in ``term``."""
-
-    term: Term
-    first_index: LedgerIndex
+__all__ = [
+    "Acknowledged",
+    "Answered",
+    "ClientAppend",
+    "DiskReport",
+    "Event",
+    "Node",
+    "Proposal",
+    "Ready",
+    "Received",
+    "Refused",
+    "Reply",
+    "Send",
+    "Stored",
+    "Synced",
+]
 
 
 @define(slots=True, frozen=True)
@@ -48,112 +96,311 @@ class Stored:
 
 
 @define(slots=True, frozen=True)
-class Ready:
-    """What the caller has to do, in the order of the fields. None: no change."""
+class Synced:
+    """Local event: every entry up to ``index``, which had this term, survives a power failure."""
 
-    hard_state: HardState | None = None
-    committed_index: LedgerIndex | None = None
-    role: Role | None = None
+    index: LedgerIndex
+    term: Term
+
+
+@define(slots=True, frozen=True)
+class DiskReport:
+    """Local event: the disk has got better or worse."""
+
+    disk: Disk
+
+
+@define(slots=True, frozen=True)
+class Received:
+    """A request came in; the answer carries its ticket."""
+
+    ticket: int
+    request: Request
+
+
+@define(slots=True, frozen=True)
+class Answered:
+    """The answer to one of our requests, or None."""
+
+    ticket: int
+    response: Response | None
+
+
+Event = Stored | Synced | DiskReport | Received | Answered
+
+
+@define(slots=True, frozen=True)
+class _Waiter:
+    token: int
+    index: LedgerIndex
+    deadline_ms: int
 
 
 class Node:
-    """``end`` is the last entry found on disk, ``committed_index`` what the checkpoint remembers
-    (at most ``end``).
+    """``log`` is the ledger; a group of one, of which nobody asks for entries, may give its end
+    alone. ``committed_index`` is what the checkpoint remembers (at most the end). ``options`` may
+    be just the pending limit.
     """
 
     def __init__(
         self,
         membership: Membership,
         hard_state: HardState,
-        end: LedgerEnd,
+        log: EntryLog | LedgerEnd,
         committed_index: LedgerIndex,
-        pending_limit: int,
+        options: Options | int,
     ) -> None:
-        assert len(membership.peers) == 1, (
-            "groups of several members are not supported by this version"
-        )
-        self._membership = membership
-        self._hard_state = hard_state
-        self._stored = end
-        self._proposed_index = end.index
-        self._pending_limit = pending_limit
-        self.role = Role.CANDIDATE
-        self.leader_id: str | None = None
-        self.committed_index = LedgerIndex(min(committed_index, end.index))
-        self._ready_hard_state: HardState | None = None
-        self._ready_committed: LedgerIndex | None = None
-        self._ready_role: Role | None = None
+        alone = len(membership.peers) == 1
+        assert alone or not isinstance(log, LedgerEnd), "several members need their entries"
+        settings = Options(pending_limit=options) if isinstance(options, int) else options
+        self._end_only = EndOfLog(log) if isinstance(log, LedgerEnd) else None
+        view = LogView(self._end_only or log)  # type: ignore[arg-type]
+        outbox = Outbox(settings.rpc_timeout_ms)
+        committed = LedgerIndex(min(committed_index, view.end.index))
+        self._member = Member(membership, settings, hard_state, view, outbox, committed)
+        self._election = Election(self._member, self._lead)
+        self._heartbeat = Heartbeat(self._member, self._election)
+        self._transfer = Transfer(self._member, self._election, self._lag_of, self._live_peers)
+        self._follower = Follower(self._member, view.end.index)
+        self._replication: Replication | None = None
+        self._member.role_changed = self._role_changed
+        self._proposed_index = view.end.index
+        self._ready_index = -1
+        self._waiters: deque[_Waiter] = deque()
+
+    @property
+    def role(self) -> Role:
+        return self._member.role
+
+    @property
+    def leader_id(self) -> str | None:
+        return self._member.leader_id
 
     @property
     def term(self) -> Term:
-        return self._hard_state.current_term
+        return self._member.term
+
+    @property
+    def committed_index(self) -> LedgerIndex:
+        return self._member.committed_index
+
+    @property
+    def progress(self) -> dict[str, tuple[str, int, int]]:
+        """(state, match, next) of each follower; empty unless this member leads."""
+        peers = self._replication.peers if self._replication is not None else {}
+        return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed. A candidate asks for votes; in a group of one that is its own."""
-        if self.role is Role.CANDIDATE:
-            self._request_votes()
+        """Time has passed."""
+        member = self._member
+        assert now_ms >= member.now_ms, "time never goes back"
+        member.now_ms = now_ms
+        member.outbox.expire(now_ms)
+        self._expire_waiters()
+        if member.options.election:
+            if member.role is Role.FOLLOWER:
+                self._heartbeat.follower_tick()
+            if member.role is Role.CANDIDATE:
+                self._election.tick()
+            if member.role is Role.LEADER:
+                self._heartbeat.leader_tick()
+        self._transfer.tick()
+        self._follower.tick()
+        self._pump()
 
-    def step(self, event: Stored) -> None:
+    def step(self, event: Event) -> None:
         """Something has happened."""
-        assert event.index <= self._proposed_index, "stored what was never proposed"
-        if event.index > self._stored.index:
-            self._stored = LedgerEnd(event.index, self.term)
-            self._count_watermarks()
+        if isinstance(event, Stored):
+            self._stored(event.index)
+        elif isinstance(event, Received):
+            self._receive(event.ticket, event.request)
+        elif isinstance(event, Answered):
+            self._member.outbox.answered(event.ticket, event.response)
+        elif isinstance(event, Synced):
+            self._synced(event)
+        else:
+            self._disk(event.disk)
+        self._pump()
 
     def propose(self, count: int) -> Proposal | Refused:
         """Ask to append ``count`` entries. With a Proposal they must be appended: the indexes are
         taken.
         """
         assert count > 0
-        if self.role is not Role.LEADER:
-            return Refused.NOT_LEADER
-        if self._proposed_index - self.committed_index > self._pending_limit:
-            return Refused.LEADER_PENDING_FULL
+        refused = self.refusal()
+        if refused is not None:
+            return refused
         first = LedgerIndex(self._proposed_index + 1)
         self._proposed_index = LedgerIndex(self._proposed_index + count)
-        return Proposal(self.term, first)
+        return Proposal(self._member.term, first)
 
     def grant(self) -> tuple[Proposal, int]:
         """What ``propose`` would give now, and for how many entries in all; takes nothing."""
-        pending = self._proposed_index - self.committed_index
-        room = max(0, self._pending_limit + 1 - pending) if self.role is Role.LEADER else 0
-        return Proposal(self.term, LedgerIndex(self._proposed_index + 1)), room
+        member = self._member
+        pending = self._proposed_index - member.committed_index
+        room = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
+        return Proposal(member.term, LedgerIndex(self._proposed_index + 1)), room
+
+    def refusal(self) -> Refused | None:
+        """Why ``propose`` would refuse now."""
+        member = self._member
+        if member.role is not Role.LEADER:
+            return Refused.NOT_LEADER
+        if member.transferee is not None:
+            return Refused.LEADER_TRANSFERRING
+        if member.disk is not Disk.GOOD:
+            return Refused.DISK_FULL if member.disk is Disk.FULL else Refused.DISK_ERROR
+        if member.committed_index < self._ready_index:
+            return Refused.LEADER_NOT_READY
+        if self._proposed_index - member.committed_index > member.options.pending_limit:
+            return Refused.LEADER_PENDING_FULL
+        return None
+
+    def wait(self, index: LedgerIndex, token: int) -> None:
+        """Tell ``token`` by ``Ready.acknowledged`` what becomes of entry ``index``, which has been
+        proposed: committed, given up by a change of term, or not known in time. In order of index.
+        """
+        member = self._member
+        assert index <= self._proposed_index, "waits for what was never proposed"
+        if member.role is not Role.LEADER:
+            self._acknowledge(_Waiter(token, index, 0), DLedgerResponseCode.TERM_CHANGED)
+            return
+        assert not self._waiters or self._waiters[-1].index <= index, "waiters come in order"
+        deadline_ms = member.now_ms + member.options.ack_timeout_ms
+        self._waiters.append(_Waiter(token, index, deadline_ms))
+        self._release_waiters()
 
     def take_ready(self) -> Ready | None:
         """What is to be done since the last call; None when nothing is."""
-        ready = Ready(self._ready_hard_state, self._ready_committed, self._ready_role)
-        self._ready_hard_state = self._ready_committed = self._ready_role = None
-        return None if ready == Ready() else ready
+        self._release_waiters()
+        return self._member.outbox.take(self._member.log.take())
 
-    def _request_votes(self) -> None:
-        """A round in the current term first (even 0), in the next one if that term is behind the
-        ledger.
-        """
-        own = self._membership.self_id
-        for _ in range(2):
-            request = VoteRequest(own, self.term, self._stored)
-            answer = answer_vote(
-                self._membership, self._hard_state, self._stored, self.leader_id, request
+    def _stored(self, index: LedgerIndex) -> None:
+        if self._end_only is not None:
+            assert index <= self._proposed_index, "stored what was never proposed"
+            if index > self._end_only.end.index:
+                self._end_only.end = LedgerEnd(index, self._member.term)
+        assert index <= self._member.log.end.index, "stored what the log does not have"
+        reign = self._replication
+        if reign is not None and index > reign.stored_index:
+            assert index <= self._proposed_index, "stored what was never proposed"
+            reign.stored_index = index
+            if not self._member.options.ack_after_sync:
+                reign.counted_index = index
+            reign.count()
+
+    def _synced(self, event: Synced) -> None:
+        log = self._member.log
+        if not log.has(event.index) or log.term_of(event.index) != event.term:
+            return  # that entry has been cut off since
+        if event.index > self._follower.synced_index:
+            self._follower.synced(event.index)
+        reign = self._replication
+        if reign is not None and self._member.options.ack_after_sync:
+            reign.counted_index = max(reign.counted_index, min(event.index, reign.stored_index))
+            reign.count()
+
+    def _disk(self, disk: Disk) -> None:
+        member = self._member
+        if disk is Disk.FAILED and member.role is Role.LEADER:
+            member.outbox.notices.append(
+                f"leadership of term {member.term} is given up: the disk has failed"
             )
-            if answer.result is VoteResult.ACCEPT:
-                if self._hard_state.voted_for is None:
-                    self._set_hard_state(HardState(self.term, own))
-                if is_quorum(1, len(self._membership.peers)):
-                    self._become_leader()
-                return
-            self._set_hard_state(HardState(Term(max(self.term + 1, answer.term)), None))
+            member.become_candidate(member.term)
+        member.disk = disk
 
-    def _become_leader(self) -> None:
-        self.role = self._ready_role = Role.LEADER
-        self.leader_id = self._membership.self_id
-        self._count_watermarks()
+    def _receive(self, ticket: int, request: Request) -> None:
+        member, reply = self._member, self._member.outbox.reply
+        wrong = self._wrong_address(request)
+        if wrong is not None:
+            reply(ticket, wrong)
+        elif isinstance(request, PushEntryRequest):
+            self._follower.receive(ticket, request)
+        elif isinstance(request, HeartBeatRequest):
+            reply(ticket, self._heartbeat.answer(request))
+        elif isinstance(request, VoteRequest):
+            # A vote that cannot be made durable is none; no answer counts as none.
+            failed = member.disk is Disk.FAILED
+            reply(ticket, None if failed else self._election.answer(request))
+        elif isinstance(request, LeadershipTransferRequest):
+            self._transfer.receive(ticket, request)
+        elif isinstance(request, AppendEntryRequest):
+            accept_append(member, ticket, request, self.refusal())
+        elif isinstance(request, GetEntriesRequest):
+            reply(ticket, get_entry(member, request))
+        else:
+            assert isinstance(request, MetadataRequest), type(request).__name__
+            reply(ticket, metadata(member, request))
 
-    def _count_watermarks(self) -> None:
-        if self.role is not Role.LEADER:
-            return
-        reached = LedgerIndex(quorum_index([self._stored.index]))
-        if reached > self.committed_index:
-            self.committed_index = self._ready_committed = reached
+    def _wrong_address(self, request: Request) -> Response | None:
+        member = self._member
+        if request.remote_id != member.self_id:
+            code = DLedgerResponseCode.UNKNOWN_MEMBER
+        elif request.group != member.membership.group:
+            code = DLedgerResponseCode.UNKNOWN_GROUP
+        else:
+            return None
+        response = RESPONSES[type(request)](
+            group=request.group,
+            remote_id=request.remote_id,
+            local_id=request.local_id,
+            leader_id=member.leader_id,
+            term=request.term,
+            code=code,
+        )
+        if request.leader_id is not None and isinstance(request, VoteRequest):
+            return evolve(response, leader_id=request.leader_id)
+        return response
 
-    def _set_hard_state(self, hard_state: HardState) -> None:
-        self._hard_state = self._ready_hard_state = hard_state
+    def _pump(self) -> None:
+        if self._replication is not None and not self._member.alone:
+            self._replication.pump()
+
+    def _lead(self) -> None:
+        """Leadership is won: followers are compared anew, an old tail gets its marker."""
+        member = self._member
+        end = member.log.end.index
+        synced = min(self._follower.synced_index, end)
+        counted = synced if member.options.ack_after_sync else end
+        self._replication = Replication.of(member, end, counted)
+        self._proposed_index = LedgerIndex(end)
+        self._ready_index = -1
+        if not member.alone and end > member.committed_index:
+            self._proposed_index = LedgerIndex(end + 1)
+            self._ready_index = end + 1
+            member.outbox.marker = Proposal(member.term, self._proposed_index)
+        self._replication.count()
+
+    def _role_changed(self) -> None:
+        """Let the parts of the old role end. Called in the middle of a transition."""
+        if self._replication is not None:
+            self._replication.ended = True
+            self._replication = None
+            self._member.outbox.marker = None
+            for waiter in self._waiters:
+                self._acknowledge(waiter, DLedgerResponseCode.TERM_CHANGED)
+            self._waiters.clear()
+        self._election.role_changed()
+        self._heartbeat.role_changed()
+        self._follower.role_changed()
+        self._transfer.role_changed()
+
+    def _lag_of(self, peer: str) -> int:
+        assert self._replication is not None, "only a leader knows"
+        return self._replication.lag_of(peer)
+
+    def _live_peers(self) -> frozenset[str]:
+        return frozenset(peer for peer, live in self._heartbeat.peers_live.items() if live)
+
+    def _release_waiters(self) -> None:
+        while self._waiters and self._waiters[0].index <= self._member.committed_index:
+            self._acknowledge(self._waiters.popleft(), DLedgerResponseCode.SUCCESS)
+
+    def _expire_waiters(self) -> None:
+        self._release_waiters()
+        while self._waiters and self._waiters[0].deadline_ms <= self._member.now_ms:
+            self._acknowledge(self._waiters.popleft(), DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+
+    def _acknowledge(self, waiter: _Waiter, code: DLedgerResponseCode) -> None:
+        acknowledged = Acknowledged(waiter.token, waiter.index, code)
+        self._member.outbox.acknowledged.append(acknowledged)

@@ -172,7 +172,7 @@ class Outbox:
         self.hard_state = self.committed_index = self.role = self.marker = None
         for filled in (self.messages, self.appends, self.acknowledged, self.notices):
             if filled:
-                filled.clear()  # type: ignore[attr-defined]
+                filled.clear()
         return None if ready == _NOTHING else ready
 
 

@@ -317,9 +317,7 @@ _WIRE_NAMES: Final[Mapping[str, str]] = {"result": "voteResult", "position": "po
 
 
 def _member(attribute: str) -> _Member:
-    read, write = _KINDS.get(
-        attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _same)
-    )
+    read, write = _KINDS.get(attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _same))
     head, *tail = attribute.split("_")
     wire_name = head + "".join(word.capitalize() for word in tail)
     return _Member(attribute, _WIRE_NAMES.get(attribute, wire_name), read, write)

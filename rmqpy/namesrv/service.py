@@ -132,6 +132,8 @@ class NameServer:
             response = self._answer(channel, command)
             if response is not None:
                 self._reply(channel, command, response)
+            if channel.closed:  # cut off: it asks for more than it reads
+                break
 
     def turn_ended(self) -> None:
         """Nothing is collected over a turn."""

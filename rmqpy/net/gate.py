@@ -117,6 +117,11 @@ class ReplyGate(Generic[Ticket]):
 
     def release(self) -> None:
         """Send whatever may leave; the rest gets its deadline watched."""
+        for lane in self._lanes.values():
+            if lane.replies:
+                break
+        else:
+            return
         leaving: _Leaving = {}
         for lane in self._lanes.values():
             lane.collect_passed(leaving)

@@ -27,7 +27,7 @@ class FrameReceiver:
         self._max_frame = max_frame
         self._pending = bytearray()
         self._needed = LENGTH_BYTES
-        self._fault: RemoteFault | None = None
+        self._fault: str | None = None  # the text: an exception would keep its frames, and us
 
     @property
     def pending_bytes(self) -> int:
@@ -41,7 +41,7 @@ class FrameReceiver:
         the same ``data`` are given up with the connection.
         """
         if self._fault is not None:
-            raise self._fault
+            raise RemoteFault(self._fault)
         try:
             if not self._pending:
                 with memoryview(data) as view:
@@ -56,7 +56,7 @@ class FrameReceiver:
             del self._pending[:used]
             return commands
         except RemoteFault as fault:
-            self._fault = fault
+            self._fault = str(fault)
             self._pending = bytearray()
             raise
 

@@ -52,7 +52,13 @@ class IndexFile:
         self._file = file
         self._slot_count = slot_count
         self._entry_count = entry_count
-        self.header = IndexHeader.decode(file.view)
+        self._header: IndexHeader | None = None
+
+    @property
+    def header(self) -> IndexHeader:
+        if self._header is None:
+            self._header = IndexHeader.decode(self._file.view)
+        return self._header
 
     @property
     def path(self) -> str:
@@ -70,9 +76,9 @@ class IndexFile:
     def entry_count(self) -> int:
         return self._entry_count
 
-    def reload(self) -> None:
-        """The C core has added entries: its header is the true one."""
-        self.header = IndexHeader.decode(self._file.view)
+    def changed_by_c(self) -> None:
+        """The C core has added entries: the header in the file is the true one."""
+        self._header = None
 
     @property
     def is_full(self) -> bool:
@@ -304,9 +310,8 @@ class KeyIndex:
         return list(found)
 
     @property
-    def open_file(self) -> IndexFile | None:
-        """The file that takes the next entry; None when that one is still to be made."""
-        return self._row[-1] if self._row and not self._row[-1].is_full else None
+    def newest(self) -> IndexFile | None:
+        return self._row[-1] if self._row else None
 
     @property
     def last_update(self) -> tuple[int, int]:

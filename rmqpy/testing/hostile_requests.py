@@ -42,7 +42,8 @@ def send(dice: Random, topic: str = TOPIC) -> RemotingCommand:
     """One message by code 10 or 310."""
     body = dice.randbytes(dice.randrange(200))
     if dice.random() < 0.5:
-        return plain_request(RequestCode.SEND_MESSAGE_V2, _send_fields(topic, _properties(dice)), body)
+        short = _send_fields(topic, _properties(dice))
+        return plain_request(RequestCode.SEND_MESSAGE_V2, short, body)
     fields: dict[str, object] = {
         "producerGroup": "Group",
         "topic": topic,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.fast_server import FastServer, FeedStatus, HotChannel
 from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.net.server import RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -28,6 +33,13 @@ class SkewedScheduler(AsyncioScheduler):
 
 class EchoHandler:
     """Answers each request at the end of the turn with its own body; code 999 is never answered."""
+
+    fast = False
+
+    def make_server(self, scheduler: AsyncioScheduler, limits: ConnectionLimits) -> RemotingServer:
+        if self.fast:
+            return FastServer(self, scheduler, limits, ColdFeed())
+        return RemotingServer(self, scheduler, limits)
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -61,9 +73,89 @@ class EchoHandler:
         self.closed.append(channel)
 
 
-@pytest.fixture
-def handler() -> EchoHandler:
-    return EchoHandler()
+class ColdFeed:
+    """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
+
+    SIZE = 64 * 1024
+
+    def __init__(self) -> None:
+        self.core = SimpleNamespace(frame_max=0, wanted=0)
+        self._data = b""
+        self._cold: list[memoryview] = []
+        self._position = 0
+        self._fds: dict[int, int] = {}
+        self._front = b""
+
+    def open_turn(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def flush_now(self, number: int) -> None: ...
+
+    def before_cold(self) -> None: ...
+
+    def after_cold(self, commands: Sequence[RemotingCommand]) -> None: ...
+
+    def make_room(self, status: int) -> None: ...
+
+    def attach(self, channel: HotChannel, fd: int) -> int:
+        number = max(self._fds, default=-1) + 1
+        self._fds[number] = fd
+        return number
+
+    def detach(self, number: int) -> None:
+        del self._fds[number]
+
+    def receive(self, core: Any, number: int, have: int) -> int:
+        try:
+            data = os.read(self._fds[number], self.SIZE)
+        except BlockingIOError:
+            return FeedStatus.AGAIN
+        except OSError as error:
+            self.core.wanted = error.errno
+            return FeedStatus.FAILED
+        if not data:
+            return FeedStatus.CLOSED
+        self._data = self._front[:have] + data
+        self._position = 0
+        return self.go_on(number)
+
+    def go_on(self, number: int) -> int:
+        self._cold = []
+        while len(self._data) - self._position >= 4 and len(self._cold) < 8:
+            start = self._position + 4
+            length = int.from_bytes(self._data[self._position : start])
+            if not 4 <= length <= self.core.frame_max:
+                return FeedStatus.COLD if self._cold else FeedStatus.BAD_FRAME
+            if len(self._data) - start < length:
+                break
+            self._cold.append(memoryview(self._data)[start : start + length])
+            self._position = start + length
+        if self._cold:
+            return FeedStatus.COLD
+        return FeedStatus.PARTIAL if self.rest() else FeedStatus.DONE
+
+    def cold_frames(self) -> list[memoryview]:
+        return self._cold
+
+    @property
+    def advanced(self) -> bool:
+        return self._position > 0
+
+    def rest(self) -> bytes:
+        return self._data[self._position :]
+
+    def put_front(self, data: bytes) -> bool:
+        length = int.from_bytes(data[:4]) + 4 if len(data) >= 4 else 0
+        self._front = data
+        return max(length, len(data)) < self.SIZE
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "fast"])
+def handler(request: pytest.FixtureRequest) -> EchoHandler:
+    handler = EchoHandler()
+    handler.fast = request.param
+    return handler
 
 
 @pytest.fixture(params=["off", "on"], ids=["asyncio", "uvloop"])

@@ -1,4 +1,6 @@
-"""RemotingServer on real loopback sockets."""
+"""Both servers on real loopback sockets: the ordinary one, and the hot path's with a feed that hands
+back every frame.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ async def until(condition):
 
 
 async def started(scheduler, handler, **limits):
-    server = RemotingServer(handler, scheduler, ConnectionLimits(**limits))
+    server = handler.make_server(scheduler, ConnectionLimits(**limits))
     return server, await server.listen("127.0.0.1", 0)
 
 

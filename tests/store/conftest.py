@@ -37,7 +37,7 @@ class Leader:
     """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
 
     store: MessageStore
-    term: Term = Term(0)
+    term: Term = Term(0)  # noqa: RUF009 (a NewType)
 
     @classmethod
     def of(cls, store: MessageStore) -> Leader:

@@ -38,7 +38,7 @@ class NobodyLeads:
 
 
 _STATUS = {
-    Refused.NOT_LEADER: PutMessageStatus.SERVICE_NOT_AVAILABLE,
+    Refused.NOT_LEADER: PutMessageStatus.OS_PAGECACHE_BUSY,
     Refused.LEADER_PENDING_FULL: PutMessageStatus.OS_PAGECACHE_BUSY,
 }
 

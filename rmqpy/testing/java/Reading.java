@@ -129,7 +129,7 @@ final class Reading {
         boolean taken = true;
         for (MessageExt message : messages) {
             taken &= message.getReconsumeTimes() >= refuse;
-            print("received", message);
+            describe("received", message).with("seenTimestamp", System.currentTimeMillis()).print();
         }
         last.set(System.currentTimeMillis());
         count.addAndGet(messages.size());
@@ -166,8 +166,12 @@ final class Reading {
     }
 
     private static void print(String event, MessageExt message) {
+        describe(event, message).print();
+    }
+
+    private static JsonLine describe(String event, MessageExt message) {
         byte[] body = message.getBody() == null ? new byte[0] : message.getBody();
-        JsonLine.event(event).with("topic", message.getTopic()).with("queueId", message.getQueueId())
+        return JsonLine.event(event).with("topic", message.getTopic()).with("queueId", message.getQueueId())
             .with("queueOffset", message.getQueueOffset()).with("commitLogOffset", message.getCommitLogOffset())
             .with("storeSize", message.getStoreSize()).with("sysFlag", message.getSysFlag())
             .with("flag", message.getFlag()).with("bornTimestamp", message.getBornTimestamp())
@@ -179,6 +183,6 @@ final class Reading {
             .with("reconsumeTimes", message.getReconsumeTimes())
             .with("preparedTransactionOffset", message.getPreparedTransactionOffset())
             .with("bodyCrc", message.getBodyCRC()).with("crc", UtilAll.crc32(body)).with("bodyLength", body.length)
-            .with("properties", message.getProperties()).print();
+            .with("properties", message.getProperties());
     }
 }

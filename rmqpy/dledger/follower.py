@@ -1,0 +1,303 @@
+"""The follower's side of replication: what is pushed is checked, ordered, stored and answered.
+
+=========  ==============================================  =========================================
+push       condition                                       answer
+=========  ==============================================  =========================================
+any        not a follower                                  NOT_FOLLOWER
+any        another term or leader than ours                INCONSISTENT_STATE
+any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
+COMPARE    the entry is ours too / is not                  SUCCESS / INCONSISTENT_STATE
+TRUNCATE   it would drop what is committed                 INCONSISTENT_STATE, and a notice
+TRUNCATE   else                                            SUCCESS; the entry is the last one
+COMMIT                                                     SUCCESS; INCONSISTENT_STATE when our tail
+                                                           has not been compared with the leader's
+APPEND     held already                                    REPEATED_PUSH
+APPEND     not after our last entry: a gap                 none, until the gap is filled; after
+                                                           ``GAP_WAIT_MS`` INCONSISTENT_STATE
+APPEND     we have it / have another                       SUCCESS / INCONSISTENT_STATE
+APPEND     index, term, position or size do not fit, or    INCONSISTENT_STATE, nothing written
+           our tail has not been compared
+=========  ==============================================  =========================================
+
+``matched_index``: our entries up to it are the leader's. An entry of the leader's own term proves
+all before it, else a COMPARE, TRUNCATE or APPEND of this term has to. Only up to there do we append
+and commit: the wire does not carry the term of the entry before.
+
+Invariants: nothing committed is dropped, except all of it for a leader whose log begins behind
+ours; a push is answered with SUCCESS only after its entries are in ``Ready.entries`` (or synced,
+with ``ack_after_sync``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE
+from rmqpy.dledger.entry_log import place
+from rmqpy.dledger.member import NO_TERM, Disk, Member, Role
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    Entry,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+)
+from rmqpy.model.ids import Term
+
+_CODE = DLedgerResponseCode
+
+GAP_WAIT_MS: Final = 1000
+"""A push that waits longer for those before it makes the leader compare again."""
+
+GAP_CHECK_MS: Final = 1000
+HELD_MAX: Final = 2048
+"""Pushes that may wait for a gap; a leader has at most a thousand under way."""
+
+
+@define(slots=True, frozen=True)
+class _Held:
+    ticket: int
+    request: PushEntryRequest
+    arrived_ms: int
+
+
+@define(slots=True, eq=False)
+class Follower:
+    """Handles the pushes to one member, whatever its role."""
+
+    member: Member
+    synced_index: int
+    """Entries up to it survive a power failure; only looked at with ``ack_after_sync``."""
+
+    _matched: int = -1
+    _matched_term: Term = NO_TERM
+    _held: dict[int, _Held] = field(factory=dict)
+    """Pushes behind a gap, by their first index."""
+
+    _unsynced: list[tuple[int, _Held]] = field(factory=list)
+    """Answers that wait for the sync of an index."""
+
+    _next_check_ms: int = 0
+
+    @property
+    def matched_index(self) -> int:
+        end = self.member.log.end
+        if end.index < 0 or end.term == self.member.term:
+            return end.index
+        return min(self._matched, end.index) if self._matched_term == self.member.term else -1
+
+    def role_changed(self) -> None:
+        """What waits is answered: we follow somebody else now, or nobody."""
+        for held in self._held.values():
+            self._answer(held, _CODE.NOT_FOLLOWER)
+        for _, held in self._unsynced:
+            self._answer(held, _CODE.NOT_FOLLOWER)
+        self._held.clear()
+        self._unsynced.clear()
+
+    def receive(self, ticket: int, request: PushEntryRequest) -> None:
+        """One push of a leader."""
+        member = self.member
+        held = _Held(ticket, request, member.now_ms)
+        if member.role is not Role.FOLLOWER:
+            self._answer(held, _CODE.NOT_FOLLOWER)
+        elif request.term != member.term or request.leader_id != member.leader_id:
+            self._answer(held, _CODE.INCONSISTENT_STATE)
+        elif request.type is PushType.COMMIT:
+            self._commit(held)
+        elif member.disk is not Disk.GOOD:
+            full = member.disk is Disk.FULL
+            self._answer(held, _CODE.DISK_FULL if full else _CODE.DISK_ERROR)
+        elif request.type is PushType.APPEND:
+            self._hold(held)
+        else:
+            for waiting in self._held.values():
+                member.outbox.reply(waiting.ticket, None)
+            self._held.clear()
+            compare = request.type is PushType.COMPARE
+            self._settle(held, self._compare(request) if compare else self._truncate(request))
+
+    def synced(self, index: int) -> None:
+        """Entries up to ``index`` are durable."""
+        self.synced_index = index
+        done = [held for last, held in self._unsynced if last <= index]
+        self._unsynced = [waiting for waiting in self._unsynced if waiting[0] > index]
+        for held in done:
+            self._answer(held, _CODE.SUCCESS)
+
+    def tick(self) -> None:
+        """Look for gaps that nobody fills."""
+        member = self.member
+        if member.now_ms < self._next_check_ms or not self._held:
+            return
+        self._next_check_ms = member.now_ms + GAP_CHECK_MS
+        self._drain()
+        late = [
+            first
+            for first, held in self._held.items()
+            if member.now_ms - held.arrived_ms > GAP_WAIT_MS
+        ]
+        if late:
+            self._answer(self._held.pop(min(late)), _CODE.INCONSISTENT_STATE)
+
+    def _hold(self, held: _Held) -> None:
+        first = held.request.first_index
+        if first in self._held:
+            self._answer(held, _CODE.REPEATED_PUSH)
+        elif first > self.member.log.end.index + 1:
+            if len(self._held) >= HELD_MAX:
+                self._answer(held, _CODE.PUSH_REQUEST_IS_FULL)
+            else:
+                self._held[first] = held
+        else:
+            self._settle(held, self._append(held.request))
+            self._drain()
+
+    def _drain(self) -> None:
+        """Handle what was held and is in order now, and what has become old."""
+        while self._held:
+            end = self.member.log.end.index
+            ready = end + 1 if end + 1 in self._held else min(self._held)
+            if ready > end + 1:
+                return
+            held = self._held.pop(ready)
+            self._settle(held, self._append(held.request))
+
+    def _append(self, request: PushEntryRequest) -> bool:
+        log = self.member.log
+        new = [entry for entry in request.entries if entry.index > log.end.index]
+        old = request.entries[: len(request.entries) - len(new)]
+        if not all(self._equal(entry) for entry in old):
+            return False
+        if old:
+            self._match(old[-1].index)
+        if new and self.matched_index != log.end.index:
+            return False
+        for entry in new:
+            if not self._fits(entry, request.term):
+                return False
+            log.append(entry)
+            self._match(entry.index)
+        self._apply_commit(request.commit_index)
+        return True
+
+    def _compare(self, request: PushEntryRequest) -> bool:
+        entry = request.entries[0]
+        if not self._equal(entry):
+            return False
+        self._match(entry.index)
+        self._apply_commit(request.commit_index)
+        return True
+
+    def _truncate(self, request: PushEntryRequest) -> bool:
+        member, entry = self.member, request.entries[0]
+        log = member.log
+        equal = self._equal(entry)
+        if entry.index < member.committed_index or (
+            entry.index == member.committed_index and not equal
+        ):
+            member.outbox.notices.append(
+                f"the leader {member.leader_id} of term {member.term} wants to cut the log at"
+                f" {entry.index}, below the committed index {member.committed_index}: refused"
+            )
+            return False
+        if equal:
+            log.keep_to(entry.index)
+        elif not self._replace_tail(entry, request.term):
+            return False
+        self._forget_synced(entry.index if equal else entry.index - 1)
+        self._match(entry.index)
+        self._apply_commit(request.commit_index)
+        return True
+
+    def _forget_synced(self, kept: int) -> None:
+        """Entries behind ``kept`` are gone, and whoever waits for their sync."""
+        self.synced_index = min(self.synced_index, kept)
+        for last, held in self._unsynced:
+            if last > kept:
+                self.member.outbox.reply(held.ticket, None)
+        self._unsynced = [waiting for waiting in self._unsynced if waiting[0] <= kept]
+
+    def _replace_tail(self, entry: Entry, term: Term) -> bool:
+        """Make ``entry`` the last one: behind a prefix that is certainly the leader's, else as the
+        first of a new log.
+        """
+        member = self.member
+        log = member.log
+        before = entry.index - 1
+        sure = max(member.committed_index, self.matched_index)
+        if entry.term > term or entry.size + ENTRY_FILLER_SIZE > log.file_size:
+            return False
+        if log.has(before) and before <= sure:
+            offset = place(log.end_offset_of(before), entry.size, log.file_size)
+            if offset == entry.position and entry.term >= log.term_of(before):
+                log.keep_to(before)
+                log.append(entry)
+                return True
+        if log.end.index < 0 and entry.index == 0 and entry.position == log.end_offset:
+            log.append(entry)
+            return True
+        if entry.position % log.file_size:
+            member.outbox.notices.append(
+                f"the leader {member.leader_id} begins its log at {entry.position}, in the middle"
+                f" of a file of {log.file_size} bytes: refused, as such a log cannot be recovered;"
+                " the members must have the same mappedFileSizeCommitLog"
+            )
+            return False
+        log.begin_again(entry)
+        return True
+
+    def _commit(self, held: _Held) -> None:
+        if self.matched_index == self.member.log.end.index:
+            self._apply_commit(held.request.commit_index)
+            self._answer(held, _CODE.SUCCESS)
+        else:
+            self._answer(held, _CODE.INCONSISTENT_STATE)
+
+    def _fits(self, entry: Entry, term: Term) -> bool:
+        """Whether ``entry`` may stand behind our last one."""
+        log = self.member.log
+        end = log.end
+        return (
+            entry.index == end.index + 1
+            and end.term <= entry.term <= term
+            and entry.size + ENTRY_FILLER_SIZE <= log.file_size
+            and entry.position == place(log.end_offset, entry.size, log.file_size)
+        )
+
+    def _equal(self, entry: Entry) -> bool:
+        log = self.member.log
+        return log.has(entry.index) and log.entry(entry.index) == entry
+
+    def _match(self, index: int) -> None:
+        self._matched, self._matched_term = max(index, self.matched_index), self.member.term
+
+    def _apply_commit(self, index: int) -> None:
+        member = self.member
+        reached = min(index, self.matched_index)
+        if reached > member.committed_index:
+            member.commit(reached)
+
+    def _settle(self, held: _Held, done: bool) -> None:
+        """Answer a push that has been handled."""
+        last = held.request.last_index
+        if done and self.member.options.ack_after_sync and last > self.synced_index:
+            self._unsynced.append((last, held))
+        else:
+            self._answer(held, _CODE.SUCCESS if done else _CODE.INCONSISTENT_STATE)
+
+    def _answer(self, held: _Held, code: DLedgerResponseCode) -> None:
+        log, request = self.member.log, held.request
+        commit = request.type is PushType.COMMIT
+        response = PushEntryResponse(
+            group=request.group,
+            code=code,
+            term=request.term,
+            index=None if commit else request.first_index,
+            count=0 if commit else len(request.entries),
+            begin_index=log.begin_index,
+            end_index=log.end.index,
+        )
+        self.member.outbox.reply(held.ticket, response)

@@ -1,0 +1,349 @@
+"""The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
+
+A follower begins in COMPARE: the leader sends its last entry and goes back until the follower has
+the same one. What the follower has behind it is cut off (TRUNCATE), then entries go out one after
+the other (APPEND), up to ``push_window`` of them unanswered; the oldest is repeated after
+``push_timeout_ms``. With nothing to push, a COMMIT a second carries the committed index.
+
+=========  ======================================  =====================================
+state      answer                                  next
+=========  ======================================  =====================================
+COMPARE    SUCCESS, and it is the follower's end   APPEND behind it
+COMPARE    SUCCESS, the follower has more          TRUNCATE to it
+COMPARE    INCONSISTENT_STATE                      :func:`next_comparison`
+TRUNCATE   SUCCESS                                 APPEND behind it
+APPEND     SUCCESS                                 APPEND; the match grows
+APPEND     INCONSISTENT_STATE                      COMPARE from the leader's end
+COMPARE,   anything else, or nothing               COMPARE from the leader's end, after
+TRUNCATE                                           ``RETRY_MS``
+APPEND     anything else, or nothing               APPEND; the oldest is repeated, the second
+                                                   time in vain COMPARE
+=========  ======================================  =====================================
+
+An answer counts for the state in which it was asked, by ``generation``.
+
+Invariants: ``match < next``; ``match`` never falls while this member leads; nothing above the
+leader's own stored entries is pushed or counted. Only an entry of the leader's own term is
+committed by counting, those before it with it: an entry of an older term on a majority can still be
+overwritten by a leader that does not have it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    Entry,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+    Response,
+)
+from rmqpy.dledger.outbox import OnAnswer
+from rmqpy.dledger.quorum import quorum_index
+
+_CODE = DLedgerResponseCode
+
+RETRY_MS: Final = 500
+"""Pause after a COMPARE or TRUNCATE that went wrong."""
+
+COMMIT_INTERVAL_MS: Final = 1000
+ATTEMPTS: Final = 2
+"""Pushes of one entry before the follower is looked at anew."""
+
+THROTTLE_WINDOW_MS: Final = 1000
+
+
+class PeerState(Enum):
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+    APPEND = "APPEND"
+
+
+@define(slots=True)
+class _Push:
+    count: int
+    sent_ms: int
+    attempts: int = 1
+
+
+@define(slots=True, eq=False)
+class Progress:
+    """What the leader knows of one follower."""
+
+    peer: str
+    state: PeerState = PeerState.COMPARE
+    index: int = -1
+    """Entry to compare or to truncate to; -1: the leader's end."""
+
+    match: int = -1
+    """The follower has everything up to it, as the leader has."""
+
+    next: int = 0
+    """Next entry to push, in APPEND."""
+
+    generation: int = 0
+    waiting: bool = False
+    """A COMPARE or TRUNCATE is unanswered."""
+
+    retry_ms: int = 0
+    pushed_ms: int = 0
+    outstanding: dict[int, _Push] = field(factory=dict)
+    """Unanswered pushes by their first index, in order."""
+
+    window_ms: int = 0
+    window_bytes: int = 0
+
+    def enter(self, state: PeerState, index: int) -> None:
+        """Begin ``state`` at ``index``; answers to what was asked before do not count any more."""
+        self.state = state
+        self.index = index
+        self.generation += 1
+        self.waiting = False
+        self.outstanding.clear()
+        if state is PeerState.APPEND:
+            self.match = max(self.match, index)
+            self.next = index + 1
+
+
+@define(slots=True, frozen=True)
+class Span:
+    """First and last index of a ledger; -1 and -1 when it is empty."""
+
+    begin: int
+    end: int
+
+
+def next_comparison(index: int, leader: Span, follower: Span) -> tuple[PeerState, int]:
+    """Where to go on after the follower's entry ``index`` was not the leader's: COMPARE another,
+    or TRUNCATE to the leader's first because none can be found.
+    """
+    if follower.end < leader.begin or follower.begin > leader.end:
+        return PeerState.TRUNCATE, leader.begin
+    if index < follower.begin:
+        return PeerState.TRUNCATE, leader.begin
+    index = follower.end if index > follower.end else index - 1
+    if index < leader.begin:
+        return PeerState.TRUNCATE, leader.begin
+    return PeerState.COMPARE, index
+
+
+@define(slots=True, eq=False)
+class Replication:
+    """One reign: made when a member becomes leader, ``ended`` when it is no more."""
+
+    member: Member
+    stored_index: int
+    """The leader's own entries; what may be pushed."""
+
+    counted_index: int
+    """Those of them that count for the quorum: fewer only with ``ack_after_sync``."""
+
+    peers: dict[str, Progress]
+    ended: bool = False
+
+    @classmethod
+    def of(cls, member: Member, stored_index: int, counted_index: int) -> Replication:
+        peers = {peer: Progress(peer, pushed_ms=member.now_ms) for peer in member.membership.others}
+        return cls(member, stored_index, counted_index, peers)
+
+    def pump(self) -> None:
+        """Send whatever may be sent now."""
+        for progress in self.peers.values():
+            if progress.state is PeerState.APPEND:
+                self._append(progress)
+            if progress.state is not PeerState.APPEND:
+                self._compare(progress)
+
+    def count(self) -> None:
+        """Commit what a quorum has, if its last entry is of this term."""
+        member = self.member
+        marks = [self.counted_index, *(progress.match for progress in self.peers.values())]
+        reached = min(quorum_index(marks), self.stored_index)
+        if reached <= member.committed_index or not member.log.has(reached):
+            return
+        if member.alone or member.log.term_of(reached) == member.term:
+            member.commit(reached)
+
+    def lag_of(self, peer: str) -> int:
+        """How many entries ``peer`` is behind."""
+        return self.stored_index - self.peers[peer].match
+
+    def _compare(self, progress: Progress) -> None:
+        member = self.member
+        begin = member.log.begin_index
+        if progress.waiting or member.now_ms < progress.retry_ms or begin < 0:
+            return
+        if not begin <= progress.index <= self.stored_index:
+            progress.index = begin if progress.state is PeerState.TRUNCATE else self.stored_index
+        kind = PushType.TRUNCATE if progress.state is PeerState.TRUNCATE else PushType.COMPARE
+        index, generation = progress.index, progress.generation
+        progress.waiting = True
+        self._push(
+            progress,
+            kind,
+            (member.log.entry(index),),
+            lambda response: self._compared(progress, generation, index, response),
+        )
+
+    def _compared(
+        self, progress: Progress, generation: int, index: int, response: Response | None
+    ) -> None:
+        if self.ended or generation != progress.generation:
+            return
+        progress.waiting = False
+        member = self.member
+        success = response is not None and response.code == _CODE.SUCCESS
+        compared = progress.state is PeerState.COMPARE
+        if not isinstance(response, PushEntryResponse) or not (
+            success or (compared and response.code == _CODE.INCONSISTENT_STATE)
+        ):
+            progress.enter(PeerState.COMPARE, -1)
+            progress.retry_ms = member.now_ms + RETRY_MS
+            return
+        if not success:
+            leader = Span(member.log.begin_index, self.stored_index)
+            follower = Span(response.begin_index, response.end_index)
+            progress.enter(*next_comparison(index, leader, follower))
+        elif compared and response.end_index != index:
+            progress.enter(PeerState.TRUNCATE, index)
+        else:
+            progress.enter(PeerState.APPEND, index)
+            self.count()
+
+    def _append(self, progress: Progress) -> None:
+        options, now_ms = self.member.options, self.member.now_ms
+        self._repeat_oldest(progress)
+        while (
+            progress.state is PeerState.APPEND
+            and progress.next <= self.stored_index
+            and len(progress.outstanding) < options.push_window
+        ):
+            entries = self._collect(progress.next, progress)
+            if not entries:
+                return
+            first = progress.next
+            progress.next += len(entries)
+            progress.outstanding[first] = _Push(len(entries), now_ms)
+            self._push_entries(progress, first, entries)
+        if (
+            progress.state is PeerState.APPEND
+            and progress.next > self.stored_index
+            and now_ms - progress.pushed_ms > COMMIT_INTERVAL_MS
+        ):
+            generation = progress.generation
+            self._push(
+                progress,
+                PushType.COMMIT,
+                (),
+                lambda response: self._committed(progress, generation, response),
+            )
+
+    def _repeat_oldest(self, progress: Progress) -> None:
+        if not progress.outstanding:
+            return
+        first, push = next(iter(progress.outstanding.items()))
+        now_ms = self.member.now_ms
+        if now_ms - push.sent_ms <= self.member.options.push_timeout_ms:
+            return
+        if (
+            push.attempts >= ATTEMPTS
+            or first != progress.match + 1
+            or not self.member.log.has(first)
+        ):
+            progress.enter(PeerState.COMPARE, -1)
+            return
+        push.attempts += 1
+        push.sent_ms = now_ms
+        entries = tuple(map(self.member.log.entry, range(first, first + push.count)))
+        self._push_entries(progress, first, entries)
+
+    def _collect(self, first: int, progress: Progress) -> tuple[Entry, ...]:
+        """The entries of the next push; none when it has to wait or the state has changed."""
+        member, options = self.member, self.member.options
+        if first < member.log.begin_index:
+            progress.enter(PeerState.COMPARE, -1)
+            return ()
+        entry = member.log.entry(first)
+        if self._throttled(progress, entry):
+            return ()
+        entries = [entry]
+        size = entry.size
+        while options.batch_push and size < options.batch_push_bytes and first < self.stored_index:
+            first += 1
+            entry = member.log.entry(first)
+            entries.append(entry)
+            size += entry.size
+        progress.window_bytes += size
+        return tuple(entries)
+
+    def _throttled(self, progress: Progress, entry: Entry) -> bool:
+        member, options = self.member, self.member.options
+        if (
+            self.stored_index - entry.index <= options.push_window
+            or member.log.end_offset - entry.position < options.throttle_point_bytes
+        ):
+            return False
+        if member.now_ms - progress.window_ms >= THROTTLE_WINDOW_MS:
+            progress.window_ms, progress.window_bytes = member.now_ms, 0
+        return progress.window_bytes >= options.push_quota_bytes
+
+    def _push_entries(self, progress: Progress, first: int, entries: tuple[Entry, ...]) -> None:
+        generation, last = progress.generation, first + len(entries) - 1
+        self._push(
+            progress,
+            PushType.APPEND,
+            entries,
+            lambda response: self._appended(progress, generation, Span(first, last), response),
+        )
+
+    def _appended(
+        self, progress: Progress, generation: int, pushed: Span, response: Response | None
+    ) -> None:
+        if self.ended or generation != progress.generation:
+            return
+        if not isinstance(response, PushEntryResponse):
+            return
+        if response.code == _CODE.INCONSISTENT_STATE:
+            progress.enter(PeerState.COMPARE, -1)
+        elif response.code == _CODE.SUCCESS and response.index is not None:
+            reached = response.index + max(response.count, 1) - 1
+            if not pushed.begin <= reached <= pushed.end:
+                return
+            progress.match = max(progress.match, reached)
+            outstanding = progress.outstanding
+            while outstanding:
+                first, push = next(iter(outstanding.items()))
+                if first + push.count - 1 > progress.match:
+                    break
+                del outstanding[first]
+            self.count()
+
+    def _committed(self, progress: Progress, generation: int, response: Response | None) -> None:
+        if self.ended or generation != progress.generation or response is None:
+            return
+        if response.code == _CODE.INCONSISTENT_STATE:
+            progress.enter(PeerState.COMPARE, -1)
+
+    def _push(
+        self, progress: Progress, kind: PushType, entries: tuple[Entry, ...], then: OnAnswer
+    ) -> None:
+        member = self.member
+        progress.pushed_ms = member.now_ms
+        request = PushEntryRequest(
+            group=member.membership.group,
+            remote_id=progress.peer,
+            local_id=member.self_id,
+            leader_id=member.self_id,
+            term=member.term,
+            type=kind,
+            commit_index=member.committed_index,
+            entries=entries,
+            batch=kind is PushType.APPEND and member.options.batch_push,
+        )
+        member.outbox.send(request, PushEntryResponse, member.now_ms, then)

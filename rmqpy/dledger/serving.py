@@ -1,0 +1,102 @@
+"""Requests of DLedger's own clients: where the leader is, one entry, one append.
+
+A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. An append
+that passes is handed to whoever keeps the log (``Ready.appends``): this core owns no bytes, and in
+a broker's group only message records may become entries.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.dledger.member import Member, Role
+from rmqpy.dledger.messages import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    DLedgerResponseCode,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from rmqpy.dledger.outbox import ClientAppend
+
+_CODE = DLedgerResponseCode
+
+ENTRY_SIZE_MAX: Final = 4 * 1024 * 1024
+"""A Java member's encoding buffer: it cannot write a larger entry, header included."""
+
+
+class Refused(Enum):
+    """Why nothing may be appended now (DLedgerResponseCode numbers)."""
+
+    NOT_LEADER = 404
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    LEADER_PENDING_FULL = 503
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
+
+
+def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
+    """Who is in the group, and who leads it."""
+    return MetadataResponse(
+        group=request.group, leader_id=member.leader_id, peers=member.options.addresses
+    )
+
+
+def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
+    """The entry at ``begin_index``, if it may be read here: from a leader, once committed."""
+    index = request.begin_index
+    if member.role is not Role.LEADER:
+        code = _CODE.NOT_LEADER
+    elif index is None:
+        code = _CODE.UNEXPECTED_ARGUMENT
+    elif member.log.begin_index < 0 or index > member.committed_index:
+        code = _CODE.INDEX_OUT_OF_RANGE
+    elif index < member.log.begin_index:
+        code = _CODE.INDEX_LESS_THAN_LOCAL_BEGIN
+    else:
+        return GetEntriesResponse(group=request.group, entries=(member.log.entry(index),))
+    return GetEntriesResponse(
+        group=request.group,
+        remote_id=request.remote_id,
+        local_id=request.local_id,
+        leader_id=member.leader_id,
+        term=request.term,
+        code=code,
+    )
+
+
+def refuse_append(
+    member: Member, request: AppendEntryRequest, code: DLedgerResponseCode
+) -> AppendEntryResponse:
+    """An append that is not done, and where to go instead."""
+    return AppendEntryResponse(
+        group=request.group,
+        remote_id=request.remote_id,
+        local_id=request.local_id,
+        leader_id=member.leader_id,
+        term=request.term,
+        code=code,
+    )
+
+
+def accept_append(
+    member: Member, ticket: int, request: AppendEntryRequest, refused: Refused | None
+) -> None:
+    """Hand an append on, or refuse it."""
+    code: DLedgerResponseCode | None = None
+    if refused is not None:
+        code = DLedgerResponseCode(refused.value)
+    elif not request.body:
+        code = _CODE.REQUEST_WITH_EMPTY_BODYS
+    elif len(request.body) + ENTRY_HEADER_SIZE > ENTRY_SIZE_MAX:
+        code = _CODE.UNEXPECTED_ARGUMENT
+    if code is not None:
+        member.outbox.reply(ticket, refuse_append(member, request, code))
+    else:
+        assert request.body is not None
+        member.outbox.appends.append(ClientAppend(ticket, request.body))

@@ -1,0 +1,204 @@
+"""Handing leadership to a chosen member: on request of an operator, or to a preferred leader.
+
+The leader refuses puts, asks the successor to take over once its ledger reaches the leader's end,
+and waits for its answer. The successor waits to have caught up, stands for election in the next
+term, and answers when it has won, or when somebody else leads.
+
+==================================  ============================================
+state                               ends
+==================================  ============================================
+leader: transferee is set           answer or none from the successor; role lost
+successor: catching up              end reached → taking over; waited too long, other leader → 418
+successor: taking over              leader of that term → SUCCESS; follower → 418; later term → 403
+==================================  ============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.dledger.election import Election
+from rmqpy.dledger.member import NO_TERM, Member, Role
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    Response,
+)
+from rmqpy.model.ids import Term
+
+_CODE = DLedgerResponseCode
+
+PREFERRED_CHECK_MS: Final = 1000
+
+
+@define(slots=True, eq=False)
+class _Taking:
+    """A transfer to this member."""
+
+    ticket: int
+    request: LeadershipTransferRequest
+    deadline_ms: int
+    started: bool = False
+
+
+@define(slots=True, eq=False)
+class Transfer:
+    """Both ends. ``lag_of`` says how many entries a follower is behind (leader only);
+    ``live_peers`` whom the last heartbeats reached.
+    """
+
+    member: Member
+    election: Election
+    lag_of: Callable[[str], int]
+    live_peers: Callable[[], frozenset[str]]
+    _taking: _Taking | None = None
+    _next_check_ms: int = field(default=0)
+
+    def role_changed(self) -> None:
+        self._next_check_ms = self.member.now_ms + PREFERRED_CHECK_MS
+        self._check_taking()
+
+    def receive(self, ticket: int, request: LeadershipTransferRequest) -> None:
+        """A request to give leadership, or to take it."""
+        own = self.member.self_id
+        if request.transfer_id == own:
+            code = self._refusal(request)
+            if code is None:
+                self._give(request.transferee_id or "", ticket)
+            else:
+                self._refuse(ticket, request, code)
+        elif request.transferee_id == own:
+            self._take(ticket, request)
+        else:
+            self._answer(ticket, _CODE.UNEXPECTED_ARGUMENT)
+
+    def tick(self) -> None:
+        """Time-outs of the successor, the leader's look for a preferred one."""
+        self._check_taking()
+        member = self.member
+        if member.role is not Role.LEADER or member.now_ms < self._next_check_ms:
+            return
+        self._next_check_ms = member.now_ms + PREFERRED_CHECK_MS
+        preferred = member.options.preferred_leader_ids
+        if not preferred or member.self_id in preferred or member.transferee is not None:
+            return
+        live = self.live_peers()
+        candidates = [peer for peer in preferred if peer in live]
+        if candidates:
+            best = min(candidates, key=self.lag_of)
+            if self.lag_of(best) < member.options.transfer_wait_index:
+                self._give(best, None)
+
+    def _refusal(self, request: LeadershipTransferRequest) -> DLedgerResponseCode | None:
+        member = self.member
+        successor = request.transferee_id
+        if successor not in member.membership.peers:
+            return _CODE.UNKNOWN_MEMBER
+        if successor == member.self_id:
+            return _CODE.UNEXPECTED_ARGUMENT
+        if request.term != member.term:
+            return _CODE.INCONSISTENT_TERM
+        if member.role is not Role.LEADER:
+            return _CODE.NOT_LEADER
+        if self.lag_of(successor) >= member.options.transfer_wait_index:
+            return _CODE.FALL_BEHIND_TOO_MUCH
+        if member.transferee is not None:
+            return _CODE.LEADER_TRANSFERRING
+        return None
+
+    def _give(self, successor: str, ticket: int | None) -> None:
+        member = self.member
+        member.transferee = successor
+        request = LeadershipTransferRequest(
+            group=member.membership.group,
+            remote_id=successor,
+            local_id=member.self_id,
+            leader_id=member.self_id,
+            term=member.term,
+            transfer_id=member.self_id,
+            transferee_id=successor,
+            take_leadership_ledger_index=member.log.end.index,
+        )
+        member.outbox.send(
+            request,
+            LeadershipTransferResponse,
+            member.now_ms,
+            lambda response: self._given(request, ticket, response),
+        )
+
+    def _given(
+        self, request: LeadershipTransferRequest, ticket: int | None, response: Response | None
+    ) -> None:
+        member = self.member
+        if member.term == request.term:
+            member.transferee = None
+        if ticket is not None:
+            if response is None:
+                response = LeadershipTransferResponse(code=_CODE.NETWORK_ERROR, term=member.term)
+            member.outbox.reply(ticket, response)
+
+    def _take(self, ticket: int, request: LeadershipTransferRequest) -> None:
+        member = self.member
+        if request.transfer_id != member.leader_id:
+            self._refuse(ticket, request, _CODE.INCONSISTENT_LEADER)
+        elif request.term != member.term:
+            self._answer(ticket, _CODE.INCONSISTENT_TERM)
+        elif self._taking is not None:
+            self._answer(ticket, _CODE.REPEATED_REQUEST)
+        else:
+            deadline_ms = member.now_ms + member.options.transfer_wait_ms
+            self._taking = _Taking(ticket, request, deadline_ms)
+            self._check_taking()
+
+    def _check_taking(self) -> None:
+        taking, member = self._taking, self.member
+        if taking is None:
+            return
+        target = Term(taking.request.term + 1)
+        if taking.started:
+            self._check_taken(taking, target)
+        elif member.term != taking.request.term or member.leader_id != taking.request.transfer_id:
+            self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
+        elif member.log.end.index >= taking.request.take_leadership_ledger_index:
+            taking.started = True
+            taking.deadline_ms = member.now_ms + member.options.rpc_timeout_ms
+            member.term_to_take = target
+            member.become_candidate(target)
+            self.election.increase_now = True
+        elif member.now_ms > taking.deadline_ms:
+            self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
+
+    def _check_taken(self, taking: _Taking, target: Term) -> None:
+        member = self.member
+        if member.term > target:
+            self._end_taking(taking, _CODE.EXPIRED_TERM)
+        elif member.term == target and member.role is Role.LEADER:
+            self._end_taking(taking, _CODE.SUCCESS)
+        elif member.role is Role.FOLLOWER or member.now_ms > taking.deadline_ms:
+            self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
+
+    def _end_taking(self, taking: _Taking, code: DLedgerResponseCode) -> None:
+        self._taking = None
+        self.member.term_to_take = NO_TERM
+        self._answer(taking.ticket, code)
+
+    def _answer(self, ticket: int, code: DLedgerResponseCode) -> None:
+        response = LeadershipTransferResponse(code=code, term=self.member.term)
+        self.member.outbox.reply(ticket, response)
+
+    def _refuse(
+        self, ticket: int, request: LeadershipTransferRequest, code: DLedgerResponseCode
+    ) -> None:
+        response = LeadershipTransferResponse(
+            group=request.group,
+            remote_id=request.remote_id,
+            local_id=request.local_id,
+            leader_id=self.member.leader_id,
+            term=request.term,
+            code=code,
+        )
+        self.member.outbox.reply(ticket, response)

@@ -1,0 +1,343 @@
+"""Both ends of one replication connection as states: bytes and time in, :class:`MasterReady` or
+:class:`SlaveReady` out.
+
+Master::
+
+    waiting ──first report──► streaming ──┐
+       └──────────────────────────────────┴──► closed (reason)
+
+    report     waiting                               streaming
+    0          begin at the start of the last file   (ignored as an acknowledgement)
+    1..end     begin there, acknowledged             acknowledged; closed, if it was not sent
+    > end      closed                                closed
+    < begin    closed: those files are gone          (ignored)
+
+Slave::
+
+    open ──► closed (reason)
+
+    transfer          own log empty                  own log ends at E
+    at E              -                              stored, reported
+    at a file start   stored, reported               closed, unless it is E
+    elsewhere         closed                         closed
+
+Both close after ``housekeeping_interval_ms`` without a byte from the other.
+
+The caller's part, after each call and whenever there is room to send: take ``take_ready`` and carry
+it out in the order of its fields. A link that has closed does nothing more. A slave's link is told
+of the bytes that it gave out by ``stored``, as soon as they are in the log.
+
+Invariants: what a master sends is contiguous from where it began, never beyond the log's end,
+never across a file; a slave gives out only bytes that continue its log, and reports only what was
+stored; ``acknowledged_offset`` never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.ha.frames import (
+    BODY_MAX,
+    HEADER_SIZE,
+    ReportReceiver,
+    Transfer,
+    TransferReceiver,
+    encode_report,
+    encode_transfer,
+)
+from rmqpy.model.errors import RemoteFault
+from rmqpy.model.ids import PhysicalOffset
+
+ReadLog = Callable[[PhysicalOffset, int], bytes | memoryview | None]
+"""So many bytes of the log from an offset on; None where there is nothing any more."""
+
+ROOM_DEFAULT: Final = 256 << 10
+
+REDIAL_FIRST_MS: Final = 1_000
+REDIAL_LONGEST_MS: Final = 60_000
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LinkSettings:
+    """``file_size`` is mappedFileSizeCommitLog and has to be the same at both ends; the others are
+    haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports), haHousekeepingInterval.
+    """
+
+    file_size: int
+    transfer_batch_size: int = 32 << 10
+    heartbeat_interval_ms: int = 5_000
+    housekeeping_interval_ms: int = 20_000
+
+    def __attrs_post_init__(self) -> None:
+        assert self.file_size > 0 and self.transfer_batch_size > 0
+
+    @property
+    def body_max(self) -> int:
+        """Bytes in one frame."""
+        return min(self.transfer_batch_size, BODY_MAX)
+
+    def file_start(self, offset: int) -> PhysicalOffset:
+        """First offset of the file that ``offset`` is in."""
+        return PhysicalOffset(offset - offset % self.file_size)
+
+    def file_end(self, offset: int) -> PhysicalOffset:
+        """Offset behind the file that ``offset`` is in."""
+        return PhysicalOffset(self.file_start(offset) + self.file_size)
+
+
+@define(slots=True, frozen=True)
+class LogRange:
+    """What a master's log holds: ``begin`` is the start of its first file, ``end`` what readers may
+    see.
+    """
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+
+
+@define(slots=True, frozen=True)
+class MasterReady:
+    """What the master's caller has to do. ``acknowledged``: the slave has everything below."""
+
+    acknowledged: PhysicalOffset | None = None
+    send: tuple[bytes, ...] = ()
+    close: str | None = None
+
+
+@define(slots=True, frozen=True)
+class SlaveReady:
+    """What the slave's caller has to do. ``append``: bytes that continue the log, each within one
+    file; an empty log begins at the offset of the first.
+    """
+
+    append: tuple[Transfer, ...] = ()
+    send: bytes = b""
+    close: str | None = None
+
+
+class MasterLink:
+    """One slave, seen from its master. ``read`` must give what lies in the range last told."""
+
+    def __init__(
+        self, settings: LinkSettings, log: LogRange, read: ReadLog, now_ms: int
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._read = read
+        self._now_ms = self._read_ms = self._sent_ms = now_ms
+        self._receiver = ReportReceiver()
+        self._news: PhysicalOffset | None = None
+        self._told_close = False
+        self.next_offset: PhysicalOffset | None = None
+        """What is sent next; None before the first report."""
+        self.acknowledged_offset: PhysicalOffset | None = None
+        self.closed: str | None = None
+        """Why this link is over."""
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
+        """Bytes from the slave."""
+        self._now_ms = now_ms
+        if self.closed is not None:
+            return
+        self._read_ms = now_ms
+        try:
+            reported = self._receiver.receive(data)
+        except RemoteFault as fault:
+            self._close(str(fault))
+            return
+        if reported is not None:
+            self._take_report(reported)
+
+    def log_grown(self, log: LogRange, now_ms: int) -> None:
+        """The log has grown, or lost its first files."""
+        assert log.end >= self._log.end, "a log does not shrink under a link"
+        self._now_ms = now_ms
+        self._log = log
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        self._now_ms = now_ms
+        silent_ms = now_ms - self._read_ms
+        if silent_ms >= self._settings.housekeeping_interval_ms:
+            self._close(f"the slave has been silent for {silent_ms} ms")
+
+    def take_ready(self, room: int = ROOM_DEFAULT) -> MasterReady | None:
+        """What is to be done; None when nothing is. About ``room`` bytes are sent at the most, more
+        come with the next call.
+        """
+        send = () if self.closed is not None else tuple(self._frames(room))
+        acknowledged, self._news = self._news, None
+        close = None if self._told_close else self.closed
+        self._told_close = self.closed is not None
+        ready = MasterReady(acknowledged, send, close)
+        return None if ready == MasterReady() else ready
+
+    def _take_report(self, reported: PhysicalOffset) -> None:
+        log = self._log
+        if reported > log.end:
+            self._close(
+                f"the slave's log ends at {reported}, behind the end of ours ({log.end}): it holds"
+                " what this master never had"
+            )
+            return
+        if self.next_offset is None:
+            if 0 < reported < log.begin:
+                self._close(
+                    f"the slave's log ends at {reported}, ours begins at {log.begin}: what lies"
+                    " between is gone; the slave has to begin with an empty store"
+                )
+                return
+            self.next_offset = reported if reported else self._settings.file_start(log.end)
+        elif reported > self.next_offset:
+            self._close(
+                f"the slave reports {reported}, it was sent bytes up to {self.next_offset} only"
+            )
+            return
+        if reported > (self.acknowledged_offset or 0):
+            self.acknowledged_offset = self._news = reported
+
+    def _frames(self, room: int) -> list[bytes]:
+        frames: list[bytes] = []
+        offset = self.next_offset
+        if offset is None:
+            return frames
+        settings, end = self._settings, self._log.end
+        while room > 0 and offset < end:
+            size = min(settings.body_max, end - offset, settings.file_end(offset) - offset)
+            body = self._read(offset, size)
+            if body is None:
+                self._close(f"the log no longer has the offset {offset} that the slave needs next")
+                break
+            assert len(body) == size, (len(body), size)
+            frames.append(encode_transfer(offset, body))
+            offset = self.next_offset = PhysicalOffset(offset + size)
+            room -= HEADER_SIZE + size
+        idle_ms = self._now_ms - self._sent_ms
+        if not frames and room > 0 and idle_ms >= settings.heartbeat_interval_ms:
+            frames.append(encode_transfer(offset))
+        if frames:
+            self._sent_ms = self._now_ms
+        return frames
+
+    def _close(self, reason: str) -> None:
+        if self.closed is None:
+            self.closed = reason
+
+
+class SlaveLink:
+    """The master, seen from a slave that has just connected.
+
+    ``end`` is where the slave's log ends, 0 when it is empty. ``begin_at``: what an empty slave
+    reports first, to be sent everything from there (a file start of the master's log) instead of
+    the last file only.
+    """
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        end: PhysicalOffset,
+        now_ms: int,
+        *,
+        begin_at: PhysicalOffset = PhysicalOffset(0),  # noqa: B008 - a value
+    ) -> None:
+        assert begin_at % settings.file_size == 0, begin_at
+        self._settings = settings
+        self._received_end = self._stored_end = end
+        self._now_ms = self._read_ms = self._reported_ms = now_ms
+        self._receiver = TransferReceiver()
+        self._append: list[Transfer] = []
+        self._send = encode_report(end or begin_at)
+        self._told_close = False
+        self.was_of_use = False
+        """Whether anything came over this link."""
+        self.closed: str | None = None
+        """Why this link is over."""
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
+        """Bytes from the master."""
+        self._now_ms = now_ms
+        if self.closed is not None:
+            return
+        self._read_ms = now_ms
+        try:
+            for transfer in self._receiver.receive(data):
+                self._check(transfer)
+                if not transfer.is_heartbeat:
+                    self._append.append(transfer)
+                    self._received_end = transfer.end
+        except RemoteFault as fault:
+            self._close(str(fault))
+
+    def stored(self, end: PhysicalOffset, now_ms: int) -> None:
+        """The log ends there now: bytes that were given out are in it, and are reported."""
+        assert self._stored_end < end <= self._received_end, (self._stored_end, end)
+        self._now_ms = now_ms
+        self.was_of_use = True
+        self._stored_end = end
+        self._report()
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        self._now_ms = now_ms
+        silent_ms = now_ms - self._read_ms
+        if silent_ms >= self._settings.housekeeping_interval_ms:
+            self._close(f"the master has been silent for {silent_ms} ms")
+        elif now_ms - self._reported_ms >= self._settings.heartbeat_interval_ms:
+            self._report()
+
+    def take_ready(self) -> SlaveReady | None:
+        """What is to be done since the last call; None when nothing is."""
+        append, self._append = tuple(self._append), []
+        send, self._send = (b"" if self.closed is not None else self._send), b""
+        close = None if self._told_close else self.closed
+        self._told_close = self.closed is not None
+        ready = SlaveReady(append, send, close)
+        return None if ready == SlaveReady() else ready
+
+    def _check(self, transfer: Transfer) -> None:
+        """Raises RemoteFault for bytes that do not continue our log."""
+        offset, own = transfer.offset, self._received_end
+        if own and offset != own:
+            raise RemoteFault(
+                f"the master goes on at {offset}, our log ends at {own}: the two logs have parted,"
+                " or the master no longer has what lies between; nothing was changed"
+            )
+        start = self._settings.file_start(offset)
+        if not own and offset != start:
+            raise RemoteFault(
+                f"the master begins at {offset}, which is no start of a file of"
+                f" {self._settings.file_size} bytes: is mappedFileSizeCommitLog the same there?"
+            )
+        if transfer.end > start + self._settings.file_size:
+            raise RemoteFault(
+                f"the master sends {len(transfer.body)} bytes at {offset}, across the end of a file"
+                f" of {self._settings.file_size}: is mappedFileSizeCommitLog the same there?"
+            )
+
+    def _report(self) -> None:
+        if self.closed is None:
+            self._send = encode_report(self._stored_end)  # a later report supersedes
+            self._reported_ms = self._now_ms
+
+    def _close(self, reason: str) -> None:
+        if self.closed is None:
+            self.closed = reason
+
+
+@define(slots=True)
+class Redial:
+    """When a slave connects again: at once behind a link that was of use, else later and later."""
+
+    _delay_ms: int = field(default=0, init=False)
+
+    def after(self, link: SlaveLink | None) -> int:
+        """Milliseconds until the next attempt. ``link`` has ended; None: there was no connection.
+        """
+        if link is not None and link.was_of_use:
+            self._delay_ms = 0
+            return 0
+        self._delay_ms = min(max(REDIAL_FIRST_MS, self._delay_ms * 2), REDIAL_LONGEST_MS)
+        return self._delay_ms

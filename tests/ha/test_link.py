@@ -1,0 +1,313 @@
+"""The two ends, each on its own: who may begin where, what is sent when, and why a link ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmqpy.ha.frames import BODY_MAX, Transfer, TransferReceiver, encode_report, encode_transfer
+from rmqpy.ha.link import (
+    LinkSettings,
+    LogRange,
+    MasterLink,
+    MasterReady,
+    Redial,
+    SlaveLink,
+    SlaveReady,
+)
+from rmqpy.model.ids import PhysicalOffset
+
+FILE = 1000
+SETTINGS = LinkSettings(file_size=FILE, transfer_batch_size=300)
+
+
+def log_bytes(offset: int, size: int) -> bytes:
+    return bytes((offset + number) % 251 for number in range(size))
+
+
+def log(end: int, begin: int = 0) -> LogRange:
+    return LogRange(PhysicalOffset(begin), PhysicalOffset(end))
+
+
+def master(end: int, begin: int = 0) -> MasterLink:
+    return MasterLink(SETTINGS, log(end, begin), log_bytes, 0)
+
+
+def slave(end: int, begin_at: int = 0) -> SlaveLink:
+    return SlaveLink(SETTINGS, PhysicalOffset(end), 0, begin_at=PhysicalOffset(begin_at))
+
+
+def sent(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
+    """Offset and size of what the master has to send now."""
+    ready = link.take_ready(room)
+    receiver = TransferReceiver()
+    found = [each for frame in (ready.send if ready else ()) for each in receiver.receive(frame)]
+    for each in found:
+        assert each.body == log_bytes(each.offset, len(each.body))
+    return [(each.offset, len(each.body)) for each in found]
+
+
+# ------------------------------------------------------------------------------------ the master
+
+
+@pytest.mark.parametrize(
+    ("end", "reported", "frames"),
+    [
+        (2500, 0, [(2000, 300), (2300, 200)]),
+        (2000, 0, []),
+        (700, 0, [(0, 300), (300, 300), (600, 100)]),
+        (0, 0, []),
+        (2500, 2400, [(2400, 100)]),
+        (2500, 2500, []),
+        (1200, 650, [(650, 300), (950, 50), (1000, 200)]),
+        (1000, 1, [(1, 300), (301, 300), (601, 300), (901, 99)]),
+    ],
+)
+def test_where_a_master_begins(end: int, reported: int, frames: list[tuple[int, int]]) -> None:
+    link = master(end)
+    assert sent(link) == []
+    link.receive(encode_report(reported), 10)
+    assert sent(link) == frames
+    assert link.next_offset == end
+    assert sent(link) == []
+
+
+def test_growth_is_sent_and_room_is_kept() -> None:
+    link = master(0)
+    link.receive(encode_report(0), 0)
+    assert link.take_ready() is None
+    link.log_grown(log(2500), 5)
+    assert sent(link, room=0) == []
+    assert sent(link, room=1) == [(0, 300)]
+    assert sent(link, room=400) == [(300, 300), (600, 300)]
+    assert sent(link, room=1 << 20) == [
+        *[(900, 100), (1000, 300), (1300, 300), (1600, 300), (1900, 100)],
+        *[(2000, 300), (2300, 200)],
+    ]
+
+
+def test_acknowledgements_only_grow() -> None:
+    link = master(900)
+    link.receive(encode_report(0), 0)
+    assert link.take_ready() == MasterReady(
+        send=tuple(encode_transfer(n, log_bytes(n, 300)) for n in (0, 300, 600))
+    )
+    link.receive(encode_report(300) + encode_report(600)[:3], 1)
+    assert link.take_ready() == MasterReady(acknowledged=PhysicalOffset(300))
+    link.receive(encode_report(600)[3:] + encode_report(900), 2)
+    assert link.take_ready() == MasterReady(acknowledged=PhysicalOffset(900))
+    link.receive(encode_report(600), 3)
+    assert link.take_ready() is None
+    assert link.acknowledged_offset == 900
+
+
+def test_the_first_report_of_a_slave_with_a_log_acknowledges() -> None:
+    link = master(900)
+    link.receive(encode_report(900), 0)
+    assert link.take_ready() == MasterReady(acknowledged=PhysicalOffset(900))
+
+
+def test_heartbeats_of_an_idle_master() -> None:
+    link = master(900)
+    link.tick(9_000)
+    assert sent(link) == []  # nothing before the first report
+    link.receive(encode_report(900), 9_100)
+    assert sent(link) == [(900, 0)]
+    for now_ms, frames in ((14_099, []), (14_100, [(900, 0)]), (14_200, []), (19_100, [(900, 0)])):
+        link.tick(now_ms)
+        assert sent(link) == frames
+    link.log_grown(log(950), 19_200)
+    assert sent(link) == [(900, 50)]
+    link.tick(24_199)
+    assert sent(link) == []
+    link.tick(24_200)
+    assert sent(link) == [(950, 0)]
+
+
+def test_a_silent_slave() -> None:
+    link = master(900)
+    link.tick(19_999)
+    assert link.closed is None
+    link.receive(encode_report(0)[:1], 19_999)  # a byte is a sign of life
+    link.tick(39_998)
+    assert link.closed is None
+    link.tick(39_999)
+    assert link.take_ready() == MasterReady(close="the slave has been silent for 20000 ms")
+    link.receive(encode_report(0), 40_000)
+    assert link.take_ready() is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "reports", "reason"),
+    [
+        (0, [901], "the slave's log ends at 901, behind the end of ours (900)"),
+        (0, [0, 901], "the slave's log ends at 901, behind the end of ours (900)"),
+        (0, [0, 500], "the slave reports 500, it was sent bytes up to 300 only"),
+        (500, [499], "the slave's log ends at 499, ours begins at 500"),
+        (0, [-1], "a slave reports the offset -1"),
+        (0, [1 << 62], "behind the end of ours (900)"),
+    ],
+)
+def test_reports_that_cannot_be(begin: int, reports: list[int], reason: str) -> None:
+    link = master(900, begin)
+    ready = None
+    for number, reported in enumerate(reports):
+        link.receive(encode_report(reported), number)
+        ready = link.take_ready(room=1)
+    assert ready is not None and ready.close is not None and reason in ready.close
+    assert ready.send == ()
+    assert ready.acknowledged is None
+    link.log_grown(log(2000), 10)
+    assert link.take_ready() is None  # said once, and nothing more
+
+
+def test_a_file_that_is_cleaned_under_a_late_slave() -> None:
+    gone = False
+    reader: Callable[[int, int], bytes | None] = lambda offset, size: (  # noqa: E731
+        None if gone else log_bytes(offset, size)
+    )
+    link = MasterLink(SETTINGS, log(2500), reader, 0)
+    link.receive(encode_report(10), 0)
+    assert sent(link, room=1) == [(10, 300)]
+    gone = True
+    link.log_grown(log(2500, begin=1000), 1)
+    ready = link.take_ready()
+    assert ready is not None and ready.close is not None
+    assert "no longer has the offset 310" in ready.close
+
+
+def test_a_batch_larger_than_a_java_slave_reads_is_cut() -> None:
+    settings = LinkSettings(file_size=16 << 20, transfer_batch_size=8 << 20)
+    link = MasterLink(settings, log(5 << 20), lambda offset, size: bytes(size), 0)
+    link.receive(encode_report(1), 0)
+    ready = link.take_ready(room=1 << 30)
+    assert ready is not None
+    assert [len(frame) for frame in ready.send] == [4 << 20, (5 << 20) - 1 - BODY_MAX + 12]
+
+
+# ------------------------------------------------------------------------------------- the slave
+
+
+def test_a_slave_reports_on_connecting() -> None:
+    assert slave(0).take_ready() == SlaveReady(send=encode_report(0))
+    assert slave(1234).take_ready() == SlaveReady(send=encode_report(1234))
+    assert slave(0, begin_at=3000).take_ready() == SlaveReady(send=encode_report(3000))
+    assert slave(50, begin_at=3000).take_ready() == SlaveReady(send=encode_report(50))
+    with pytest.raises(AssertionError):
+        slave(0, begin_at=3001)
+
+
+def test_a_slave_reports_what_was_stored() -> None:
+    link = slave(500)
+    link.take_ready()
+    data = encode_transfer(500, b"a" * 300) + encode_transfer(800, b"b" * 200)
+    link.receive(data + encode_transfer(1000, b"c" * 10), 10)
+    ready = link.take_ready()
+    assert ready is not None
+    assert [(each.offset, len(each.body)) for each in ready.append] == [
+        *[(500, 300), (800, 200), (1000, 10)]
+    ]
+    assert ready.send == b""  # not before it is in the log
+    link.stored(PhysicalOffset(800), 11)
+    link.stored(PhysicalOffset(1010), 12)
+    assert link.take_ready() == SlaveReady(send=encode_report(1010))
+    assert link.was_of_use
+
+
+def test_a_slave_reports_each_five_seconds() -> None:
+    link = slave(500)
+    link.take_ready()
+    for now_ms in (4_999, 5_000, 6_000, 9_999, 10_000):
+        link.receive(encode_transfer(500), now_ms)  # heartbeats of the master
+        link.tick(now_ms)
+        report = SlaveReady(send=encode_report(500)) if now_ms in (5_000, 10_000) else None
+        assert link.take_ready() == report
+    link.receive(encode_transfer(500, b"x"), 12_000)
+    link.take_ready()
+    link.stored(PhysicalOffset(501), 12_000)
+    assert link.take_ready() == SlaveReady(send=encode_report(501))
+    link.tick(16_999)
+    assert link.take_ready() is None
+    link.tick(17_000)
+    assert link.take_ready() == SlaveReady(send=encode_report(501))
+
+
+@pytest.mark.parametrize("start", [0, 1000, 7000])
+def test_an_empty_slave_begins_at_any_file_start(start: int) -> None:
+    link = slave(0)
+    link.take_ready()
+    link.receive(encode_transfer(start) + encode_transfer(start, b"abc"), 1)
+    assert link.take_ready() == SlaveReady(append=(Transfer(PhysicalOffset(start), b"abc"),))
+    link.receive(encode_transfer(start + 3, b"d"), 2)
+    assert link.closed is None
+
+
+@pytest.mark.parametrize(
+    ("end", "frame", "reason"),
+    [
+        (500, encode_transfer(501, b"x"), "goes on at 501, our log ends at 500"),
+        (500, encode_transfer(0, b"x"), "goes on at 0, our log ends at 500"),
+        (500, encode_transfer(1000, b"x"), "goes on at 1000, our log ends at 500"),
+        (500, encode_transfer(499), "goes on at 499, our log ends at 500"),
+        (0, encode_transfer(1, b"x"), "begins at 1, which is no start of a file of 1000"),
+        (500, encode_transfer(500, bytes(501)), "501 bytes at 500, across the end of a file"),
+        (0, encode_transfer(1000, bytes(1001)), "1001 bytes at 1000, across the end of a file"),
+        (500, b"\xff" * 12, "a master sends -1 bytes"),
+    ],
+)
+def test_bytes_that_do_not_continue_the_log(end: int, frame: bytes, reason: str) -> None:
+    link = slave(end)
+    link.take_ready()
+    link.receive(frame + encode_transfer(end, b"good"), 1)
+    ready = link.take_ready()
+    assert ready is not None and ready.close is not None and reason in ready.close
+    assert ready.append == ()
+    link.receive(encode_transfer(end, b"good"), 2)
+    link.tick(50_000)
+    assert link.take_ready() is None
+
+
+def test_what_came_before_the_fault_is_stored() -> None:
+    link = slave(500)
+    link.take_ready()
+    link.receive(encode_transfer(500, b"good") + encode_transfer(9, b"bad"), 1)
+    ready = link.take_ready()
+    assert ready is not None
+    assert ready.append == (Transfer(PhysicalOffset(500), b"good"),)
+    assert ready.close is not None
+    link.stored(PhysicalOffset(504), 2)
+    assert link.take_ready() is None
+
+
+def test_a_silent_master() -> None:
+    link = slave(500)
+    for now_ms in range(0, 20_000, 1_000):
+        link.tick(now_ms)
+    assert link.closed is None
+    link.take_ready()
+    link.tick(20_000)
+    assert link.take_ready() == SlaveReady(close="the master has been silent for 20000 ms")
+    other = slave(500)
+    other.receive(encode_transfer(500)[:1], 15_000)  # a byte is a sign of life
+    other.tick(34_999)
+    assert other.closed is None
+    other.tick(35_000)
+    assert other.closed is not None
+
+
+def test_only_what_was_received_can_be_stored() -> None:
+    link = slave(500)
+    with pytest.raises(AssertionError):
+        link.stored(PhysicalOffset(501), 1)
+
+
+def test_redial() -> None:
+    useful = slave(500)
+    useful.receive(encode_transfer(500, b"x"), 1)
+    useful.stored(PhysicalOffset(501), 1)
+    redial = Redial()
+    failures = [redial.after(None) for _ in range(8)]
+    assert failures == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert redial.after(useful) == 0
+    assert redial.after(slave(500)) == 1_000

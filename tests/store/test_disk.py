@@ -1,0 +1,228 @@
+"""The file layers: what the real one and the one in memory have in common, and what each is for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.errors import StoreFault
+from rmqpy.store.disk import Disk
+from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.small_files import read_with_backup, replace_with_backup
+from rmqpy.testing.memory_files import MemoryFiles
+
+
+def test_a_file(any_files: Any) -> None:
+    files, root = any_files
+    path = f"{root}/a/b/file"
+    with pytest.raises(FileNotFoundError):
+        files.open(path)
+    file = files.open(path, size=10_000)
+    assert (file.path, file.size, bytes(file.view)) == (path, 10_000, bytes(10_000))
+    file.write(9_990, b"0123456789")
+    assert bytes(file.view[9_990:]) == b"0123456789"
+    file.writable[0:3] = b"abc"
+    file.write(3, b"def")
+    assert bytes(file.view[:7]) == bytes(file.writable[:7]) == b"abcdef\0"
+    with pytest.raises(AssertionError):
+        file.write(9_991, b"0123456789")
+    with pytest.raises(TypeError):
+        file.view[0] = 1
+    file.sync()
+    again = files.open(path)
+    again.write(0, b"X")
+    assert file.view[0] == ord("X")
+    readonly = files.open_readonly(path)
+    assert bytes(readonly.view[:3]) == b"Xbc"
+    with pytest.raises(AssertionError):
+        readonly.writable  # noqa: B018 (the property is what fails)
+    for opened in (file, again, readonly):
+        opened.close()
+        opened.close()
+    file.sync()
+    assert files.size_of(path) == 10_000
+    assert files.read_bytes(path)[:3] == b"Xbc"
+
+
+def test_folders(any_files: Any) -> None:
+    files, root = any_files
+    assert files.list_dir(f"{root}/none") == []
+    files.open(f"{root}/x/2", size=1).close()
+    files.open(f"{root}/x/1", size=1).close()
+    files.make_dirs(f"{root}/x/y/z")
+    assert files.list_dir(f"{root}/x") == ["1", "2", "y"]
+    assert files.is_dir(f"{root}/x/y") and not files.is_dir(f"{root}/x/1")
+    assert files.exists(f"{root}/x/1") and not files.exists(f"{root}/x/3")
+    files.sync_dir(f"{root}/x")
+    files.rename(f"{root}/x/1", f"{root}/x/3")
+    files.unlink(f"{root}/x/2")
+    files.unlink(f"{root}/x/2")
+    assert files.list_dir(f"{root}/x") == ["3", "y"]
+    files.remove_tree(f"{root}/x")
+    files.remove_tree(f"{root}/x")
+    assert files.list_dir(root) == []
+    total, free = files.disk_usage(f"{root}/not/yet/there")
+    assert 0 <= free <= total
+
+
+def test_replacing(any_files: Any) -> None:
+    files, root = any_files
+    path = f"{root}/config/x.json"
+    files.replace_bytes(path, b"one")
+    files.replace_bytes(path, b"three")
+    assert files.read_bytes(path) == b"three"
+    assert files.list_dir(f"{root}/config") == ["x.json"]
+    assert files.mtime_ms(path) >= 0
+
+
+def test_backups(any_files: Any) -> None:
+    files, root = any_files
+    path = f"{root}/x"
+    assert read_with_backup(files, path, int) is None
+    for text in (b"1", b"2", b"2"):
+        replace_with_backup(files, path, text)
+    assert (files.read_bytes(path), files.read_bytes(path + ".bak")) == (b"2", b"1")
+    assert read_with_backup(files, path, int) == 2
+    files.replace_bytes(path, b"two")
+    assert read_with_backup(files, path, int) == 1
+    files.replace_bytes(path, b"")
+    assert read_with_backup(files, path, int) == 1
+    replace_with_backup(files, path, b"3")
+    assert files.read_bytes(path + ".bak") == b"1", "an empty file is no backup"
+    files.replace_bytes(path, b"three")
+    files.replace_bytes(path + ".bak", b"one")
+    with pytest.raises(StoreFault, match="three"):
+        read_with_backup(files, path, int)
+
+
+def test_locks(any_files: Any) -> None:
+    files, root = any_files
+    lock = files.lock(f"{root}/lock")
+    with pytest.raises(StoreFault, match="another broker"):
+        files.lock(f"{root}/lock")
+    lock.release()
+    lock.release()
+    files.lock(f"{root}/lock").release()
+
+
+def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
+    """Byte 0, POSIX: another process sees it."""
+    path = os.fspath(tmp_path / "lock")
+    lock = Disk().lock(path)
+    probe = (
+        "import fcntl,sys\n"
+        f"file = open({path!r}, 'r+b')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "except OSError: sys.exit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 3
+    lock.release()
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_files_are_sparse(tmp_path: Path) -> None:
+    file = Disk().open(os.fspath(tmp_path / "f"), size=1 << 30)
+    file.write(1 << 29, b"x")
+    assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
+    file.close()
+
+
+def test_a_view_outlives_its_file(tmp_path: Path) -> None:
+    """A reply that is still on its way out when the file is closed."""
+    file = Disk().open(os.fspath(tmp_path / "f"), size=4096)
+    file.write(0, b"abc")
+    view = file.view[:3]
+    file.close()
+    assert bytes(view) == b"abc"
+
+
+# ------------------------------------------------------------------------------- in memory
+
+
+def test_what_a_power_loss_leaves() -> None:
+    files = MemoryFiles()
+    file = files.open("/a/file", size=10)
+    file.write(0, b"one")
+    assert files.crash().nodes == {}
+    assert bytes(files.kill().nodes["/a/file"].data) == b"one".ljust(10, b"\0")
+    file.sync()
+    assert files.crash().nodes == {}, "its name is not durable"
+    files.sync_dir("/a")
+    file.write(0, b"two")
+    assert bytes(files.crash().nodes["/a/file"].data) == b"one".ljust(10, b"\0")
+    assert bytes(files.kill().crash().nodes["/a/file"].data)[:3] == b"one"
+    files.unlink("/a/file")
+    assert "/a/file" not in files.kill().nodes
+    assert "/a/file" in files.crash().nodes, "its removal is not durable"
+    files.sync_dir("/a")
+    assert files.crash().nodes == {}
+
+
+def test_planted_faults() -> None:
+    files = MemoryFiles()
+    file = files.open("/a/file", size=10)
+    files.fail_write("/a/")
+    with pytest.raises(OSError, match="planted"):
+        file.write(0, b"x")
+    with pytest.raises(OSError, match="planted"):
+        files.open("/a/other", size=1)
+    files.open("/b/other", size=1)
+    files.fail_sync("file")
+    with pytest.raises(OSError, match="planted"):
+        file.sync()
+    files.heal()
+    file.write(0, b"x")
+    file.sync()
+
+
+# ------------------------------------------------------------------------------- rows of files
+
+
+def test_rows(any_files: Any) -> None:
+    files, root = any_files
+    row = MappedFiles(files, (f"{root}/row",), 100)
+    row.load("size")
+    assert (len(row), row.min_offset, row.wrote_offset, row.find(0)) == (0, 0, 0, None)
+    for first in (300, 400, 500):
+        row.create(first)
+    assert [
+        row.find(offset) and row.find(offset).first_offset for offset in (299, 300, 599, 600)
+    ] == [
+        None,
+        300,
+        500,
+        None,
+    ]
+    row.last.wrote_position = 10
+    assert (row.min_offset, row.wrote_offset) == (300, 510)
+    with pytest.raises(AssertionError):
+        row.create(700)
+    row.cut(450)
+    assert (len(row), row.wrote_offset) == (2, 400), "never raised"
+    row.cut(400)
+    assert len(row) == 1
+    row.cut(300)
+    assert (len(row), row.wrote_offset) == (1, 300), "the first stays"
+    row.close()
+    row = MappedFiles(files, (f"{root}/row",), 100)
+    row.load("size")
+    assert (len(row), row.min_offset, row.wrote_offset) == (1, 300, 400)
+
+
+def test_a_row_over_directories(any_files: Any) -> None:
+    """File number k goes to directory k mod n; they are found again wherever they are."""
+    files, root = any_files
+    folders = (f"{root}/1", f"{root}/0")
+    row = MappedFiles(files, folders, 100)
+    for first in range(0, 500, 100):
+        row.create(first)
+    assert files.list_dir(f"{root}/0") == [f"{first:020d}" for first in (0, 200, 400)]
+    row.close()
+    again = MappedFiles(files, folders, 100)
+    again.load("size")
+    assert [file.first_offset for file in again] == [0, 100, 200, 300, 400]
