@@ -15,7 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("rmqpy", deadline=None)
+hypothesis.settings.load_profile("rmqpy")
 
 GOLDEN = Path(__file__).parent / "golden"
 

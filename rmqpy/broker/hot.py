@@ -1,9 +1,9 @@
-"""The hot path: the C ``feed`` with the memory it works on, and the rules by which both sides share it.
+"""The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
 
-C answers the frames of a receive buffer that are plain sends and pulls and hands back every other one
-(docs/hot-path.md). Python keeps the whole truth: what C appends stands in the log's own staging,
-queue offsets come from the store's own table, units go into the consume queues' own files. Between
-two calls C keeps nothing.
+C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
+one (docs/hot-path.md). Python keeps the whole truth: what C appends stands in the log's own
+staging, queue offsets come from the store's own table, units go into the consume queues' own files.
+Between two calls C keeps nothing.
 
 A turn::
 
@@ -12,9 +12,9 @@ A turn::
                   ▼    │ refresh
                  Python: cold frames, a full file, a full buffer
 
-Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number of
-a connection is not given again in the turn in which it ended; entries of DLedger are proposed before
-anything else happens.
+Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number
+of a connection is not given again in the turn in which it ended; entries of DLedger are proposed
+before anything else happens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.node import Proposal
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import Refusal
 from rmqpy.model.runtime import Clock
 from rmqpy.net.fast_server import FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
@@ -63,7 +62,11 @@ REPLIES_AT_ONCE: Final = 8192
 
 NEVER_MS: Final = 1 << 62
 
-_SENDS: Final = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+_SENDS: Final = {
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+}
 
 for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
@@ -84,12 +87,14 @@ class HotSurroundings:
 
 
 class HotPath:
-    """See the module's text. Implements ``net.fast_server.Feed`` and ``store.dispatch.Accelerator``."""
+    """See the module's text. A ``net.fast_server.Feed`` and a ``store.dispatch.Accelerator``."""
 
     def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
         self._sources = sources
         self._around = around
         self._store = sources.store
+        self.stale = True
+        """Python has handled frames of others since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
         self._channels: list[HotChannel | None] = []
@@ -141,9 +146,7 @@ class HotPath:
             and store.ready_to_put()
             and self._around.gate.has_room(REPLIES_AT_ONCE)
         )
-        if self._dledger is not None:
-            proposal, core.entries_left = self._dledger.proposer.grant()
-            core.term = proposal.term
+        self.stale = False
 
     def let_go(self) -> None:
         """After the commit: send what may leave; the gate keeps the rest."""
@@ -221,7 +224,7 @@ class HotPath:
         return self._feed(self.core, number)
 
     def cold_frames(self) -> list[memoryview]:
-        """The frames that C handed back, without their length words; valid until the next receive."""
+        """The frames that C handed back, without length words; valid until the next receive."""
         core, view = self.core, self._in
         spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
         return [view[start : start + length] for start, length in spans]
@@ -260,8 +263,10 @@ class HotPath:
         return bytes(self._in[self.core.in_position : self.core.in_length])
 
     def put_front(self, data: bytes) -> bool:
-        """Let the next receive go on behind the begin of a frame; False when the frame is too large."""
-        length = int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
+        """Let the next receive go on behind the begin of a frame; False: it is too large."""
+        length = (
+            int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
+        )
         if max(length, len(data)) >= IN_BYTES:
             return False
         self._in[: len(data)] = data
@@ -284,16 +289,25 @@ class HotPath:
     # Inside
 
     def _receive_entries(self, core: Cdata, number: int, have: int) -> int:
-        before = self._staging.state[INDEX]
+        before = self._take_grant()
         status: int = lib.rmq_receive(core, number, have)
         self._propose(before)
         return status
 
     def _feed_entries(self, core: Cdata, number: int) -> int:
-        before = self._staging.state[INDEX]
+        before = self._take_grant()
         status: int = lib.rmq_feed(core, number)
         self._propose(before)
         return status
+
+    def _take_grant(self) -> int:
+        """How many entries may be appended now, in which term; returns the index of the next."""
+        assert self._dledger is not None
+        index = self._staging.state[INDEX]
+        proposal, room = self._dledger.proposer.grant()
+        self.core.entries_left = room if proposal.first_index == index else 0
+        self.core.term = proposal.term
+        return index
 
     def _propose(self, before: int) -> None:
         """C has appended entries from the grant: now they are proposed."""
@@ -504,4 +518,3 @@ class _DispatchCall:
             self._state.index_slots = file.slot_count
             self._state.index_entries = file.entry_count
         return True
-

@@ -37,8 +37,8 @@ class _Piece:
 
 
 def set_reply_templates(core: Cdata, identity: Identity) -> list[Cdata] | None:
-    """Fill ``core.replies``; what is returned has to be kept alive. None: a setting is so long that C
-    has no room for the replies.
+    """Fill ``core.replies``; what is returned has to be kept alive. None: a setting is so long that
+    C has no room for the replies.
     """
     alive = []
     for kind, serialize_type, command in (

@@ -1,4 +1,4 @@
-"""Puts the hot path under a broker: the one place that ties ``broker.hot`` to the parts it speeds up."""
+"""Puts the hot path under a broker: the one place that ties ``broker.hot`` to what it speeds up."""
 
 from __future__ import annotations
 

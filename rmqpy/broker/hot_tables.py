@@ -386,5 +386,3 @@ def _rows(log: CommitLog) -> list[MappedFiles]:
     entries = getattr(log, "entries", None)
     assert entries is not None, "a log of an unknown kind"
     return [entries.data]
-
-

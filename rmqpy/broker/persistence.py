@@ -6,7 +6,7 @@ is guessed.
 
 Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
 encoded on the loop and written in a worker thread, one write a file at a time; changes during a
-write lead to one more write.
+write lead to one more write, for which a large table takes its time (:mod:`.pace`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from attrs import define
 
+from rmqpy.broker.pace import Paced
 from rmqpy.model.runtime import Scheduler
 from rmqpy.store.files import FileLayer
 from rmqpy.store.small_files import read_with_backup, replace_with_backup
@@ -52,6 +53,7 @@ class TableWriter:
         self._changed = False
         self._writing = False
         self._closed: Callable[[], None] | None = None
+        self._pace = Paced(scheduler, self._begin)
 
     def mark(self) -> None:
         """The table has changed; written by the next :meth:`write`."""
@@ -64,6 +66,10 @@ class TableWriter:
 
     def write(self) -> None:
         """Begin to write if there is something to write and no write under way."""
+        if not self._writing and self._changed and self._closed is None:
+            self._pace.ask()
+
+    def _begin(self) -> None:
         if self._writing or not self._changed or self._closed is not None:
             return
         self._changed = False
@@ -76,6 +82,7 @@ class TableWriter:
         written later.
         """
         self._closed = done
+        self._pace.cancel()
         if not self._writing:
             self._write_last(done)
 

@@ -189,8 +189,10 @@ class _Running:
 def _main_server(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, limits: ConnectionLimits
 ) -> RemotingServer:
-    """The server of the hot path where C is there, the ordinary one otherwise."""
-    if chosen.implementation != "c" or os.environ.get("RMQPY_FAST") != "1":
+    """The server of the hot path where C is there, the ordinary one otherwise (or with
+    ``RMQPY_FAST=0`` in the environment).
+    """
+    if chosen.implementation != "c" or os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker, scheduler, limits)
     from rmqpy.broker.hot_setup import accelerate
     from rmqpy.net.fast_server import FastServer

@@ -3,7 +3,7 @@
 ===========================  ==================================================
 at the start (with an id)    REGISTER_BROKER, the first of many
 after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
-when the topic table grows   one-way, once a loop turn
+when the topic table grows   one-way, once a loop turn; rarer with a large table (:mod:`.pace`)
 at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
@@ -21,6 +21,7 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.identity import Identity
+from rmqpy.broker.pace import Paced
 from rmqpy.broker.topics import TopicTable
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RmqError
@@ -75,6 +76,10 @@ class Registration:
     last_answer: RegistrationAnswer | None = None
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
+    _pace: Paced = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._pace = Paced(self.scheduler, self._send_announcement)
 
     def start(self) -> None:
         """Register now and go on doing so."""
@@ -86,6 +91,7 @@ class Registration:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._pace.cancel()
         servers = self.identity.broker.name_servers
         if self.identity.broker_id < 0 or not servers:
             self.scheduler.call_soon(done)
@@ -124,8 +130,8 @@ class Registration:
                 self._ask(server, this_round)
 
     def announce(self) -> None:
-        """The topic table has changed: tell all name servers, once a turn, without waiting for
-        answers.
+        """The topic table has changed: tell all name servers, once a turn at the most, without
+        waiting for answers.
         """
         if self._announcing or self._timer is None:
             return
@@ -134,6 +140,9 @@ class Registration:
 
     def _announce(self) -> None:
         self._announcing = False
+        self._pace.ask()
+
+    def _send_announcement(self) -> None:
         if self.identity.broker_id < 0 or self._timer is None:
             return
         command = self._register_command()

@@ -82,7 +82,9 @@ class BrokerSurroundings:
 
 
 class HotReplies(Protocol):
-    """The hot path, as a turn ends."""
+    """The hot path, as a turn ends. ``stale`` is set when frames were handled beside it."""
+
+    stale: bool
 
     def let_go(self) -> None:
         """What was appended is committed: send the replies that may leave."""
@@ -123,7 +125,7 @@ class Broker:
         self._handlers = {**self._traffic(around), **self._tools(around)}
         self._timers: dict[str, Timer] = {}
         self.hot: HotReplies | None = None
-        """What answers hot frames beside ``handle``, where there is such a thing (``broker.hot``)."""
+        """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
         self._dispatch_planned = False
         self._reported_failure = False
@@ -243,6 +245,8 @@ class Broker:
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         self._turning = True
+        if self.hot is not None:
+            self.hot.stale = True
         answers: list[bytes] = []
         collected = 0
         for command in commands:

@@ -138,6 +138,8 @@ class Tally:
     valid: int = 0
     bigger_ledger: int = 0
     has_leader: bool = False
+    can_pass: bool = True
+    """Whether the round may be won; else it only finds out whether a new term is due."""
 
     def count(self, answer: VoteAnswer) -> None:
         result = answer.result
@@ -158,7 +160,10 @@ class Tally:
     @property
     def decided(self) -> bool:
         """Whether more answers need not be waited for."""
-        return self.has_leader or is_quorum(self.accepted + self.not_ready, self.member_count)
+        if self.has_leader or is_quorum(self.accepted + self.not_ready, self.member_count):
+            return True
+        # A quorum that knows no leader is enough: a healthy one would have a quorum that knows it.
+        return not self.can_pass and is_quorum(self.valid - self.bigger_ledger, self.member_count)
 
 
 _LEDGER_IS_BIGGER: Final = frozenset(
@@ -179,9 +184,9 @@ def judge(tally: Tally) -> tuple[Verdict, Pause]:
         return Verdict.WAIT_TO_REVOTE, Pause.NORMAL
     if not is_quorum(tally.valid - tally.bigger_ledger, tally.member_count):
         return Verdict.WAIT_TO_REVOTE, Pause.LONGEST_MORE
-    if is_quorum(tally.accepted, tally.member_count):
+    if tally.can_pass and is_quorum(tally.accepted, tally.member_count):
         return Verdict.PASSED, Pause.NONE
-    if is_quorum(tally.accepted + tally.not_ready, tally.member_count):
+    if tally.can_pass and is_quorum(tally.accepted + tally.not_ready, tally.member_count):
         return Verdict.REVOTE_IMMEDIATELY, Pause.NONE
     return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
 
@@ -227,6 +232,14 @@ class Election:
             self.increase_now = False
             self._raising = self._spent_term == self.member.term
 
+    def leader_lost(self) -> None:
+        """A follower that stands for election: its vote of this term is given, so it looks for a
+        quorum after a pause by chance, and goes to the next term then.
+        """
+        if not self.member.alone:
+            self.verdict = Verdict.WAIT_TO_VOTE_NEXT
+            self.next_vote_ms = self.member.now_ms + self._interval()
+
     def answer(self, request: VoteRequest) -> VoteResponse:
         """Vote, or say why not."""
         member = self.member
@@ -264,8 +277,10 @@ class Election:
         for _ in range(_ROUNDS_ALONE if member.alone else 1):
             if member.role is not Role.CANDIDATE:
                 return
-            if self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
-                if member.alone or member.known_max_term > member.term:
+            if member.known_max_term > member.term:
+                self._enter_next_term()
+            elif self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
+                if member.alone:
                     self._enter_next_term()
                 else:
                     self._raising = True
@@ -285,7 +300,12 @@ class Election:
             wait_ms += member.options.dice(member.options.max_vote_interval_ms)
         others = member.membership.others
         asked = self._round = _Round(tally, len(others), member.now_ms + wait_ms)
-        tally.count(self._vote(Ballot(member.self_id, member.term, end), from_self=True))
+        own = self._vote(Ballot(member.self_id, member.term, end), from_self=True)
+        tally.count(own)
+        # No term is led without the own vote, so that a restarted member knows from its vote which
+        # term it may have led, and does not lead that one again.
+        spent = self._spent_term == member.term
+        tally.can_pass = own.result is VoteResult.ACCEPT and not spent
         for peer in others:
             request = VoteRequest(
                 group=member.membership.group,
@@ -330,10 +350,6 @@ class Election:
         tally, self._round = self._round.tally, None
         member = self.member
         self.verdict, pause = judge(tally)
-        if self.verdict is Verdict.PASSED and member.hard_state.voted_for != member.self_id:
-            # Others would have us, but we gave our vote away: no term is led without it, so that
-            # a restarted member knows from its vote which term it may have led.
-            self.verdict, pause = Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
         if self._in_vain(tally):
             self._enter_next_term()
             self._ask_for_votes()
@@ -348,12 +364,8 @@ class Election:
 
     def _in_vain(self, tally: Tally) -> bool:
         """Whether a new term is due, now that a quorum has been heard and knows no leader."""
-        if not self._raising:
-            return False
-        if self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
-            return tally.known_max_term <= tally.term
-        spent = self._spent_term == tally.term
-        return spent and self.verdict in (Verdict.PASSED, Verdict.REVOTE_IMMEDIATELY)
+        next_term = self.verdict is Verdict.WAIT_TO_VOTE_NEXT
+        return self._raising and next_term and tally.known_max_term <= tally.term
 
     def _pause_ms(self, pause: Pause) -> int:
         options = self.member.options

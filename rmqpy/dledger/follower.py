@@ -7,8 +7,9 @@ any        not a follower                                  NOT_FOLLOWER
 any        another term or leader than ours                INCONSISTENT_STATE
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
 COMPARE    the entry is ours too / is not                  SUCCESS / INCONSISTENT_STATE
-TRUNCATE   it would drop what is committed                 INCONSISTENT_STATE, and a notice
-TRUNCATE   else                                            SUCCESS; the entry is the last one
+TRUNCATE   it would replace what is committed              INCONSISTENT_STATE, and a notice
+TRUNCATE   else                                            SUCCESS; the entry is the last one, but
+                                                           for those known to be the leader's
 COMMIT                                                     SUCCESS; INCONSISTENT_STATE when our tail
                                                            has not been compared with the leader's
 APPEND     held already                                    REPEATED_PUSH
@@ -194,20 +195,23 @@ class Follower:
     def _truncate(self, request: PushEntryRequest) -> bool:
         member, entry = self.member, request.entries[0]
         log = member.log
-        equal = self._equal(entry)
-        if entry.index < member.committed_index or (
-            entry.index == member.committed_index and not equal
-        ):
+        if self._equal(entry):
+            # A push that was late may have come since the leader compared: what is certainly the
+            # leader's stays, somebody may count on it.
+            kept = max(entry.index, self.matched_index, member.committed_index)
+            log.keep_to(kept)
+        elif entry.index <= max(self.matched_index, member.committed_index):
             member.outbox.notices.append(
-                f"the leader {member.leader_id} of term {member.term} wants to cut the log at"
-                f" {entry.index}, below the committed index {member.committed_index}: refused"
+                f"the leader {member.leader_id} of term {member.term} wants to replace entry"
+                f" {entry.index}, which is its own or committed (up to {member.committed_index}):"
+                " refused"
             )
             return False
-        if equal:
-            log.keep_to(entry.index)
-        elif not self._replace_tail(entry, request.term):
+        elif self._replace_tail(entry, request.term):
+            kept = entry.index - 1
+        else:
             return False
-        self._forget_synced(entry.index if equal else entry.index - 1)
+        self._forget_synced(kept)
         self._match(entry.index)
         self._apply_commit(request.commit_index)
         return True
@@ -232,7 +236,9 @@ class Follower:
             return False
         if log.has(before) and before <= sure:
             offset = place(log.end_offset_of(before), entry.size, log.file_size)
-            if offset == entry.position and entry.term >= log.term_of(before):
+            if offset == entry.position:
+                if entry.term < log.term_of(before):
+                    return False
                 log.keep_to(before)
                 log.append(entry)
                 return True

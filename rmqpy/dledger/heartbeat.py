@@ -95,6 +95,7 @@ class Heartbeat:
         """Stand for election when the leader has been silent for too long."""
         if self.member.now_ms - self.heard_ms > self._patience_ms:
             self.member.become_candidate(self.member.term)
+            self.election.leader_lost()
 
     def leader_tick(self) -> None:
         """Beat when it is time, judge a beat when it has waited enough."""

@@ -245,11 +245,12 @@ class Node:
         """Why ``propose`` would refuse now."""
         member = self._member
         if member.role is not Role.LEADER:
-            return Refused.NOT_LEADER
+            failed = member.disk is Disk.FAILED and member.leader_id is None
+            return Refused.DISK_ERROR if failed else Refused.NOT_LEADER
         if member.transferee is not None:
             return Refused.LEADER_TRANSFERRING
-        if member.disk is not Disk.GOOD:
-            return Refused.DISK_FULL if member.disk is Disk.FULL else Refused.DISK_ERROR
+        if member.disk is Disk.FULL:
+            return Refused.DISK_FULL
         if member.committed_index < self._ready_index:
             return Refused.LEADER_NOT_READY
         if self._proposed_index - member.committed_index > member.options.pending_limit:
@@ -273,7 +274,10 @@ class Node:
     def take_ready(self) -> Ready | None:
         """What is to be done since the last call; None when nothing is."""
         self._release_waiters()
-        return self._member.outbox.take(self._member.log.take())
+        member = self._member
+        if member.outbox.empty and not member.log.changed:
+            return None
+        return member.outbox.take(member.log.take())
 
     def _stored(self, index: LedgerIndex) -> None:
         if self._end_only is not None:
@@ -370,6 +374,8 @@ class Node:
             self._ready_index = end + 1
             member.outbox.marker = Proposal(member.term, self._proposed_index)
         self._replication.count()
+        # Before the first push: whoever has not heard of the leader refuses it.
+        self._heartbeat.leader_tick()
 
     def _role_changed(self) -> None:
         """Let the parts of the old role end. Called in the middle of a transition."""

@@ -153,8 +153,22 @@ class Outbox:
                 return
             self.answered(ticket, None)
 
-    def take(self, log: tuple[LedgerIndex | None, bool, tuple[Entry, ...]]) -> Ready | None:
-        """All there is, with what the log asks for; None when there is nothing."""
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do, the log apart."""
+        return not (
+            self.messages
+            or self.hard_state is not None
+            or self.committed_index is not None
+            or self.role is not None
+            or self.marker is not None
+            or self.appends
+            or self.acknowledged
+            or self.notices
+        )
+
+    def take(self, log: tuple[LedgerIndex | None, bool, tuple[Entry, ...]]) -> Ready:
+        """All there is, with what the log asks for."""
         truncate_from, begin_again, entries = log
         ready = Ready(
             hard_state=self.hard_state,
@@ -173,7 +187,4 @@ class Outbox:
         for filled in (self.messages, self.appends, self.acknowledged, self.notices):
             if filled:
                 filled.clear()
-        return None if ready == _NOTHING else ready
-
-
-_NOTHING = Ready()
+        return ready

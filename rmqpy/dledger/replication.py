@@ -1,20 +1,22 @@
 """The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
 
-A follower begins in COMPARE: the leader sends its last entry and goes back until the follower has
-the same one. What the follower has behind it is cut off (TRUNCATE), then entries go out one after
-the other (APPEND), up to ``push_window`` of them unanswered; the oldest is repeated after
-``push_timeout_ms``. With nothing to push, a COMMIT a second carries the committed index.
+A follower begins in COMPARE: the leader sends its last entry and goes back
+(:func:`next_comparison`) until it knows the last one that the follower has too. What the follower
+has behind it is cut off (TRUNCATE), then entries go out one after the other (APPEND), up to
+``push_window`` of them unanswered; the oldest is repeated after ``push_timeout_ms``. With nothing
+to push, a COMMIT a second carries the committed index.
 
 =========  ======================================  =====================================
 state      answer                                  next
 =========  ======================================  =====================================
 COMPARE    SUCCESS, and it is the follower's end   APPEND behind it
-COMPARE    SUCCESS, the follower has more          TRUNCATE to it
-COMPARE    INCONSISTENT_STATE                      :func:`next_comparison`
+COMPARE    SUCCESS, the next one is different      TRUNCATE to it
+COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
+COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
 TRUNCATE   SUCCESS                                 APPEND behind it
 APPEND     SUCCESS                                 APPEND; the match grows
-APPEND     INCONSISTENT_STATE                      COMPARE from the leader's end
-COMPARE,   anything else, or nothing               COMPARE from the leader's end, after
+APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end
+COMPARE,   anything else, or nothing               COMPARE of the same entry, after
 TRUNCATE                                           ``RETRY_MS``
 APPEND     anything else, or nothing               APPEND; the oldest is repeated, the second
                                                    time in vain COMPARE
@@ -33,7 +35,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.dledger.member import Member
 from rmqpy.dledger.messages import (
@@ -72,6 +74,31 @@ class _Push:
     attempts: int = 1
 
 
+@define(slots=True, frozen=True)
+class Span:
+    """First and last index of a ledger; -1 and -1 when it is empty."""
+
+    begin: int
+    end: int
+
+
+@define(slots=True, frozen=True)
+class Search:
+    """What comparing has found out so far; -1: nothing."""
+
+    equal: int = -1
+    """The last entry known to be the same on both."""
+
+    different: int = -1
+    """The first one behind it known not to be."""
+
+    step: int = 1
+    """How far to go back next."""
+
+
+_FROM_END: Final = Search()
+
+
 @define(slots=True, eq=False)
 class Progress:
     """What the leader knows of one follower."""
@@ -87,6 +114,7 @@ class Progress:
     next: int = 0
     """Next entry to push, in APPEND."""
 
+    search: Search = _FROM_END
     generation: int = 0
     waiting: bool = False
     """A COMPARE or TRUNCATE is unanswered."""
@@ -103,6 +131,7 @@ class Progress:
         """Begin ``state`` at ``index``; answers to what was asked before do not count any more."""
         self.state = state
         self.index = index
+        self.search = _FROM_END
         self.generation += 1
         self.waiting = False
         self.outstanding.clear()
@@ -111,26 +140,36 @@ class Progress:
             self.next = index + 1
 
 
-@define(slots=True, frozen=True)
-class Span:
-    """First and last index of a ledger; -1 and -1 when it is empty."""
+def next_comparison(
+    index: int, equal: bool, search: Search, leader: Span, follower: Span
+) -> tuple[PeerState, int, Search]:
+    """Where to go on, now that the follower's entry ``index`` is known to be the leader's or not.
 
-    begin: int
-    end: int
-
-
-def next_comparison(index: int, leader: Span, follower: Span) -> tuple[PeerState, int]:
-    """Where to go on after the follower's entry ``index`` was not the leader's: COMPARE another,
-    or TRUNCATE to the leader's first because none can be found.
+    The wanted entry is the last one that both have. Steps back are doubled until an equal entry is
+    found, then the gap to the last unequal one is halved: a long tail of a lost leader costs a few
+    questions instead of one an entry. Without a common entry the follower begins anew with the
+    leader's first.
     """
-    if follower.end < leader.begin or follower.begin > leader.end:
-        return PeerState.TRUNCATE, leader.begin
-    if index < follower.begin:
-        return PeerState.TRUNCATE, leader.begin
-    index = follower.end if index > follower.end else index - 1
-    if index < leader.begin:
-        return PeerState.TRUNCATE, leader.begin
-    return PeerState.COMPARE, index
+    if equal:
+        if index == follower.end:
+            return PeerState.APPEND, index, _FROM_END
+        if search.different <= index + 1:
+            return PeerState.TRUNCATE, index, _FROM_END
+        halfway = (index + search.different) // 2
+        return PeerState.COMPARE, halfway, evolve(search, equal=index)
+    apart = follower.end < leader.begin or follower.begin > leader.end
+    floor = max(leader.begin, follower.begin)
+    if apart or index < follower.begin or (index == floor and index <= follower.end):
+        return PeerState.TRUNCATE, leader.begin, _FROM_END
+    if index > follower.end:
+        return PeerState.COMPARE, follower.end, _FROM_END
+    if search.equal >= 0:
+        if index - search.equal == 1:
+            return PeerState.TRUNCATE, search.equal, _FROM_END
+        halfway = (search.equal + index) // 2
+        return PeerState.COMPARE, halfway, evolve(search, different=index)
+    back = max(floor, index - search.step)
+    return PeerState.COMPARE, back, Search(different=index, step=search.step * 2)
 
 
 @define(slots=True, eq=False)
@@ -181,6 +220,7 @@ class Replication:
             return
         if not begin <= progress.index <= self.stored_index:
             progress.index = begin if progress.state is PeerState.TRUNCATE else self.stored_index
+            progress.search = _FROM_END
         kind = PushType.TRUNCATE if progress.state is PeerState.TRUNCATE else PushType.COMPARE
         index, generation = progress.index, progress.generation
         progress.waiting = True
@@ -203,18 +243,21 @@ class Replication:
         if not isinstance(response, PushEntryResponse) or not (
             success or (compared and response.code == _CODE.INCONSISTENT_STATE)
         ):
-            progress.enter(PeerState.COMPARE, -1)
+            search = progress.search
+            progress.enter(PeerState.COMPARE, index)
+            progress.search = search if compared else _FROM_END
             progress.retry_ms = member.now_ms + RETRY_MS
-            return
-        if not success:
+        elif compared:
             leader = Span(member.log.begin_index, self.stored_index)
             follower = Span(response.begin_index, response.end_index)
-            progress.enter(*next_comparison(index, leader, follower))
-        elif compared and response.end_index != index:
-            progress.enter(PeerState.TRUNCATE, index)
+            state, index, search = next_comparison(
+                index, success, progress.search, leader, follower
+            )
+            progress.enter(state, index)
+            progress.search = search
         else:
             progress.enter(PeerState.APPEND, index)
-            self.count()
+        self.count()
 
     def _append(self, progress: Progress) -> None:
         options, now_ms = self.member.options, self.member.now_ms

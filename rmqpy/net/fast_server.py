@@ -1,4 +1,4 @@
-"""The server of the hot path: plain TCP, one C call per readable connection, the same connections otherwise.
+"""The server of the hot path: plain TCP, one C call per readable connection.
 
 Instead of asyncio's transport a :class:`FastTransport` stands under each
 :class:`rmqpy.net.channels.Connection`. It watches the descriptor with ``add_reader`` and lets a
@@ -13,7 +13,8 @@ partial  the begin of a frame is kept                the feed, behind it
 large    a frame larger than the feed's buffer       the connection's own receiver
 =======  ==========================================  =============================
 
-Replies of the feed leave at the end of the turn, behind the commit; the handler does that (``turn_ended``).
+Replies of the feed leave at the end of the turn, behind the commit; the handler does that
+(``turn_ended``).
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Feed(Protocol):
     """Receives and answers; ``broker.hot`` implements it."""
 
     core: Any
+    stale: bool
+    """Others have handled frames in this turn: what the feed knows has to be refreshed."""
     receive: Callable[[Any, int, int], int]
     """``receive(core, number, have)`` gives a FeedStatus."""
 
@@ -218,7 +221,7 @@ class _Listener:
 
 
 class FastTransport(asyncio.Transport):
-    """Implements the part of ``asyncio.Transport`` that a ``Connection`` uses, and ``HotChannel``'s."""
+    """Implements what a ``Connection`` uses of ``asyncio.Transport``, and ``HotChannel``."""
 
     __slots__ = (
         "_buffer",
@@ -351,7 +354,7 @@ class FastTransport(asyncio.Transport):
 
     def _readable(self) -> None:
         server = self._server
-        if not server.turn_open:
+        if not server.turn_open or server.feed.stale:
             server.open_turn()
         self._connection.last_traffic_ms = self._connection.last_read_ms = server.now_ms
         if self._rest:
@@ -395,7 +398,7 @@ class FastTransport(asyncio.Transport):
         return FeedStatus.DONE
 
     def _take_large(self, rest: bytes) -> None:
-        """Give the connection's receiver the begin of a frame; its length may be against the rule."""
+        """Give the connection's receiver the begin of a frame; its length may be a fault."""
         try:
             self._connection.receiver.receive(rest)
         except RemoteFault as fault:

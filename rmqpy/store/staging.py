@@ -27,15 +27,15 @@ from rmqpy.codec.layout import INDEX_UNIT_SIZE
 END, STAGED, FILE_END, INDEX, UNITS, TERM = range(6)
 
 CAPACITY = 4608 * 1024
-"""The largest record that clients may send by default, and then some. Only what is used is memory."""
+"""The largest record of the default settings, and then some. Only what is used is memory."""
 UNITS_CAPACITY = 8192
 """Index units that may be staged."""
 
 
 class Staging:
-    """See the module's text. With ``units`` there is room for the index units of entries as well."""
+    """See the module's text. With ``units`` there is room for index units of entries as well."""
 
-    __slots__ = ("_units_room", "buffer", "generation", "state", "units")
+    __slots__ = ("buffer", "generation", "state", "units")
 
     def __init__(self, end: int, *, units: bool = False) -> None:
         self.state = array("q", (end, 0, 0, 0, 0, -1))

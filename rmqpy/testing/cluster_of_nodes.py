@@ -75,7 +75,10 @@ class Plan:
     put_interval_ms: int = 40
     crash_interval_ms: int = 4000
     power: bool = False
-    """Crashes are power failures."""
+    """Crashes are power failures; needs ``ack_after_sync``, which it switches on."""
+
+    unsafe: bool = False
+    """Leave ``ack_after_sync`` off, to see what a power failure does then."""
 
     partition_interval_ms: int = 3000
     transfer_interval_ms: int = 8000
@@ -211,7 +214,7 @@ class Cluster:
         options = evolve(
             self.plan.options,
             dice=lambda below: self._random.randrange(below),
-            ack_after_sync=self.plan.power or self.plan.options.ack_after_sync,
+            ack_after_sync=self.plan.power and not self.plan.unsafe,
         )
         membership = Membership(GROUP, host.name, tuple(self.hosts))
         host.node = Node(membership, host.hard_state, host.log, LedgerIndex(committed), options)
@@ -517,7 +520,7 @@ def plan_of(seed: int) -> Plan:
     if dice.random() < 0.3:
         options = evolve(options, batch_push=True, batch_push_bytes=300)
     if dice.random() < 0.3:
-        options = evolve(options, push_window=dice.choice((1, 3, 20)))
+        options = evolve(options, push_window=dice.choice((5, 20)))
     return Plan(
         members=dice.choice((3, 3, 5)),
         options=options,

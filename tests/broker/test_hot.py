@@ -231,7 +231,7 @@ def same(pair: Pair) -> None:
     for mine, theirs in zip(pure.channels, hot.channels, strict=True):
         assert theirs.closed == mine.closed
         if mine.closed:
-            # A full file commits in the middle of Python's turn, and replies leave before the fault.
+            # A full file commits in the middle of Python's turn: replies leave before the fault.
             assert Counter(theirs.written) <= Counter(mine.written)
         else:
             assert sorted(theirs.written) == sorted(mine.written)
@@ -245,7 +245,14 @@ def same(pair: Pair) -> None:
         assert theirs.entries.begin_index == mine.entries.begin_index
     counters = hot.kit.broker.statistics.counters
     expected = pure.kit.broker.statistics.counters
-    for name in ("put_messages", "put_bytes", "put_failed", "get_found", "get_miss", "get_messages"):
+    for name in (
+        "put_messages",
+        "put_bytes",
+        "put_failed",
+        "get_found",
+        "get_miss",
+        "get_messages",
+    ):
         assert getattr(counters, name) == getattr(expected, name), name
     offsets = hot.kit.broker.offsets.wrapper().encode()
     assert offsets == pure.kit.broker.offsets.wrapper().encode()
@@ -275,7 +282,7 @@ def _frame_end(receiver: FrameReceiver, data: bytes, position: int) -> int:
     return position + needed
 
 
-# ------------------------------------------------------------------------------------ random streams
+# ---- random streams
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -291,7 +298,19 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 TOPICS = ["T"] * 12 + ["U", "U", "new-topic", "SELF_TEST_TOPIC", "%RETRY%G", "é", ""]
 NAMES = ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "CLUSTER", "a", "Aa", "BB", "key-1", "ключ", "b" * 40]
-VALUES = ["x", "true", "false", "TagA", "k1 k2", "k1  k2 ", "日本", "a\x01b", "x" * 300, '"q"\\', "0"]
+VALUES = [
+    "x",
+    "true",
+    "false",
+    "TagA",
+    "k1 k2",
+    "k1  k2 ",
+    "日本",
+    "a\x01b",
+    "x" * 300,
+    '"q"\\',
+    "0",
+]
 RARE = ["DELAY", "TRAN_MSG", "INNER_MULTI_DISPATCH"]
 
 
@@ -332,7 +351,8 @@ class Stream:
         count = self.dice.choice([1, 2, 5, 16])
         items = [
             BatchItem(
-                self.dice.choice([0, 7]), self.dice.randbytes(self.dice.choice([0, 9, 100])),
+                self.dice.choice([0, 7]),
+                self.dice.randbytes(self.dice.choice([0, 9, 100])),
                 self.properties().encode(),
             )
             for _ in range(count)
@@ -340,7 +360,9 @@ class Stream:
         body = encode_batch_body(items)
         if self.dice.random() < 0.1:
             body = body[: self.dice.randrange(len(body) + 1)]
-        return self._sent(self.dice.choice([320, 320, 310, 10]), {**self.header(), "m": "true"}, body)
+        return self._sent(
+            self.dice.choice([320, 320, 310, 10]), {**self.header(), "m": "true"}, body
+        )
 
     def header(self) -> dict[str, str]:
         dice = self.dice
@@ -363,7 +385,9 @@ class Stream:
         for _ in range(dice.choice([0, 0, 0, 1, 2])):
             fields.pop(dice.choice(list("ijklmn")), None)
         if dice.random() < 0.03:
-            fields[dice.choice(list("abcdefgh"))] = dice.choice(["", "x", "+1", "99999999999", "07"])
+            fields[dice.choice(list("abcdefgh"))] = dice.choice(
+                ["", "x", "+1", "99999999999", "07"]
+            )
         if dice.random() < 0.02:
             fields.pop(dice.choice(list("abcdefgh")))
         return fields
@@ -413,7 +437,9 @@ class Stream:
         changed = bytearray(frame)
         for _ in range(self.dice.choice([1, 1, 3])):
             # Not the length word: a wrong one only changes where everything behind begins.
-            changed[self.dice.randrange(5, len(frame))] = self.dice.choice(b'\0"\\{}[],:0\xff\x80z ')
+            changed[self.dice.randrange(5, len(frame))] = self.dice.choice(
+                b'\0"\\{}[],:0\xff\x80z '
+            )
         return bytes(changed)
 
     def _sent(self, code: int, fields: dict[str, str], body: bytes) -> RemotingCommand:
@@ -422,16 +448,21 @@ class Stream:
         return RemotingCommand(code, ext_fields=fields, body=body)
 
 
-LONG_NAMES = dict(
-    zip(
-        "abcdefghijklm",
-        (
-            "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag"
-            " properties reconsumeTimes unitMode maxReconsumeTimes batch"
-        ).split(),
-        strict=True,
-    )
-)
+LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
 
 
 def _loosened(frame: bytes) -> bytes:
@@ -450,13 +481,13 @@ def _run(pair: Pair, dice: random.Random, frames: int = FRAMES) -> None:
         side.connect(("10.0.0.1", 1234))
         side.connect(("10.0.0.1", 1235))
         side.connect(("2001:db8::5", 40000))
-        side.kit.heartbeat(
-            group="CG", subscriptions=(SubscriptionData("T", "*", sub_version=5),)
-        )
+        side.kit.heartbeat(group="CG", subscriptions=(SubscriptionData("T", "*", sub_version=5),))
         tags = SubscriptionData("T", "TagA || x", ["TagA", "x"], [2598919, 120], 5)
         side.kit.heartbeat(group="TG", client_id="c2", subscriptions=(tags,))
         side.kit.heartbeat(
-            group="BG", client_id="c3", message_model="BROADCASTING",
+            group="BG",
+            client_id="c3",
+            message_model="BROADCASTING",
             subscriptions=(SubscriptionData("T", "*", sub_version=5),),
         )
     stream = Stream(dice)
@@ -515,9 +546,17 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Pair]) -> None:
     pull = RemotingCommand(
         11,
         ext_fields={
-            "consumerGroup": "CG", "topic": "T", "queueId": "0", "queueOffset": "0",
-            "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "consumerGroup": "CG",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
         },
     )
     for side in both:
@@ -601,7 +640,7 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Pair]) -> None:
     from rmqpy.broker.send import SendProcessor
     from rmqpy.model.codes import PutMessageStatus
 
-    pure, hot = pair()
+    _, hot = pair()
     hot.connect(("10.0.0.1", 1234))
     for _ in range(2):
         hot.receive(0, _sends(40))

@@ -220,7 +220,9 @@ def test_the_slave_ends_with_the_masters_bytes(operations: list[tuple[str, Any]]
             pair.acknowledged = min(pair.acknowledged, pair.copy_end)
     pair.cut()
     pair.settle()
+    if not pair.copy:  # a new slave gets the last file only, and that has nothing yet
+        assert len(pair.log) % FILE == 0
+        return
     assert bytes(pair.copy) == bytes(pair.log[pair.copy_begin :])
-    assert pair.copy_end == len(pair.log) or not pair.copy
     assert pair.copy_begin % FILE == 0
     assert pair.acknowledged == pair.copy_end

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -205,12 +206,13 @@ class Site:
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the system does not say."""
+    """Memory of this process that is no file's; 0 where the system does not say."""
     try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(found[1]) << 10 if found else 0
 
 
 @contextlib.asynccontextmanager
@@ -245,6 +247,7 @@ async def _site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[Site
         "mappedFileSizeConsumeQueue": "2000",
         "maxHashSlotNum": "1000",
         "maxIndexNum": "4000",
+        "maxMessageSize": str(64 << 10),
         "diskMaxUsedSpaceRatio": "95",
         "longPollingEnable": "true",
     }

@@ -77,6 +77,7 @@ class ColdFeed:
     """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
 
     SIZE = 64 * 1024
+    stale = False
 
     def __init__(self) -> None:
         self.core = SimpleNamespace(frame_max=0, wanted=0)
@@ -122,7 +123,7 @@ class ColdFeed:
 
     def go_on(self, number: int) -> int:
         self._cold = []
-        while len(self._data) - self._position >= 4 and len(self._cold) < 8:
+        while len(self._data) - self._position >= 4 and len(self._cold) < 64:
             start = self._position + 4
             length = int.from_bytes(self._data[self._position : start])
             if not 4 <= length <= self.core.frame_max:

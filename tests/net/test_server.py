@@ -1,5 +1,5 @@
-"""Both servers on real loopback sockets: the ordinary one, and the hot path's with a feed that hands
-back every frame.
+"""Both servers on real loopback sockets: the ordinary one, and the hot path's with a feed that
+hands back every frame.
 """
 
 from __future__ import annotations

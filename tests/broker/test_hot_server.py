@@ -1,0 +1,220 @@
+"""The hot path behind real sockets: a broker in memory, C's receive and send, pipelined clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqpy.codec import chosen
+from rmqpy.codec.scan import scan_records
+from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import encode_command
+
+pytestmark = pytest.mark.skipif(
+    chosen.implementation != "c", reason=f"no C to serve with: {chosen.reason}"
+)
+DEADLINE_S = 20
+
+
+class Client:
+    """A stream, and the answers read from it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.receiver = FrameReceiver()
+        self.answers: list[RemotingCommand] = []
+
+    async def read(self, count: int) -> list[RemotingCommand]:
+        while len(self.answers) < count:
+            data = await self.reader.read(1 << 16)
+            assert data, f"closed after {len(self.answers)} answers"
+            self.answers += self.receiver.receive(data)
+        taken, self.answers = self.answers[:count], self.answers[count:]
+        return taken
+
+
+def send(opaque: int, queue_id: int = 0, body: bytes = b"x" * 100, binary: bool = False) -> bytes:
+    fields = {
+        "a": "PG",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01U{opaque}\x02WAIT\x01true",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return encode_command(
+        RemotingCommand(310, opaque, ext_fields=fields, body=body, serialize_type=int(binary))
+    )
+
+
+def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
+    fields = {
+        "consumerGroup": "CG",
+        "topic": "T",
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
+
+
+@pytest.fixture(params=["off", "auto"], ids=["asyncio", "uvloop"])
+def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callable[..., None]:
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's."""
+
+    def serve(main: Callable[..., Any], **settings: Any) -> None:
+        from rmqpy.broker.hot_setup import accelerate
+        from rmqpy.net.fast_server import FastServer
+
+        limits = ConnectionLimits(**settings.pop("limits", {}))
+        kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
+
+        async def whole(scheduler: AsyncioScheduler) -> None:
+            feed = accelerate(kit.broker, kit.store, scheduler)
+            server = FastServer(kit.broker, scheduler, limits, feed)
+            address = await server.listen("127.0.0.1", 0)
+
+            async def connect() -> Client:
+                return Client(*await asyncio.open_connection(*address))
+
+            async with asyncio.timeout(DEADLINE_S):
+                await main(connect, kit, server)
+                await server.close()
+
+        run(whole, uvloop=request.param)
+
+    return serve
+
+
+def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        clients = [await connect() for _ in range(3)]
+        data = [
+            b"".join(send(n, queue_id=number, binary=n % 2 == 1) for n in range(300))
+            for number in range(3)
+        ]
+        for start in range(0, max(map(len, data)), 777):
+            for client, stream in zip(clients, data, strict=True):
+                client.writer.write(stream[start : start + 777])
+            await asyncio.sleep(0)
+        for number, client in enumerate(clients):
+            answers = await client.read(300)
+            assert [answer.opaque for answer in answers] == list(range(300))
+            assert {answer.code for answer in answers} == {0}
+            offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
+            assert offsets == list(range(300))
+            assert kit.store.max_queue_offset("T", number) == 300
+
+    serving(main)
+
+
+def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        client = await connect()
+        client.writer.write(b"".join(send(n, body=b"%d" % n) for n in range(500)))
+        await client.read(500)
+        bodies = []
+        while len(bodies) < 500:
+            client.writer.write(pull(9, len(bodies)))
+            (answer,) = await client.read(1)
+            scan = scan_records(memoryview(answer.body), 0, dledger=False, check_crc=True)
+            assert scan.queue_offset[0] == len(bodies)
+            bodies += scan.queue_offset
+        assert bodies == list(range(500))
+
+    serving(main)
+
+
+def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        client = await connect()
+        for round_ in range(2):
+            large = send(1, body=bytes(600_000))
+            client.writer.write(send(0) + large + send(2) + send(3))
+            answers = await client.read(4)
+            assert [answer.opaque for answer in answers] == [0, 1, 2, 3]
+            offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
+            assert offsets == list(range(4 * round_, 4 * round_ + 4))
+
+    serving(main)
+
+
+def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
+    """Its replies wait, bounded; the others are served; when it reads, all are there."""
+
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        first = await connect()
+        first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
+        await first.read(64)
+        loop = asyncio.get_running_loop()
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        await loop.sock_connect(deaf, server.addresses[0])
+        await loop.sock_sendall(deaf, b"".join(pull(n, 0) for n in range(200)))
+        (connection,) = (c for c in server._connections if c.peer == deaf.getsockname())
+        while not connection.pending_bytes:
+            await asyncio.sleep(0.001)
+        first.writer.write(send(1))
+        await first.read(1)
+        receiver, answers = FrameReceiver(), []
+        while len(answers) < 200:
+            answers += receiver.receive(await loop.sock_recv(deaf, 1 << 16))
+        assert [answer.opaque for answer in answers] == list(range(200))
+        deaf.close()
+
+    serving(main, limits={"high_water": 64 * 1024, "low_water": 16 * 1024})
+
+
+def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
+    from rmqpy.model.config_keys import FlushDiskType
+
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        client = await connect()
+        client.writer.write(b"".join(send(n) for n in range(40)))
+        reading = asyncio.ensure_future(client.read(40))
+        waited = 0
+        while not reading.done():
+            waited = max(waited, kit.broker.gate.waiting)
+            kit.scheduler.run_until_idle()  # the flush runs here
+            await asyncio.sleep(0)
+        answers = await reading
+        assert waited
+        assert {answer.code for answer in answers} == {0}
+
+    serving(main, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+
+def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        first, second = await connect(), await connect()
+        for number in range(20):
+            gone = await connect()
+            gone.writer.write(send(number) * 30)
+            gone.writer.transport.abort()
+            second.writer.write(send(number))
+        assert {answer.code for answer in await second.read(20)} == {0}
+        first.writer.write(b"\x00\x00\x00\x02ab")
+        assert await first.reader.read() == b""
+        assert server.counts.faults == 1
+
+    serving(main)

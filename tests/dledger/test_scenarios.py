@@ -1,0 +1,393 @@
+"""Conversations with nodes, as text: ``scenarios/*.txt`` hold commands and, below ``----``, what
+must come of them.
+
+RMQPY_REWRITE=1 writes what came instead; read the difference before you believe it.
+
+==================================  ============================================================
+command                             does
+==================================  ============================================================
+boot n0 peers=n0,n1 log=1,1,2 …     a member with an entry of each term given; also term, vote,
+                                    committed, begin (first index), dice, and options by name
+tick n0 100                         100 ms pass for n0
+receive n0 vote from=n1 term=2 …    a request arrives; kinds: vote, beat, append, commit, compare,
+                                    truncate, transfer, get, put, metadata. ``entries=3/2,4/2`` are
+                                    index/term
+answer n0 n1 push code=SUCCESS …    the oldest unanswered push of n0 to n1 gets this answer;
+                                    ``none``: no answer; kinds: vote, beat, push, transfer
+propose n0 2                        two puts
+disk n0 FULL                        also GOOD, FAILED
+synced n0                           what n0 has is durable
+drop n0 n1 [push]                   what is on the way from n0 to n1, of that kind, is lost
+settle                              all messages arrive until none is left
+show n0                             its state
+==================================  ============================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field, fields_dict
+
+from rmqpy.dledger.member import Disk, HardState, Membership, Options
+from rmqpy.dledger.messages import (
+    RESPONSES,
+    AppendEntryRequest,
+    DLedgerResponseCode,
+    Entry,
+    GetEntriesRequest,
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    Message,
+    MetadataRequest,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from rmqpy.dledger.node import (
+    Answered,
+    DiskReport,
+    Node,
+    Proposal,
+    Ready,
+    Received,
+    Refused,
+    Send,
+    Stored,
+    Synced,
+)
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.testing.memory_entries import MemoryEntries
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+GROUP = "g"
+KINDS: dict[str, type[Request]] = {
+    "vote": VoteRequest,
+    "beat": HeartBeatRequest,
+    "push": PushEntryRequest,
+    "transfer": LeadershipTransferRequest,
+}
+ENTRY_SPACE = 64
+"""Each entry of a scenario takes this many bytes, header included."""
+
+
+@define
+class Member:
+    node: Node
+    log: MemoryEntries
+    now_ms: int = 0
+
+
+@define
+class Stage:
+    """The members of a scenario, and the messages between them that nobody has delivered."""
+
+    members: dict[str, Member] = field(factory=dict)
+    on_the_way: list[tuple[str, str, Any]] = field(factory=list)
+    """(from, to, Send or (ticket, Response))."""
+
+    asked: dict[int, tuple[str, int]] = field(factory=dict)
+    """Ticket of a delivered request → who waits for the answer, by which ticket."""
+
+    tickets: int = 100
+    token: int = 0
+    out: list[str] = field(factory=list)
+
+    def run(self, line: str) -> None:
+        words = line.split()
+        values = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        plain = [word for word in words[1:] if "=" not in word]
+        getattr(self, f"do_{words[0]}")(*plain, **values)
+
+    def do_boot(self, name: str, peers: str, **values: str) -> None:
+        self.on_the_way = [way for way in self.on_the_way if name not in way[:2]]
+        log = MemoryEntries()
+        terms = [int(term) for term in values.pop("log", "").split(",") if term]
+        begin = int(values.pop("begin", "0"))
+        for number, term in enumerate(terms):
+            log.append([entry_at(begin + number, term)])
+        log.sync()
+        state = HardState(Term(int(values.pop("term", "0"))), values.pop("vote", None))
+        committed = LedgerIndex(int(values.pop("committed", "-1")))
+        dice = int(values.pop("dice", "0"))
+        options = Options(dice=lambda below: min(dice, below - 1))
+        for key, value in values.items():
+            kind = type(getattr(options, key))
+            assert key in fields_dict(Options), f"{key} is no option"
+            new: Any = tuple(value.split(",")) if kind is tuple else int(value)
+            options = evolve(options, **{key: new})
+        members = tuple(peers.split(","))
+        node = Node(Membership(GROUP, name, members), state, log, committed, options)
+        self.members[name] = Member(node, log)
+
+    def do_tick(self, name: str, delay_ms: str) -> None:
+        member = self.members[name]
+        member.now_ms += int(delay_ms)
+        member.node.tick(member.now_ms)
+        self.carry_out(name)
+
+    def do_receive(self, name: str, kind: str, **values: str) -> None:
+        self.tickets += 1
+        self.asked[self.tickets] = "", 0
+        self.members[name].node.step(Received(self.tickets, request_of(name, kind, values)))
+        self.carry_out(name)
+
+    def do_answer(self, name: str, peer: str, kind: str, *none: str, **values: str) -> None:
+        send = self.take(name, peer, KINDS[kind])
+        response = None if none else response_to(send.request, values)
+        self.members[name].node.step(Answered(send.ticket, response))
+        self.carry_out(name)
+
+    def do_propose(self, name: str, count: str) -> None:
+        member = self.members[name]
+        proposal = member.node.propose(int(count))
+        if isinstance(proposal, Refused):
+            self.out.append(f"refused {proposal.name}")
+            return
+        self.own_entries(member, proposal, int(count))
+        self.token += 1
+        member.node.wait(member.log.end.index, self.token)
+        self.carry_out(name)
+
+    def do_disk(self, name: str, disk: str) -> None:
+        self.members[name].node.step(DiskReport(Disk(disk)))
+        self.carry_out(name)
+
+    def do_synced(self, name: str) -> None:
+        end = self.members[name].log.sync()
+        self.members[name].node.step(Synced(end.index, end.term))
+        self.carry_out(name)
+
+    def do_drop(self, sender: str, to: str, kind: str | None = None) -> None:
+        def is_lost(origin: str, goal: str, message: Any) -> bool:
+            same = kind is None or isinstance(getattr(message, "request", None), KINDS[kind])
+            return (origin, goal) == (sender, to) and same
+
+        self.on_the_way = [way for way in self.on_the_way if not is_lost(*way)]
+
+    def do_settle(self) -> None:
+        while self.on_the_way:
+            sender, to, message = self.on_the_way.pop(0)
+            self.arrive(sender, to, message)
+
+    def do_show(self, name: str) -> None:
+        node, log = self.members[name].node, self.members[name].log
+        terms = ",".join(str(entry.term) for entry in log.entries)
+        self.out.append(
+            f"{name} {node.role.value} term={node.term} leader={node.leader_id}"
+            f" log={log.begin_index}:{terms} committed={node.committed_index}"
+        )
+        for peer, (state, match, following) in node.progress.items():
+            self.out.append(f"  {peer} {state} match={match} next={following}")
+
+    def take(self, sender: str, to: str, kind: type[Request]) -> Send:
+        for number, (origin, goal, message) in enumerate(self.on_the_way):
+            if (origin, goal) == (sender, to) and isinstance(message, Send):
+                if isinstance(message.request, kind):
+                    del self.on_the_way[number]
+                    return message
+        raise AssertionError(f"no {kind.__name__} on the way from {sender} to {to}")
+
+    def arrive(self, sender: str, to: str, message: Any) -> None:
+        node = self.members[to].node
+        if isinstance(message, Send):
+            self.tickets += 1
+            self.asked[self.tickets] = sender, message.ticket
+            node.step(Received(self.tickets, message.request))
+        else:
+            node.step(Answered(*message))
+        self.carry_out(to)
+
+    def carry_out(self, name: str) -> None:
+        member = self.members[name]
+        while (ready := member.node.take_ready()) is not None:
+            self.out += self.told(name, ready)
+            if ready.begin_again:
+                member.log.begin_again()
+            elif ready.truncate_from is not None:
+                member.log.truncate_from(ready.truncate_from)
+            member.log.append(ready.entries)
+            for message in ready.messages:
+                if isinstance(message, Send):
+                    self.on_the_way.append((name, message.to, message))
+                    continue
+                to, ticket = self.asked.pop(message.ticket)
+                if to and message.response is not None:
+                    self.on_the_way.append((name, to, (ticket, message.response)))
+            if ready.marker is not None:
+                self.own_entries(member, ready.marker, 1)
+
+    def own_entries(self, member: Member, proposal: Proposal, count: int) -> None:
+        first = proposal.first_index
+        for index in range(first, first + count):
+            member.log.append([entry_at(index, proposal.term)])
+        member.node.step(Stored(member.log.end.index))
+
+    def told(self, name: str, ready: Ready) -> Iterator[str]:
+        if ready.hard_state is not None:
+            state = ready.hard_state
+            yield f"{name} persists term={state.current_term} vote={state.voted_for}"
+        if ready.begin_again:
+            yield f"{name} begins again"
+        if ready.truncate_from is not None:
+            yield f"{name} truncates from {ready.truncate_from}"
+        if ready.entries:
+            yield f"{name} stores {shown(ready.entries)}"
+        for message in ready.messages:
+            if isinstance(message, Send):
+                yield f"{name} -> {message.to} {shown_message(message.request)}"
+            elif message.response is None:
+                yield f"{name} answers nothing"
+            else:
+                yield f"{name} answers {shown_message(message.response)}"
+        if ready.committed_index is not None:
+            yield f"{name} commits {ready.committed_index}"
+        if ready.role is not None:
+            yield f"{name} is {ready.role.value}"
+        if ready.marker is not None:
+            yield f"{name} wants a marker {ready.marker.first_index}/{ready.marker.term}"
+        for append in ready.appends:
+            yield f"{name} hands on a put of {len(append.body)} bytes"
+        for told in ready.acknowledged:
+            yield f"{name} tells the waiter of {told.index}: {told.code.name}"
+        for notice in ready.notices:
+            yield f"{name} notices: {notice}"
+
+
+def entry_at(index: int, term: int) -> Entry:
+    body = f"entry {index} {term}".encode().ljust(ENTRY_SPACE - 48, b".")
+    per_file = (4096 - 8) // ENTRY_SPACE
+    position = index // per_file * 4096 + index % per_file * ENTRY_SPACE
+    return Entry.of(index, term, position, body)
+
+
+def request_of(to: str, kind: str, values: dict[str, str]) -> Request:
+    base: dict[str, Any] = {"group": values.get("group", GROUP), "remote_id": values.get("to", to)}
+    base["local_id"] = base["leader_id"] = values.get("from")
+    base["term"] = Term(int(values.get("term", "-1")))
+    if kind == "vote":
+        index, term = map(int, values.get("end", "-1/-1").split("/"))
+        return VoteRequest(**base, ledger_end_index=index, ledger_end_term=term)
+    if kind == "beat":
+        return HeartBeatRequest(**base)
+    if kind == "metadata":
+        return MetadataRequest(**base)
+    if kind == "get":
+        return GetEntriesRequest(**base, begin_index=int(values["index"]))
+    if kind == "put":
+        return AppendEntryRequest(**base, body=b"." * int(values["size"]))
+    if kind == "transfer":
+        return LeadershipTransferRequest(
+            **base,
+            transfer_id=values["giver"],
+            transferee_id=values["taker"],
+            take_leadership_ledger_index=int(values.get("index", "-1")),
+        )
+    pairs = [pair.split("/") for pair in values.get("entries", "").split(",") if pair]
+    entries = tuple(entry_at(int(index), int(term)) for index, term in pairs)
+    if "shift" in values:
+        entries = tuple(
+            Entry.of(e.index, e.term, e.position + int(values["shift"]), e.body) for e in entries
+        )
+    return PushEntryRequest(
+        **base,
+        type=PushType(kind.upper()),
+        commit_index=int(values.get("commit", "-1")),
+        entries=entries,
+        batch=len(entries) > 1,
+    )
+
+
+def response_to(request: Request, values: dict[str, str]) -> Response:
+    code = DLedgerResponseCode[values.get("code", "SUCCESS")]
+    kind = RESPONSES[type(request)]
+    term = Term(int(values.get("term", "-1")))
+    if kind is VoteResponse:
+        return VoteResponse(code=code, term=term, result=VoteResult[values["result"]])
+    if kind is PushEntryResponse:
+        assert isinstance(request, PushEntryRequest)
+        begin, end = map(int, values.get("has", "0..0").split(".."))
+        return PushEntryResponse(
+            code=code,
+            term=term,
+            index=int(values.get("index", request.first_index)),
+            count=int(values.get("count", len(request.entries))),
+            begin_index=begin,
+            end_index=end,
+        )
+    return kind(code=code, term=term)
+
+
+def shown(entries: tuple[Entry, ...]) -> str:
+    return ",".join(f"{entry.index}/{entry.term}" for entry in entries)
+
+
+def shown_message(message: Message) -> str:
+    name = type(message).__name__
+    parts = [name.removesuffix("Request").removesuffix("Response")]
+    if isinstance(message, Response) and not isinstance(message, VoteResponse):
+        parts.append(DLedgerResponseCode(message.code).name)
+    if isinstance(message, VoteResponse):
+        parts.append(message.result.name)
+        if message.code != DLedgerResponseCode.SUCCESS:
+            parts.append(DLedgerResponseCode(message.code).name)
+    if isinstance(message, PushEntryRequest):
+        parts.append(f"{message.type.value}{' batch' if message.batch else ''}")
+        parts += [shown(message.entries)] if message.entries else []
+        parts.append(f"commit={message.commit_index}")
+    if isinstance(message, PushEntryResponse):
+        parts.append(f"index={message.index} count={message.count}")
+        parts.append(f"has={message.begin_index}..{message.end_index}")
+    if isinstance(message, VoteRequest):
+        parts.append(f"end={message.ledger_end_index}/{message.ledger_end_term}")
+    if isinstance(message, LeadershipTransferRequest):
+        parts.append(f"take={message.take_leadership_ledger_index}")
+    if message.term >= 0:
+        parts.append(f"term={message.term}")
+    return " ".join(parts)
+
+
+def perform(text: str) -> str:
+    """The scenario with what really came of its commands."""
+    stage = Stage()
+    done = []
+    for block in text.rstrip("\n").split("\n\n"):
+        commands = block.split("\n----")[0]
+        stage.out = []
+        lines = [line for line in commands.splitlines() if line and not line.startswith("#")]
+        for line in lines:
+            stage.run(line)
+        came = "".join(f"\n{line}" for line in stage.out)
+        done.append(f"{commands}\n----{came}" if lines else commands)
+    return "\n\n".join(done) + "\n"
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    text = path.read_text()
+    came = perform(text)
+    if os.environ.get("RMQPY_REWRITE"):
+        path.write_text(came)
+    else:
+        assert came == text
+
+
+def test_every_vote_result_and_every_dispatcher_state_has_its_scenario() -> None:
+    everything = "\n".join(path.read_text() for path in SCENARIOS.glob("*.txt"))
+    for result in VoteResult:
+        assert f" {result.name}" in everything or f"result={result.name}" in everything, result
+    for kind in PushType:
+        assert f"PushEntry {kind.value}" in everything, kind
+    for state in ("COMPARE match", "TRUNCATE match", "APPEND match"):
+        assert state in everything, state
+    for refused in Refused:
+        assert f"refused {refused.name}" in everything, refused
