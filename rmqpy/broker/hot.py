@@ -45,7 +45,7 @@ from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.index_file import IndexFile
 from rmqpy.store.results import Arrival
-from rmqpy.store.staging import INDEX
+from rmqpy.store.staging import END, INDEX
 
 IN_BYTES: Final = 256 * 1024
 """One read of one connection; a larger frame is Python's."""
@@ -105,6 +105,7 @@ class HotPath:
         log = sources.store.log
         dledger = sources.store.dledger
         self._dledger = dledger
+        self._log = log
         if dledger is not None:
             self._staging = dledger.entries.staging
             self._room: _Room = dledger.entries
@@ -139,8 +140,8 @@ class HotPath:
         self._share_log()
         now_ms = self._around.clock.now_ms()
         core.now_ms = now_ms
-        core.log_min = store.min_physical_offset
-        core.confirm_offset = store.confirm_offset
+        core.log_min = self._log.min_offset
+        core.confirm_offset = self._log.confirm_offset
         core.send_enabled = (
             now_ms >= self._sends_from_ms
             and store.ready_to_put()
@@ -358,10 +359,9 @@ class HotPath:
             core.units_capacity = len(staging.units) // 32
 
     def _hold_unearned(self) -> None:
-        core, store = self.core, self._store
-        marks = store.acknowledged(True)
-        passed = min(mark.value for mark in marks)
-        if passed >= store.max_physical_offset:
+        core, marks = self.core, self._marks
+        passed = marks[0].value if len(marks) == 1 else min([mark.value for mark in marks])
+        if passed >= self._staging.state[END]:
             return
         held: list[Waiting[RemotingCommand | bytes]] = []
         for i in range(core.outgoing_count):
@@ -417,7 +417,8 @@ class HotPath:
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.memory_distance
         store = self._store
-        core.wait_false_is_hot = store.acknowledged(True) == store.acknowledged(False)
+        self._marks = store.acknowledged(True)
+        core.wait_false_is_hot = self._marks == store.acknowledged(False)
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._sends_from_ms = NEVER_MS
         if templates is not None and identity.writeable:

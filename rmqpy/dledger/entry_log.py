@@ -87,6 +87,8 @@ class LogView:
         self._kept: LedgerIndex | None = None
         self._again = False
         self._new: list[Entry] = []
+        self._new_end = LedgerEnd()
+        """The end, when there are new entries."""
 
     @property
     def file_size(self) -> int:
@@ -106,7 +108,7 @@ class LogView:
     @property
     def end(self) -> LedgerEnd:
         if self._new:
-            return LedgerEnd(self._new[-1].index, self._new[-1].term)
+            return self._new_end
         if self._kept is not None:
             return LedgerEnd(self._kept, self._log.term_of(self._kept))
         return self._log.end
@@ -146,13 +148,14 @@ class LogView:
         end = self.end
         assert entry.index == end.index + 1, "entries are appended in order"
         assert entry.term >= end.term, "terms never fall"
-        self._new.append(entry)
+        self._add(entry)
 
     def keep_to(self, index: int) -> None:
         """Drop everything behind ``index``, which stays."""
         assert self.has(index), f"no entry {index} to keep"
         if self._new and index >= self._new[0].index:
             del self._new[index - self._new[0].index + 1 :]
+            self._add(self._new.pop())
         elif index < self.end.index:
             self._new.clear()
             if index < self._log.end.index:
@@ -163,7 +166,8 @@ class LogView:
         assert entry.position % self.file_size == 0, "a log begins with a file"
         self._kept = None
         self._again = True
-        self._new = [entry]
+        self._new = []
+        self._add(entry)
 
     def take(self) -> tuple[LedgerIndex | None, bool, tuple[Entry, ...]]:
         """(first index to drop, drop everything, entries to append) since the last call."""
@@ -171,6 +175,10 @@ class LogView:
         taken = first, self._again, tuple(self._new)
         self._kept, self._again, self._new = None, False, []
         return taken
+
+    def _add(self, entry: Entry) -> None:
+        self._new.append(entry)
+        self._new_end = LedgerEnd(entry.index, entry.term)
 
     def _stored(self, index: int) -> Entry:
         header, body = self._log.entry(index)

@@ -4,7 +4,10 @@
 push       condition                                       answer
 =========  ==============================================  =========================================
 any        not a follower                                  NOT_FOLLOWER
-any        another term or leader than ours                INCONSISTENT_STATE
+APPEND,    another term or leader than ours                INCONSISTENT_STATE
+COMMIT
+COMPARE,   the same                                        INCONSISTENT_TERM, INCONSISTENT_LEADER:
+TRUNCATE                                                   nothing has been compared
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
 COMPARE    the entry is ours too / is not                  SUCCESS / INCONSISTENT_STATE
 TRUNCATE   it would replace what is committed              INCONSISTENT_STATE, and a notice
@@ -105,7 +108,7 @@ class Follower:
         if member.role is not Role.FOLLOWER:
             self._answer(held, _CODE.NOT_FOLLOWER)
         elif request.term != member.term or request.leader_id != member.leader_id:
-            self._answer(held, _CODE.INCONSISTENT_STATE)
+            self._answer(held, self._stranger_code(request))
         elif request.type is PushType.COMMIT:
             self._commit(held)
         elif member.disk is not Disk.GOOD:
@@ -119,6 +122,15 @@ class Follower:
             self._held.clear()
             compare = request.type is PushType.COMPARE
             self._settle(held, self._compare(request) if compare else self._truncate(request))
+
+    def _stranger_code(self, request: PushEntryRequest) -> DLedgerResponseCode:
+        """To a leader that compares INCONSISTENT_STATE says that the entries differ; it would cut
+        off later what nobody has compared.
+        """
+        if request.type in (PushType.APPEND, PushType.COMMIT):
+            return _CODE.INCONSISTENT_STATE
+        same_term = request.term == self.member.term
+        return _CODE.INCONSISTENT_LEADER if same_term else _CODE.INCONSISTENT_TERM
 
     def synced(self, index: int) -> None:
         """Entries up to ``index`` are durable."""
@@ -145,7 +157,7 @@ class Follower:
 
     def _hold(self, held: _Held) -> None:
         first = held.request.first_index
-        if first in self._held:
+        if self._held and first in self._held:
             self._answer(held, _CODE.REPEATED_PUSH)
         elif first > self.member.log.end.index + 1:
             if len(self._held) >= HELD_MAX:
@@ -154,7 +166,8 @@ class Follower:
                 self._held[first] = held
         else:
             self._settle(held, self._append(held.request))
-            self._drain()
+            if self._held:
+                self._drain()
 
     def _drain(self) -> None:
         """Handle what was held and is in order now, and what has become old."""
@@ -168,20 +181,24 @@ class Follower:
 
     def _append(self, request: PushEntryRequest) -> bool:
         log = self.member.log
-        new = [entry for entry in request.entries if entry.index > log.end.index]
-        old = request.entries[: len(request.entries) - len(new)]
-        if not all(self._equal(entry) for entry in old):
-            return False
-        if old:
+        end_index = log.end.index
+        new = request.entries
+        if new[0].index <= end_index:
+            old = new[: end_index - new[0].index + 1]
+            if not all(map(self._equal, old)):
+                return False
             self._match(old[-1].index)
-        if new and self.matched_index != log.end.index:
+            new = new[len(old) :]
+        if new and self.matched_index != end_index:
             return False
         for entry in new:
             if not self._fits(entry, request.term):
                 return False
             log.append(entry)
-            self._match(entry.index)
-        self._apply_commit(request.commit_index)
+            # All before it are the leader's, and it is too.
+            self._matched, self._matched_term = entry.index, self.member.term
+        if request.commit_index > self.member.committed_index:
+            self._apply_commit(request.commit_index)
         return True
 
     def _compare(self, request: PushEntryRequest) -> bool:

@@ -261,7 +261,8 @@ class Replication:
 
     def _append(self, progress: Progress) -> None:
         options, now_ms = self.member.options, self.member.now_ms
-        self._repeat_oldest(progress)
+        if progress.outstanding:
+            self._repeat_oldest(progress)
         while (
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
@@ -288,8 +289,6 @@ class Replication:
             )
 
     def _repeat_oldest(self, progress: Progress) -> None:
-        if not progress.outstanding:
-            return
         first, push = next(iter(progress.outstanding.items()))
         now_ms = self.member.now_ms
         if now_ms - push.sent_ms <= self.member.options.push_timeout_ms:

@@ -96,7 +96,9 @@ class ReplyGate(Generic[Ticket]):
 
     def has_room(self, count: int) -> bool:
         """Whether ``count`` more replies may wait. Ask before storing what they answer."""
-        return self.waiting + count <= self._limit
+        for lane in self._lanes.values():
+            count += lane.count
+        return count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
         """Whether some reply needs ``watermark`` to grow (group commit begins a flush then)."""

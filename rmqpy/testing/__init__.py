@@ -1,1 +1,3 @@
-"""Tools for tests, ours and our users': virtual time, channels and files in memory, real processes, real Java."""
+"""Tools for tests, ours and our users': virtual time, channels and files in memory, real processes,
+real Java.
+"""

@@ -305,7 +305,7 @@ class Cluster:
                 self._reply(host, message)
         self._may_crash()
         if ready.committed_index is not None:
-            checker.commits(name, ready.committed_index, host.log)
+            checker.commits(name, ready.committed_index, node.term, host.log)
         if ready.role is not None:
             self._say(f"{name} is {ready.role.value} in term {node.term}")
         if ready.role is Role.LEADER:

@@ -7,7 +7,7 @@ one leader a term                 a member becomes leader
 one vote a term, for ever         a hard state is made durable; terms never fall
 log matching                      an entry is written: its (index, term) has one body and one
                                   entry before it, on all members
-leader completeness               a member becomes leader: it has the last committed entry
+leader completeness               a member becomes leader: it has what was committed in older terms
 nothing committed is truncated    entries are dropped
 committed is the same everywhere  a member commits
 the committed index never falls   a member commits
@@ -19,6 +19,8 @@ last committed entry has them all.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
 
 from attrs import define, field
 
@@ -48,6 +50,9 @@ class GroupChecker:
     committed: list[Key] = field(factory=list)
     """By index, from 0."""
 
+    committed_in: list[int] = field(factory=list)
+    """Term of the member that committed it first, which is its leader."""
+
     committed_by: dict[str, int] = field(factory=dict)
     acknowledged: int = 0
 
@@ -55,9 +60,11 @@ class GroupChecker:
         other = self.leaders.setdefault(term, member)
         if other != member:
             raise Violation(f"{member} and {other} lead in term {term}")
-        if not self.committed:
+        # A candidate may win an old term late, when others have gone on without it.
+        before = bisect_left(self.committed_in, term)
+        if not before:
             return
-        index, committed_term = self.committed[-1]
+        index, committed_term = self.committed[before - 1]
         if log.end.index < index or log.term_of(index) != committed_term:
             raise Violation(
                 f"{member} leads in term {term} without the committed entry {index} of term"
@@ -101,7 +108,8 @@ class GroupChecker:
         if entry.index < len(self.committed) and self.committed[entry.index][1] == entry.term:
             raise Violation(f"{member} drops the committed entry {entry.index}")
 
-    def commits(self, member: str, index: int, log: MemoryEntries) -> None:
+    def commits(self, member: str, index: int, term: int, log: MemoryEntries) -> None:
+        """``member``, in ``term``, commits up to ``index``."""
         before = self.committed_by.get(member, -1)
         if index <= before:
             raise Violation(f"the committed index of {member} falls from {before} to {index}")
@@ -118,6 +126,7 @@ class GroupChecker:
                     )
             elif number == len(self.committed):
                 self.committed.append(key)
+                self.committed_in.append(term)
             else:
                 raise Violation(f"{member} commits {number} before {len(self.committed)}")
 

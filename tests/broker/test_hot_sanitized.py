@@ -44,7 +44,7 @@ def put_front(self, data):
     return True
 
 hot.HotPath.give, hot.HotPath.put_front = give, put_front
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
 

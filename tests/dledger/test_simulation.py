@@ -342,9 +342,9 @@ def test_the_checker_knows_each_violation() -> None:
     log = MemoryEntries()
     entries = log.propose(1, 0, [b"a", b"b"])  # type: ignore[arg-type]
     checker.writes("n0", entries[0], -1)
-    checker.commits("n0", 0, log)
+    checker.commits("n0", 0, 1, log)
     with pytest.raises(Violation, match="falls"):
-        checker.commits("n0", 0, log)
+        checker.commits("n0", 0, 1, log)
     with pytest.raises(Violation, match="drops the committed entry 0"):
         checker.drops("n0", entries[0])
     with pytest.raises(Violation, match="another entry 0"):

@@ -1,0 +1,142 @@
+"""Votes and verdicts as tables, and what must hold for all of them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.dledger.election import (
+    Ballot,
+    Pause,
+    Tally,
+    Verdict,
+    VoteAnswer,
+    Voter,
+    answer_vote,
+    judge,
+)
+from rmqpy.dledger.member import HardState, LedgerEnd, Membership
+from rmqpy.dledger.messages import VoteResult
+from rmqpy.dledger.quorum import is_quorum
+from rmqpy.model.ids import LedgerIndex, Term
+
+PEERS = ("n0", "n1", "n2")
+R = VoteResult
+
+
+def end(index: int, term: int) -> LedgerEnd:
+    return LedgerEnd(LedgerIndex(index), Term(term))
+
+
+def tally(members: int, term: int = 5, **answers: int) -> Tally:
+    made = Tally(members, Term(term), Term(-1))
+    for name, count in answers.items():
+        for _ in range(count):
+            made.count(VoteAnswer(R[name.upper()], Term(term)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "pause"),
+    [
+        ({"accept": 2}, Verdict.PASSED, Pause.NONE),
+        ({"accept": 1}, Verdict.WAIT_TO_REVOTE, Pause.NORMAL),
+        ({"accept": 1, "unknown": 2}, Verdict.WAIT_TO_REVOTE, Pause.NORMAL),
+        ({"accept": 1, "reject_already_voted": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
+        ({"accept": 1, "reject_unknown_leader": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
+        ({"accept": 1, "reject_unexpected_leader": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
+        ({"accept": 1, "reject_taking_leadership": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
+        ({"accept": 1, "reject_term_not_ready": 1}, Verdict.REVOTE_IMMEDIATELY, Pause.NONE),
+        ({"accept": 2, "reject_already_has_leader": 1}, Verdict.WAIT_TO_REVOTE, Pause.LEAK_MORE),
+        (
+            {"accept": 1, "reject_small_ledger_end_index": 1},
+            Verdict.WAIT_TO_REVOTE,
+            Pause.LONGEST_MORE,
+        ),
+        (
+            {"accept": 1, "reject_expired_ledger_term": 2},
+            Verdict.WAIT_TO_REVOTE,
+            Pause.LONGEST_MORE,
+        ),
+        ({"accept": 2, "reject_expired_ledger_term": 1}, Verdict.PASSED, Pause.NONE),
+    ],
+)
+def test_judge(answers: dict[str, int], verdict: Verdict, pause: Pause) -> None:
+    assert judge(tally(3, **answers)) == (verdict, pause)
+
+
+@pytest.mark.parametrize("name", ["REJECT_EXPIRED_VOTE_TERM", "REJECT_TERM_SMALL_THAN_LEDGER"])
+def test_a_larger_term_goes_before_everything(name: str) -> None:
+    made = tally(3, accept=2, reject_already_has_leader=1)
+    made.count(VoteAnswer(R[name], Term(6)))
+    assert judge(made) == (Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL)
+    assert made.known_max_term == 6
+
+
+def test_a_round_that_cannot_be_won_never_passes() -> None:
+    made = tally(3, accept=3)
+    made.can_pass = False
+    assert judge(made)[0] is Verdict.WAIT_TO_VOTE_NEXT
+    assert made.decided
+    assert not tally(5, accept=1, reject_already_voted=2).decided
+
+
+hard_states = st.builds(
+    HardState, st.integers(0, 3).map(Term), st.sampled_from([None, "n0", "n1", "n2"])
+)
+ends = st.builds(end, st.integers(-1, 3), st.integers(-1, 3))
+voters = st.builds(
+    Voter,
+    st.just(Membership("g", "n0", PEERS)),
+    hard_states,
+    ends,
+    st.sampled_from([None, "n1", "n2"]),
+    st.booleans(),
+)
+ballots = st.builds(Ballot, st.sampled_from([*PEERS, "n9", ""]), st.integers(0, 4).map(Term), ends)
+
+
+@given(voters, ballots)
+def test_who_gets_a_vote(voter: Voter, ballot: Ballot) -> None:
+    answer = answer_vote(voter, ballot)
+    if answer.result is not R.ACCEPT:
+        return
+    assert ballot.candidate in ("n1", "n2")
+    assert ballot.term == voter.hard_state.current_term == answer.term
+    assert voter.hard_state.voted_for in (None, ballot.candidate)
+    assert (ballot.end.term, ballot.end.index) >= (voter.end.term, voter.end.index)
+    assert ballot.term >= voter.end.term
+
+
+@given(voters, ballots)
+def test_a_shorter_log_never_moves_terms(voter: Voter, ballot: Ballot) -> None:
+    shorter = (ballot.end.term, ballot.end.index) < (voter.end.term, voter.end.index)
+    moved = answer_vote(voter, ballot).result is R.REJECT_TERM_NOT_READY
+    assert not (shorter and moved)
+
+
+def test_every_result_is_given_by_somebody() -> None:
+    membership = Membership("g", "n0", PEERS)
+    seen = set()
+    for term, vote, leader, taking, candidate, asked, own, its in product(
+        (0, 2), (None, "n1"), (None, "n1"), (False, True), ("n0", "n1", "n2", "n9"), (0, 2, 3),
+        (end(-1, -1), end(2, 2)), (end(-1, -1), end(1, 2), end(2, 2)),
+    ):  # fmt: skip
+        voter = Voter(membership, HardState(Term(term), vote), own, leader, taking)
+        seen.add(answer_vote(voter, Ballot(candidate, Term(asked), its)).result)
+    assert seen == set(VoteResult) - {VoteResult.UNKNOWN}
+
+
+@given(st.integers(1, 7), st.lists(st.sampled_from(VoteResult), max_size=7))
+def test_only_a_quorum_of_votes_passes(members: int, results: list[VoteResult]) -> None:
+    made = Tally(members, Term(1), Term(-1))
+    for result in results[:members]:
+        made.count(VoteAnswer(result, Term(1)))
+    verdict, _ = judge(made)
+    accepted = results[:members].count(R.ACCEPT)
+    if verdict is Verdict.PASSED:
+        assert is_quorum(accepted, members)
+        assert R.REJECT_ALREADY_HAS_LEADER not in results[:members]
