@@ -1,5 +1,7 @@
 """``rmqpy``: the commands. Exit codes: 0 done, 1 could not be done (bad usage included), 2 the
 answer is no.
+
+What a command runs is imported in its function: a broker shall not pay for the demo when it starts.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from rmqpy import __version__
-from rmqpy.broker.process import run_broker
-from rmqpy.demo import DemoPlan, run_demo
 from rmqpy.model.config import (
     BrokerConfiguration,
     NamesrvConfiguration,
@@ -21,7 +21,6 @@ from rmqpy.model.config import (
     load_namesrv_configuration,
 )
 from rmqpy.model.errors import RmqError
-from rmqpy.namesrv.process import run_namesrv
 from rmqpy.net.log_lines import configure_logging
 
 EXIT_DONE = 0
@@ -47,6 +46,8 @@ def _namesrv(options: argparse.Namespace) -> int:
     loaded = load_namesrv_configuration(options.config, _overrides(options), os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)
+    from rmqpy.namesrv.process import run_namesrv
+
     run_namesrv(loaded)
     return EXIT_DONE
 
@@ -58,11 +59,15 @@ def _broker(options: argparse.Namespace) -> int:
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)
+    from rmqpy.broker.process import run_broker
+
     run_broker(loaded, force_truncate=options.force_truncate)
     return EXIT_DONE
 
 
 def _demo(options: argparse.Namespace) -> int:
+    from rmqpy.demo import DemoPlan, run_demo
+
     plan = DemoPlan(store=options.store, keep=options.keep, config=options.config)
     return EXIT_DONE if run_demo(plan) else EXIT_NO
 

@@ -65,6 +65,8 @@ class GroupChecker:
         if not before:
             return
         index, committed_term = self.committed[before - 1]
+        if log.begin_index > index:
+            return  # expired there, which only happens to what is committed
         if log.end.index < index or log.term_of(index) != committed_term:
             raise Violation(
                 f"{member} leads in term {term} without the committed entry {index} of term"

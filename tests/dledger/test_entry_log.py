@@ -1,0 +1,147 @@
+"""The view ahead of the log, and where entries go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.codec.entry import encode_filler
+from rmqpy.dledger.entry_log import EndOfLog, LogView, place
+from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.messages import Entry
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.testing.memory_entries import MemoryEntries
+
+SIZE = 4096
+
+
+def end(index: int, term: int) -> LedgerEnd:
+    return LedgerEnd(LedgerIndex(index), Term(term))
+
+
+def log_of(*terms: int) -> MemoryEntries:
+    log = MemoryEntries(SIZE)
+    for index, term in enumerate(terms):
+        log.propose(Term(term), LedgerIndex(index), [b"x" * 10])
+    return log
+
+
+def follows(view: LogView, term: int, body: bytes = b"y") -> Entry:
+    position = place(view.end_offset, 48 + len(body), SIZE)
+    return Entry.of(view.end.index + 1, term, position, body)
+
+
+def test_place() -> None:
+    assert place(0, 100, SIZE) == 0
+    assert place(100, SIZE - 108, SIZE) == 100, "the filler's eight bytes just fit behind it"
+    assert place(100, SIZE - 107, SIZE) == SIZE
+    assert place(SIZE, 100, SIZE) == SIZE
+    assert place(3 * SIZE - 8, 1, SIZE) == 3 * SIZE
+    assert len(encode_filler(SIZE - 100)) == SIZE - 100
+
+
+@given(st.lists(st.integers(48, SIZE - 8), max_size=20), st.sampled_from([0, SIZE, 5 * SIZE]))
+def test_entries_never_straddle_files(sizes: list[int], base: int) -> None:
+    offset = base
+    for size in sizes:
+        position = place(offset, size, SIZE)
+        assert offset <= position < offset + SIZE
+        assert position // SIZE == (position + size + 8 - 1) // SIZE
+        offset = position + size
+
+
+def test_a_view_answers_as_if_all_had_been_done() -> None:
+    log = log_of(1, 1, 2, 2)
+    view = LogView(log)
+    assert not view.changed and view.end == end(3, 2) and view.begin_index == 0
+    view.keep_to(1)
+    assert view.end == end(1, 1) and not view.has(2)
+    assert view.end_offset == view.entry(1).end_offset == 116
+    new = follows(view, 3)
+    view.append(new)
+    assert view.end == end(2, 3) and view.entry(2) == new and view.term_of(2) == 3
+    assert log.end == end(3, 2), "nothing has happened to the log itself"
+    assert view.take() == (2, False, (new,))
+    assert not view.changed
+    log.truncate_from(2)
+    log.append([new])
+    assert view.end == end(2, 3)
+
+
+def test_new_entries_can_be_dropped_again() -> None:
+    view = LogView(log_of(1))
+    first = follows(view, 2)
+    view.append(first)
+    view.append(follows(view, 2))
+    view.keep_to(1)
+    assert view.end == end(1, 2)
+    view.keep_to(0)
+    assert view.end == end(0, 1) and view.take() == (None, False, ())
+
+
+def test_a_log_begins_again_with_a_file() -> None:
+    view = LogView(log_of(1, 1))
+    entry = Entry.of(40, 3, 2 * SIZE, b"z")
+    view.begin_again(entry)
+    view.append(follows(view, 3))
+    assert view.begin_index == 40 and view.end == end(41, 3) and not view.has(1)
+    first, again, entries = view.take()
+    assert (first, again, [entry.index for entry in entries]) == (None, True, [40, 41])
+    with pytest.raises(AssertionError):
+        view.begin_again(Entry.of(40, 3, 2 * SIZE + 8, b"z"))
+
+
+def test_entries_out_of_order_are_our_own_mistake() -> None:
+    view = LogView(log_of(1, 2))
+    for wrong in (Entry.of(3, 2, 200, b""), Entry.of(2, 1, 116, b"")):
+        with pytest.raises(AssertionError):
+            view.append(wrong)
+    with pytest.raises(AssertionError):
+        view.entry(2)
+    with pytest.raises(AssertionError):
+        view.keep_to(2)
+
+
+def test_an_empty_log() -> None:
+    view = LogView(MemoryEntries(SIZE, base_offset=3 * SIZE))
+    assert view.begin_index == -1 and view.end == LedgerEnd() and view.end_offset == 3 * SIZE
+    assert not view.has(-1) and not view.has(0)
+    view.append(Entry.of(0, 1, 3 * SIZE, b"a"))
+    assert view.begin_index == 0 and view.end == end(0, 1)
+
+
+def test_the_end_alone_serves_a_group_of_one() -> None:
+    view = LogView(EndOfLog(end(5, 2)))
+    assert view.end == end(5, 2) and view.term_of(5) == 2 and view.has(5)
+    with pytest.raises(AssertionError):
+        view.entry(5)
+    assert LogView(EndOfLog(LedgerEnd())).begin_index == -1
+
+
+def test_the_memory_disk_forgets_what_was_not_synced() -> None:
+    log = log_of(1, 1)
+    assert log.sync() == end(1, 1)
+    log.propose(Term(2), LedgerIndex(2), [b"a", b"b", b"c"])
+    log.lose_power(kept_unsynced=1)
+    assert log.end == end(2, 2)
+    log.sync()
+    log.truncate_from(1)
+    log.lose_power(kept_unsynced=5)
+    assert log.end == end(2, 2), "a cut that was not synced comes back"
+
+
+def test_the_memory_log_expires_whole_files_and_stays_readable() -> None:
+    log = MemoryEntries(SIZE)
+    for index in range(200):
+        log.propose(Term(1), LedgerIndex(index), [b"x" * 50])
+    log.sync()
+    log.expire_before(150)
+    assert log.entries[0].position % SIZE == 0
+    begin = log.begin_index
+    assert 0 < begin <= 150 and log.end == end(199, 1)
+    with pytest.raises(IndexError):
+        log.entry(begin - 1)
+    log.propose(Term(1), LedgerIndex(200), [b"late"])
+    log.lose_power(0)
+    assert (log.begin_index, log.end) == (begin, end(199, 1))

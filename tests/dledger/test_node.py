@@ -1,0 +1,188 @@
+"""The seam between a node and its caller, and a group of one as the broker runs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from rmqpy.dledger.node import (
+    Answered,
+    DiskReport,
+    Node,
+    Proposal,
+    Received,
+    Refused,
+    Reply,
+    Send,
+    Stored,
+    Synced,
+)
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.testing.memory_entries import MemoryEntries
+
+ALONE = Membership("g", "n0", ("n0",))
+THREE = Membership("g", "n0", ("n0", "n1", "n2"))
+I, T = LedgerIndex, Term
+
+
+def alone(end: LedgerEnd, state: HardState, committed: int = -1, limit: int = 3) -> Node:
+    node = Node(ALONE, state, end, I(committed), limit)
+    node.tick(0)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "after"),
+    [
+        (LedgerEnd(), HardState(), HardState(T(0), "n0")),
+        (LedgerEnd(I(4), T(2)), HardState(T(2), "n0"), None),
+        (LedgerEnd(I(4), T(2)), HardState(T(2), None), HardState(T(2), "n0")),
+        (LedgerEnd(I(4), T(2)), HardState(T(0), None), HardState(T(2), "n0")),
+        (LedgerEnd(I(4), T(2)), HardState(T(3), "n7"), HardState(T(4), "n0")),
+    ],
+)
+def test_a_group_of_one_leads_at_its_first_tick(
+    end: LedgerEnd, state: HardState, after: HardState | None
+) -> None:
+    ready = alone(end, state).take_ready()
+    assert ready is not None
+    assert ready.hard_state == after and ready.role is Role.LEADER
+    assert ready.committed_index == (end.index if end.index >= 0 else None), "its tail at once"
+    assert not ready.messages and ready.marker is None
+
+
+def test_a_group_of_one_commits_what_is_stored() -> None:
+    node = alone(LedgerEnd(), HardState())
+    node.take_ready()
+    assert node.grant() == (Proposal(T(0), I(0)), 4)
+    assert node.propose(2) == Proposal(T(0), I(0))
+    assert node.propose(2) == Proposal(T(0), I(2))
+    assert node.propose(1) is Refused.LEADER_PENDING_FULL
+    assert node.grant() == (Proposal(T(0), I(4)), 0)
+    assert node.take_ready() is None
+    node.step(Stored(I(2)))
+    ready = node.take_ready()
+    assert ready is not None and ready.committed_index == 2
+    assert node.take_ready() is None
+    assert node.propose(1) == Proposal(T(0), I(4))
+    node.tick(100_000)
+    assert node.role is Role.LEADER and node.take_ready() is None
+
+
+def test_waiters_of_a_group_of_one() -> None:
+    node = alone(LedgerEnd(), HardState())
+    node.take_ready()
+    node.propose(2)
+    node.wait(I(1), token=7)
+    assert node.take_ready() is None
+    node.step(Stored(I(1)))
+    ready = node.take_ready()
+    assert ready is not None
+    told = [(told.token, told.index, told.code) for told in ready.acknowledged]
+    assert told == [(7, 1, DLedgerResponseCode.SUCCESS)]
+
+
+def three(log: MemoryEntries | None = None, state: HardState | None = None) -> Node:
+    return Node(
+        THREE, state or HardState(), log or MemoryEntries(), I(-1), Options(dice=lambda below: 0)
+    )
+
+
+def votes(node: Node) -> list[Send]:
+    ready = node.take_ready()
+    assert ready is not None
+    return [message for message in ready.messages if isinstance(message, Send)]
+
+
+def test_nothing_is_proposed_before_leading_and_several_need_their_entries() -> None:
+    node = three()
+    assert node.propose(1) is Refused.NOT_LEADER
+    assert node.grant()[1] == 0
+    with pytest.raises(AssertionError, match="several members need their entries"):
+        Node(THREE, HardState(), LedgerEnd(), I(-1), 10)
+
+
+def test_time_never_goes_back() -> None:
+    node = three()
+    node.tick(5)
+    with pytest.raises(AssertionError):
+        node.tick(4)
+
+
+def test_an_unanswered_request_counts_as_none_after_the_rpc_time() -> None:
+    node = three()
+    node.tick(0)
+    first, second = votes(node)
+    node.step(Answered(first.ticket, None))
+    node.tick(1999)
+    assert node.take_ready() is None
+    node.tick(2000)
+    node.tick(2300)
+    assert len(votes(node)) == 2, "another round, in the same term"
+    assert node.term == 0
+    node.step(Answered(second.ticket, VoteResponse(result=VoteResult.ACCEPT, term=T(0))))
+    assert node.role is Role.CANDIDATE, "that answer belongs to a round that is over"
+
+
+def test_an_answer_of_the_wrong_kind_or_without_a_request_is_none() -> None:
+    node = three()
+    node.tick(0)
+    send = votes(node)[0]
+    node.step(Answered(999, VoteResponse(result=VoteResult.ACCEPT)))
+    from_elsewhere = HeartBeatRequest()
+    node.step(Answered(send.ticket, from_elsewhere))  # type: ignore[arg-type]
+    node.step(Answered(send.ticket, VoteResponse(result=VoteResult.ACCEPT)))
+    assert node.role is Role.CANDIDATE
+
+
+def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
+    log = MemoryEntries()
+    log.propose(T(1), I(0), [b"a", b"b"])
+    node = three(log, HardState(T(1), None))
+    node.step(Synced(I(1), T(0)))
+    node.step(Synced(I(5), T(1)))
+    assert node.take_ready() is None
+
+
+def test_hard_state_and_vote_are_in_one_ready_and_in_order() -> None:
+    node = three()
+    request = VoteRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))
+    node.step(Received(1, request))
+    ready = node.take_ready()
+    assert ready is not None
+    assert ready.hard_state == HardState(T(0), "n1")
+    reply = ready.messages[0]
+    assert isinstance(reply, Reply) and isinstance(reply.response, VoteResponse)
+    assert reply.response.result is VoteResult.ACCEPT
+    names = [name for name in type(ready).__slots__ if not name.startswith("__")]
+    order = ["hard_state", "truncate_from", "begin_again", "entries", "messages"]
+    assert names[:5] == order and names[5:7] == ["committed_index", "role"]
+
+
+def test_a_failed_disk_neither_votes_nor_stands() -> None:
+    node = three()
+    node.step(DiskReport(Disk.FAILED))
+    node.tick(60_000)
+    assert node.take_ready() is None
+    assert node.propose(1) is Refused.DISK_ERROR
+    node.step(DiskReport(Disk.GOOD))
+    node.tick(60_010)
+    assert len(votes(node)) == 2
+
+
+def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
+    node = Node(THREE, HardState(), MemoryEntries(), I(-1), Options(election=False))
+    node.tick(100_000)
+    assert node.take_ready() is None
+    beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))
+    node.step(Received(1, beat))
+    node.take_ready()
+    node.tick(200_000)
+    assert node.take_ready() is None and node.role is Role.FOLLOWER
