@@ -207,6 +207,8 @@ class KeyIndex:
         self._slot_count = slot_count
         self._entry_count = entry_count
         self._now_ms = now_ms
+        self._interrupted: list[str] = []
+        """Files of 0 bytes: their creation was interrupted by a kill."""
         self._row: list[IndexFile] = []
         self._full: list[IndexFile] = []
         self._resume_offset = -1
@@ -215,8 +217,7 @@ class KeyIndex:
     def load(self) -> None:
         """Open the files; changes nothing on disk. Raises StoreFault for what is no index file."""
         expected = index_file_size(self._slot_count, self._entry_count)
-        names = self._files.list_dir(self._directory)
-        for name in names:
+        for name in self._files.list_dir(self._directory):
             path = f"{self._directory}/{name}"
             is_name = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
             if not is_name or self._files.is_dir(path):
@@ -224,8 +225,9 @@ class KeyIndex:
                     path, "a foreign entry", "index files named by 17 digits", "move it elsewhere"
                 )
             size = self._files.size_of(path)
-            if size == 0 and name == names[-1]:
-                break  # its creation was interrupted
+            if size == 0:
+                self._interrupted.append(path)
+                continue
             if size != expected:
                 raise StoreFault(
                     path,
@@ -245,6 +247,9 @@ class KeyIndex:
         younger entries go, because a torn table cannot be told from a whole one; so does a file
         without any, which may be younger than its zeros say, and every file behind one that goes.
         """
+        for path in self._interrupted:
+            self._files.unlink(path)
+        self._interrupted.clear()
         kept = 0
         while kept < len(self._row) and self._is_whole(kept, log_end_offset, safe_timestamp_ms):
             kept += 1

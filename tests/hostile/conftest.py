@@ -38,8 +38,10 @@ HEALTH_MS = 1000
 """A fresh request is answered within so long, at any time: of this process's time, so that the
 neighbours on the machine do not count.
 """
-GROWTH_BYTES = 256 << 20
-"""How much larger the process may be after a siege; a leaking one grows by gigabytes."""
+GROWTH_BYTES = 512 << 20
+"""How much larger the process, besiegers included, may be after a siege (frames of 16 MiB are in
+it, and freed memory does not all go back); a leaking one grows by gigabytes.
+"""
 
 SENTINEL = "Sentinel"
 HONEST = "Honest"

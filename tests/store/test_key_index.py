@@ -189,3 +189,18 @@ def test_expiry_keeps_the_last_file() -> None:
     assert index.expire(1 << 40) == 2
     assert len(files.nodes) == 1
     assert index.find("T", "k59", 9, 0, LAST) == [5900]
+
+
+def test_a_file_whose_creation_was_interrupted_counts_as_not_there() -> None:
+    """A kill between the making of the file and its sizing leaves 0 bytes, last or not."""
+    files = MemoryFiles()
+    index = make(files)
+    put(index, 1)
+    empty = [f"{FOLDER}/20010101000000000", f"{FOLDER}/20990101000000000"]
+    for path in empty:
+        files.replace_bytes(path, b"")
+    again = make(files)
+    assert all(files.exists(path) for path in empty), "loading changes nothing"
+    again.settle(1000, None)
+    assert not any(files.exists(path) for path in empty)
+    assert again.find("T", "k1", 10, 0, LAST) == [100]
