@@ -87,6 +87,8 @@ class BrokerProcess:
         assert self._running is None
         configuration = self._configuration
         _refuse_larger_groups(configuration)
+        if chosen.implementation != "c":
+            _log.warning("running without the C core, slower: %s", chosen.reason)
         addresses = _addresses(configuration)
         if addresses.warning:
             _log.warning("%s", addresses.warning)

@@ -73,7 +73,7 @@ class Follower:
 
     member: Member
     synced_index: int
-    """Entries up to it survive a power failure; only looked at with ``ack_after_sync``."""
+    """Entries up to it are known to survive a power failure; only used with ``ack_after_sync``."""
 
     _matched: int = -1
     _matched_term: Term = NO_TERM

@@ -93,7 +93,12 @@ class Heartbeat:
 
     def follower_tick(self) -> None:
         """Stand for election when the leader has been silent for too long."""
-        if self.member.now_ms - self.heard_ms > self._patience_ms:
+        silent_ms = self.member.now_ms - self.heard_ms
+        if silent_ms > self._patience_ms:
+            self.member.outbox.notices.append(
+                f"{self.member.leader_id}, the leader of term {self.member.term}, has been silent"
+                f" for {silent_ms} ms: looking for another"
+            )
             self.member.become_candidate(self.member.term)
             self.election.leader_lost()
 

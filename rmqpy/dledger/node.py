@@ -1,17 +1,19 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part. After one or more calls: take :meth:`Node.take_ready` and carry it out in the
-order of its fields, all of it, before the next call. What a leader proposes is stored by whoever
-proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it pushed and
-does it count. Nothing may be staged and unreported when a message is stepped. ``tick`` comes every
-10 ms or so, with a time that never goes back. ``Ready.marker``, when there is one, is a proposal
-that the node makes itself: one well-formed record of an internal topic has to be appended by it.
+The caller's part. After one or more steps and ticks: take :meth:`Node.take_ready` and carry it out
+in the order of its fields, all of it, before the next call. What a leader proposes is stored by
+whoever proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it
+pushed and does it count. Nothing may be staged and unreported when a message is stepped; ``Stored``
+itself may come while a Ready is carried out. ``tick`` comes every 10 ms or so, with a time that
+never goes back. ``Ready.marker``, when there is one, is a proposal that the node makes itself: one
+well-formed record of an internal topic has to be appended by it.
 
 ====================  ==============================================================================
 event                 meaning
 ====================  ==============================================================================
 Stored(index)         the log has every entry up to index
-Synced(index, term)   they are durable; term is that of the entry when the sync began
+Synced(index, term)   they are durable; term is that of the entry when the sync began. Once after
+                      the start too: what a killed process left need not be on the disk
 DiskReport(disk)      what the disk can do from now on
 Received(t, message)  a request of another member or a client; a Reply with ticket t answers it
 Answered(t, message)  the answer to a Send with ticket t; None when there will be none
@@ -161,7 +163,7 @@ class Node:
         self._election = Election(self._member, self._lead)
         self._heartbeat = Heartbeat(self._member, self._election)
         self._transfer = Transfer(self._member, self._election, self._lag_of, self._live_peers)
-        self._follower = Follower(self._member, view.end.index)
+        self._follower = Follower(self._member, -1)
         self._replication: Replication | None = None
         self._member.role_changed = self._role_changed
         self._proposed_index = view.end.index
@@ -227,6 +229,7 @@ class Node:
         taken.
         """
         assert count > 0
+        assert not self._member.log.changed, "a Ready is to be carried out first"
         refused = self.refusal()
         if refused is not None:
             return refused
@@ -312,6 +315,8 @@ class Node:
             )
             member.become_candidate(member.term)
         member.disk = disk
+        if member.role is Role.LEADER:
+            self._want_marker()
 
     def _receive(self, ticket: int, request: Request) -> None:
         member, reply = self._member, self._member.outbox.reply
@@ -364,18 +369,25 @@ class Node:
         """Leadership is won: followers are compared anew, an old tail gets its marker."""
         member = self._member
         end = member.log.end.index
+        if not member.alone:
+            member.outbox.notices.append(f"leads in term {member.term}, from entry {end + 1} on")
         synced = min(self._follower.synced_index, end)
         counted = synced if member.options.ack_after_sync else end
         self._replication = Replication.of(member, end, counted)
         self._proposed_index = LedgerIndex(end)
         self._ready_index = -1
         if not member.alone and end > member.committed_index:
-            self._proposed_index = LedgerIndex(end + 1)
             self._ready_index = end + 1
-            member.outbox.marker = Proposal(member.term, self._proposed_index)
+            self._want_marker()
         self._replication.count()
         # Before the first push: whoever has not heard of the leader refuses it.
         self._heartbeat.leader_tick()
+
+    def _want_marker(self) -> None:
+        """Take the index of the marker, now that it can be written."""
+        if self._proposed_index == self._ready_index - 1 and self._member.disk is Disk.GOOD:
+            self._proposed_index = LedgerIndex(self._ready_index)
+            self._member.outbox.marker = Proposal(self._member.term, self._proposed_index)
 
     def _role_changed(self) -> None:
         """Let the parts of the old role end. Called in the middle of a transition."""

@@ -202,11 +202,15 @@ class Replication:
     def count(self) -> None:
         """Commit what a quorum has, if its last entry is of this term."""
         member = self.member
+        if not self.peers:
+            if self.counted_index > member.committed_index:
+                member.commit(self.counted_index)
+            return
         marks = [self.counted_index, *(progress.match for progress in self.peers.values())]
         reached = min(quorum_index(marks), self.stored_index)
         if reached <= member.committed_index or not member.log.has(reached):
             return
-        if member.alone or member.log.term_of(reached) == member.term:
+        if member.log.term_of(reached) == member.term:
             member.commit(reached)
 
     def lag_of(self, peer: str) -> int:

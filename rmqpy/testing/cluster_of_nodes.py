@@ -19,7 +19,7 @@ from itertools import count
 
 from attrs import define, evolve, field
 
-from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     LeadershipTransferRequest,
@@ -44,51 +44,10 @@ from rmqpy.dledger.node import (
 from rmqpy.dledger.wire import decode_request, decode_response, encode
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.testing.group_checker import GroupChecker, Violation
+from rmqpy.testing.group_plan import Plan
 from rmqpy.testing.memory_entries import MemoryEntries
 
 GROUP = "simulated"
-
-FAST = Options(
-    heartbeat_interval_ms=200,
-    min_vote_interval_ms=30,
-    max_vote_interval_ms=150,
-    push_timeout_ms=200,
-    rpc_timeout_ms=400,
-)
-"""Times of a group that elects within a second or two."""
-
-
-@define(slots=True, frozen=True, kw_only=True)
-class Plan:
-    """What may happen. Chances are per message, intervals averages in ms (0: never)."""
-
-    members: int = 3
-    duration_ms: int = 20_000
-    tick_ms: int = 20
-    options: Options = FAST
-    loss: float = 0.02
-    repeat: float = 0.01
-    delay_ms: int = 5
-    slow: float = 0.02
-    """Chance that a message takes up to a hundred times ``delay_ms``."""
-
-    put_interval_ms: int = 40
-    crash_interval_ms: int = 4000
-    power: bool = False
-    """Crashes are power failures; needs ``ack_after_sync``, which it switches on."""
-
-    unsafe: bool = False
-    """Leave ``ack_after_sync`` off, to see what a power failure does then."""
-
-    partition_interval_ms: int = 3000
-    transfer_interval_ms: int = 8000
-    expire_interval_ms: int = 6000
-    disk_interval_ms: int = 15_000
-    pause_interval_ms: int = 10_000
-    through_wire: bool = False
-    """Each message is encoded and decoded on its way."""
-
-    settle_ms: int = 10_000
 
 
 class _Crash(Exception):
@@ -209,6 +168,7 @@ class Cluster:
         host.life += 1
         host.tickets.clear()
         host.waiting.clear()
+        host.sync_due = False
         committed = min(host.checkpoint, host.log.end.index)
         self.checker.restarts(host.name, committed)
         options = evolve(
@@ -220,6 +180,7 @@ class Cluster:
         host.node = Node(membership, host.hard_state, host.log, LedgerIndex(committed), options)
         host.node.tick(self.now_ms)
         self._carry_out(host)
+        self._stored(host)
         self._tick_later(host, host.life)
 
     def crash(self, host: Host) -> None:
@@ -239,7 +200,10 @@ class Cluster:
 
     def put(self, host: Host, number: int = 1) -> bool:
         """Propose at a member; whether it was taken."""
-        if host.node is None or host.paused_until_ms > self.now_ms:
+        if host.paused_until_ms > self.now_ms:
+            return False
+        self._carry_out(host)
+        if host.node is None:
             return False
         proposal = host.node.propose(number)
         if not isinstance(proposal, Proposal):
@@ -282,7 +246,8 @@ class Cluster:
     def _step(self, host: Host, event: Received | Answered | Stored | Synced | DiskReport) -> None:
         if host.node is not None:
             host.node.step(event)
-            self._carry_out(host)
+            if self._random.random() >= self.plan.lazy:
+                self._carry_out(host)
 
     def _carry_out(self, host: Host) -> None:
         try:
@@ -365,10 +330,12 @@ class Cluster:
         def sync() -> None:
             host.sync_due = False
             if host.life == life and host.node is not None:
+                self._carry_out(host)
                 end: LedgerEnd = host.log.sync()
                 self._step(host, Synced(end.index, end.term))
 
-        self._at(1 + self._random.randrange(30), sync)
+        longest_ms = 10 if self._quiet else self.plan.sync_ms
+        self._at(1 + self._random.randrange(longest_ms), sync)
 
     def _acknowledged(self, host: Host, told: Acknowledged) -> None:
         entry = host.waiting.pop(told.token)
@@ -479,6 +446,7 @@ class Cluster:
 
     def _expire(self) -> None:
         host = self._any()
+        self._carry_out(host)
         if host.node is not None and host.node.committed_index > host.log.begin_index >= 0:
             host.log.expire_before(host.node.committed_index)
 
@@ -508,28 +476,3 @@ class Cluster:
     def _say(self, text: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.now_ms} {text}")
-
-
-def plan_of(seed: int) -> Plan:
-    """The plan that a seed stands for: size, kind of crash, way of pushing, how much goes wrong."""
-    dice = random.Random(f"plan {seed}")
-    haste = dice.choice((1, 1, 2, 4, 8))
-    options = FAST
-    if dice.random() < 0.4:  # slow messages and short patience: one election after the other
-        options = evolve(options, heartbeat_interval_ms=60, push_timeout_ms=100, rpc_timeout_ms=200)
-    if dice.random() < 0.3:
-        options = evolve(options, batch_push=True, batch_push_bytes=300)
-    if dice.random() < 0.3:
-        options = evolve(options, push_window=dice.choice((5, 20)))
-    return Plan(
-        members=dice.choice((3, 3, 5)),
-        options=options,
-        power=dice.random() < 0.4,
-        through_wire=dice.random() < 0.1,
-        loss=dice.choice((0.0, 0.02, 0.1)),
-        slow=dice.choice((0.0, 0.02, 0.1)),
-        repeat=dice.choice((0.0, 0.01, 0.05)),
-        crash_interval_ms=4000 // haste,
-        partition_interval_ms=3000 // haste,
-        put_interval_ms=dice.choice((20, 80, 300)),
-    )

@@ -29,11 +29,11 @@ from rmqpy.testing.memory_entries import MemoryEntries
 
 ALONE = Membership("g", "n0", ("n0",))
 THREE = Membership("g", "n0", ("n0", "n1", "n2"))
-I, T = LedgerIndex, Term
+At, T = LedgerIndex, Term
 
 
 def alone(end: LedgerEnd, state: HardState, committed: int = -1, limit: int = 3) -> Node:
-    node = Node(ALONE, state, end, I(committed), limit)
+    node = Node(ALONE, state, end, At(committed), limit)
     node.tick(0)
     return node
 
@@ -42,10 +42,10 @@ def alone(end: LedgerEnd, state: HardState, committed: int = -1, limit: int = 3)
     ("end", "state", "after"),
     [
         (LedgerEnd(), HardState(), HardState(T(0), "n0")),
-        (LedgerEnd(I(4), T(2)), HardState(T(2), "n0"), None),
-        (LedgerEnd(I(4), T(2)), HardState(T(2), None), HardState(T(2), "n0")),
-        (LedgerEnd(I(4), T(2)), HardState(T(0), None), HardState(T(2), "n0")),
-        (LedgerEnd(I(4), T(2)), HardState(T(3), "n7"), HardState(T(4), "n0")),
+        (LedgerEnd(At(4), T(2)), HardState(T(2), "n0"), None),
+        (LedgerEnd(At(4), T(2)), HardState(T(2), None), HardState(T(2), "n0")),
+        (LedgerEnd(At(4), T(2)), HardState(T(0), None), HardState(T(2), "n0")),
+        (LedgerEnd(At(4), T(2)), HardState(T(3), "n7"), HardState(T(4), "n0")),
     ],
 )
 def test_a_group_of_one_leads_at_its_first_tick(
@@ -61,17 +61,17 @@ def test_a_group_of_one_leads_at_its_first_tick(
 def test_a_group_of_one_commits_what_is_stored() -> None:
     node = alone(LedgerEnd(), HardState())
     node.take_ready()
-    assert node.grant() == (Proposal(T(0), I(0)), 4)
-    assert node.propose(2) == Proposal(T(0), I(0))
-    assert node.propose(2) == Proposal(T(0), I(2))
+    assert node.grant() == (Proposal(T(0), At(0)), 4)
+    assert node.propose(2) == Proposal(T(0), At(0))
+    assert node.propose(2) == Proposal(T(0), At(2))
     assert node.propose(1) is Refused.LEADER_PENDING_FULL
-    assert node.grant() == (Proposal(T(0), I(4)), 0)
+    assert node.grant() == (Proposal(T(0), At(4)), 0)
     assert node.take_ready() is None
-    node.step(Stored(I(2)))
+    node.step(Stored(At(2)))
     ready = node.take_ready()
     assert ready is not None and ready.committed_index == 2
     assert node.take_ready() is None
-    assert node.propose(1) == Proposal(T(0), I(4))
+    assert node.propose(1) == Proposal(T(0), At(4))
     node.tick(100_000)
     assert node.role is Role.LEADER and node.take_ready() is None
 
@@ -80,9 +80,9 @@ def test_waiters_of_a_group_of_one() -> None:
     node = alone(LedgerEnd(), HardState())
     node.take_ready()
     node.propose(2)
-    node.wait(I(1), token=7)
+    node.wait(At(1), token=7)
     assert node.take_ready() is None
-    node.step(Stored(I(1)))
+    node.step(Stored(At(1)))
     ready = node.take_ready()
     assert ready is not None
     told = [(told.token, told.index, told.code) for told in ready.acknowledged]
@@ -91,7 +91,7 @@ def test_waiters_of_a_group_of_one() -> None:
 
 def three(log: MemoryEntries | None = None, state: HardState | None = None) -> Node:
     return Node(
-        THREE, state or HardState(), log or MemoryEntries(), I(-1), Options(dice=lambda below: 0)
+        THREE, state or HardState(), log or MemoryEntries(), At(-1), Options(dice=lambda below: 0)
     )
 
 
@@ -106,7 +106,7 @@ def test_nothing_is_proposed_before_leading_and_several_need_their_entries() -> 
     assert node.propose(1) is Refused.NOT_LEADER
     assert node.grant()[1] == 0
     with pytest.raises(AssertionError, match="several members need their entries"):
-        Node(THREE, HardState(), LedgerEnd(), I(-1), 10)
+        Node(THREE, HardState(), LedgerEnd(), At(-1), 10)
 
 
 def test_time_never_goes_back() -> None:
@@ -144,10 +144,10 @@ def test_an_answer_of_the_wrong_kind_or_without_a_request_is_none() -> None:
 
 def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
     log = MemoryEntries()
-    log.propose(T(1), I(0), [b"a", b"b"])
+    log.propose(T(1), At(0), [b"a", b"b"])
     node = three(log, HardState(T(1), None))
-    node.step(Synced(I(1), T(0)))
-    node.step(Synced(I(5), T(1)))
+    node.step(Synced(At(1), T(0)))
+    node.step(Synced(At(5), T(1)))
     assert node.take_ready() is None
 
 
@@ -178,7 +178,7 @@ def test_a_failed_disk_neither_votes_nor_stands() -> None:
 
 
 def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
-    node = Node(THREE, HardState(), MemoryEntries(), I(-1), Options(election=False))
+    node = Node(THREE, HardState(), MemoryEntries(), At(-1), Options(election=False))
     node.tick(100_000)
     assert node.take_ready() is None
     beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))

@@ -18,8 +18,9 @@ from rmqpy.dledger.election import Ballot, Verdict, Voter
 from rmqpy.dledger.member import HardState, LedgerEnd, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.testing import cluster_of_nodes
-from rmqpy.testing.cluster_of_nodes import FAST, Cluster, Plan, plan_of
+from rmqpy.testing.cluster_of_nodes import Cluster
 from rmqpy.testing.group_checker import GroupChecker, Violation
+from rmqpy.testing.group_plan import FAST, Plan, plan_of
 from rmqpy.testing.memory_entries import MemoryEntries
 
 SEEDS = int(os.environ.get("RMQPY_SEEDS", "200"))
@@ -29,6 +30,8 @@ MUTANT_SEEDS = 60
 """Each planted bug has to be found within so many seeds."""
 
 QUIET = Plan(
+    tick_ms=10,
+    lazy=0,
     loss=0,
     repeat=0,
     slow=0,

@@ -1,0 +1,134 @@
+"""Requests that Java members sent, answered by a node in the same situation: the recorded bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rmqpy.dledger.member import HardState, LedgerEnd, Membership, Options
+from rmqpy.dledger.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
+from rmqpy.dledger.node import Answered, Node, Received, Reply, Send
+from rmqpy.dledger.wire import decode_request, encode
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.remoting.frame import decode_command
+from rmqpy.testing.memory_entries import MemoryEntries
+
+RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
+PEERS = ("n0", "n1", "n2")
+
+
+def bodies(to: str, code: int, kind: str) -> list[bytes]:
+    lines = map(json.loads, RECORDED.read_text().splitlines())
+    return [
+        decode_command(memoryview(bytes.fromhex(line["frame"]))[4:]).body
+        for line in lines
+        if (line["to"], line["code"], line["type"]) == (to, code, kind)
+    ]
+
+
+def member(name: str, state: HardState, log: MemoryEntries | None = None) -> Node:
+    options = Options(
+        dice=lambda below: 0,
+        addresses={"n0": "127.0.0.1:21900", "n1": "127.0.0.1:22901", "n2": "127.0.0.1:22902"},
+    )
+    node = Node(
+        Membership("wire", name, PEERS), state, log or MemoryEntries(), LedgerIndex(-1), options
+    )
+    return node
+
+
+def answer(node: Node, request: Request) -> bytes:
+    node.take_ready()
+    node.step(Received(1, request))
+    ready = node.take_ready()
+    assert ready is not None
+    replies = [message for message in ready.messages if isinstance(message, Reply)]
+    assert len(replies) == 1 and replies[0].response is not None
+    return encode(replies[0].response)
+
+
+def test_votes() -> None:
+    asked, told = bodies("n0", 51001, "request"), bodies("n0", 51001, "response")
+    voted = member("n0", HardState(Term(0), "n0"))
+    assert answer(voted, decode_request(51001, asked[0])) == told[0]
+    assert answer(voted, decode_request(51001, asked[1])) == told[1]
+    assert b"REJECT_ALREADY_VOTED" in told[0] and b"REJECT_TERM_NOT_READY" in told[1]
+    led = member("n1", HardState(Term(1), "n1"))
+    assert (
+        answer(led, decode_request(51001, bodies("n1", 51001, "request")[0]))
+        == bodies("n1", 51001, "response")[0]
+    )
+
+
+def test_heartbeats() -> None:
+    asked = decode_request(51002, bodies("n0", 51002, "request")[0])
+    node = member("n0", HardState(Term(0), "n0"))
+    assert answer(node, asked) == bodies("n0", 51002, "response")[0] == b'{"code":416,"term":-1}'
+    node.tick(10)
+    assert answer(node, asked) == bodies("n1", 51002, "response")[0] == b'{"code":200,"term":-1}'
+
+
+def test_pushes_to_an_empty_follower() -> None:
+    node = member("n1", HardState(Term(2), "n0"))
+    answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
+    told = bodies("n1", 51004, "response")
+    pushes = [decode_request(51004, body) for body in bodies("n1", 51004, "request")]
+    by_type = {b"COMPARE": told[0], b"TRUNCATE": told[1]}
+    for name, expected in by_type.items():
+        push = next(p for p, raw in zip(pushes, bodies("n1", 51004, "request"), strict=True)
+                    if b'"type":"' + name in raw and b'"firstEntryIndex":0,' in raw)  # fmt: skip
+        assert answer(node, push) == expected
+
+
+def test_transfer_before_the_leader_is_known() -> None:
+    node = member("n0", HardState(Term(1), None))
+    asked = decode_request(51005, bodies("n0", 51005, "request")[0])
+    assert answer(node, asked) == bodies("n0", 51005, "response")[0]
+
+
+def test_a_transfer_that_succeeds() -> None:
+    node = member("n0", HardState(Term(1), None))
+    beat = HeartBeatRequest(group="wire", remote_id="n0", leader_id="n1", term=Term(1))
+    answer(node, beat)
+    node.step(Received(1, decode_request(51005, bodies("n0", 51005, "request")[0])))
+    node.tick(10)
+    node.tick(50)
+    ready = node.take_ready()
+    assert ready is not None
+    sends = [message for message in ready.messages if isinstance(message, Send)]
+    assert encode(sends[0].request) == bodies("n1", 51001, "request")[2], "its VOTE of term 2"
+    node.step(Answered(sends[0].ticket, VoteResponse(result=VoteResult.ACCEPT, term=Term(2))))
+    ready = node.take_ready()
+    assert ready is not None
+    reply = next(message for message in ready.messages if isinstance(message, Reply))
+    assert reply.response is not None
+    assert encode(reply.response) == bodies("n0", 51005, "response")[1] == b'{"code":200,"term":2}'
+
+
+def test_clients() -> None:
+    follower = member("n1", HardState(Term(2), "n0"))
+    answer(follower, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
+    asked = decode_request(50002, bodies("n1", 50002, "request")[0])
+    assert answer(follower, asked) == bodies("n1", 50002, "response")[0]
+    told = json.loads(answer(follower, decode_request(50000, bodies("n1", 50000, "request")[0])))
+    java = json.loads(bodies("n1", 50000, "response")[0])
+    assert list(told) == list(java) and told["leaderId"] == java["leaderId"] == "n0"
+    assert list(told["peers"]) == list(java["peers"]) and told["term"] == java["term"] == -1
+
+
+def test_an_entry_that_java_sent_has_its_bytes_in_the_file() -> None:
+    get = json.loads(bodies("n0", 50002, "response")[0])
+    log = MemoryEntries()
+    node = member("n1", HardState(Term(2), "n0"), log)
+    answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
+    truncate = next(raw for raw in bodies("n1", 51004, "request") if b'"TRUNCATE"' in raw)
+    node.step(Received(1, decode_request(51004, truncate)))
+    ready = node.take_ready()
+    assert ready is not None
+    (entry,) = ready.entries
+    assert entry.encode_header() + bytes(entry.body)[:8] == bytes.fromhex(
+        "00000001" "0000014b" "0000000000000000" "0000000000000002" "0000000000000000"
+        "00000000" "00000000" "00000000" "0000011b" "0000011bdaa320a7"
+    )  # fmt: skip
+    assert get["entries"][0]["size"] == entry.size == 331
+    assert log.end == LedgerEnd()
