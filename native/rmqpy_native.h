@@ -164,6 +164,7 @@ typedef struct {
     int32_t port;
     int32_t ip_length;
     int32_t no_pull; /* a port where pulling is no request */
+    int32_t queued;  /* bytes wait for it outside: nothing may overtake them */
     uint8_t ip[16];
 } rmq_peer;
 

@@ -31,12 +31,13 @@ int64_t rmq_send(rmq_core *core)
 
     for (int64_t i = 0; i < core->outgoing_count; i++) {
         rmq_outgoing *const entry = &core->outgoing[i];
-        const int32_t fd = core->peers[entry->peer].fd;
+        rmq_peer *const to = &core->peers[entry->peer];
         entry->sent = 0;
-        if (fd >= 0 && entry->length > 0) {
+        if (to->fd >= 0 && !to->queued && entry->length > 0) {
             const ssize_t count =
-                send(fd, core->out + entry->start, (size_t)entry->length, MSG_DONTWAIT | MSG_NOSIGNAL);
+                send(to->fd, core->out + entry->start, (size_t)entry->length, MSG_DONTWAIT | MSG_NOSIGNAL);
             entry->sent = count >= 0 ? count : errno == EAGAIN || errno == EINTR ? 0 : -(int64_t)errno;
+            to->queued = entry->sent >= 0 && entry->sent < entry->length;
         }
         unfinished += entry->sent != entry->length;
     }

@@ -188,6 +188,7 @@ class HotPath:
         peer.fd = fd
         peer.port = port
         peer.ip_length = len(ip)
+        peer.queued = 0
         ffi.memmove(peer.ip, ip, len(ip))
         self._channels[number] = channel
         return number
@@ -202,6 +203,13 @@ class HotPath:
         if not self.core.outgoing_count:
             self._free += self._ended
             self._ended.clear()
+
+    def set_queued(self, number: int, queued: bool) -> None:
+        """Whether bytes wait for this connection: then C sends it nothing, which would overtake
+        them, and hands all of it to ``unsent``.
+        """
+        if self.core is not None:
+            self._alive["peers"][number].queued = queued
 
     def flush_now(self, number: int) -> None:
         """The connection is about to close: what waits for nothing leaves first."""

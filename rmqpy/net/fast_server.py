@@ -91,6 +91,8 @@ class Feed(Protocol):
 
     def detach(self, number: int) -> None: ...
 
+    def set_queued(self, number: int, queued: bool) -> None: ...
+
     def flush_now(self, number: int) -> None: ...
 
     def close(self) -> None: ...
@@ -469,6 +471,8 @@ class FastTransport(asyncio.Transport):
         if not self._writing:
             self._writing = True
             self._loop.add_writer(self._fd, self._writable)
+            if self._number >= 0 and not self._closing:
+                self._server.feed.set_queued(self._number, True)
         if len(self._buffer) > self._high and not self._congested:
             self._congested = True
             self._connection.pause_writing()
@@ -489,6 +493,8 @@ class FastTransport(asyncio.Transport):
             self._stop_writing()
             if self._closing:
                 self._lost(None)
+            elif self._number >= 0:
+                self._server.feed.set_queued(self._number, False)
 
     def _stop_writing(self) -> None:
         if self._writing:

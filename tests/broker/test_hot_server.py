@@ -185,6 +185,32 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
     serving(main, limits={"high_water": 64 * 1024, "low_water": 16 * 1024})
 
 
+def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
+    """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
+
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        first = await connect()
+        first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
+        await first.read(64)
+        loop = asyncio.get_running_loop()
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        await loop.sock_connect(slow, server.addresses[0])
+        receiver, answers = FrameReceiver(), []
+        for number in range(400):
+            await loop.sock_sendall(slow, pull(number, 0))
+            await asyncio.sleep(0)
+            if number % 3 == 0:
+                answers += receiver.receive(await loop.sock_recv(slow, 5000))
+        while len(answers) < 400:
+            answers += receiver.receive(await loop.sock_recv(slow, 1 << 16))
+        assert [answer.opaque for answer in answers] == list(range(400))
+        slow.close()
+
+    serving(main, limits={"high_water": 1 << 30, "low_water": 1 << 20})
+
+
 def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
     from rmqpy.model.config_keys import FlushDiskType
 
