@@ -37,12 +37,6 @@ class NobodyLeads:
         return Proposal(Term(0), LedgerIndex(0)), 0
 
 
-_STATUS = {
-    Refused.NOT_LEADER: PutMessageStatus.OS_PAGECACHE_BUSY,
-    Refused.LEADER_PENDING_FULL: PutMessageStatus.OS_PAGECACHE_BUSY,
-}
-
-
 class DLedgerCommitLog:
     """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
 
@@ -79,7 +73,8 @@ class DLedgerCommitLog:
             )
         proposal = self.proposer.propose(len(records))
         if isinstance(proposal, Refused):
-            return Appended(_STATUS[proposal], remark=proposal.name)
+            # Java's broker answers every immediate refusal of its ledger with this status.
+            return Appended(PutMessageStatus.OS_PAGECACHE_BUSY, remark=proposal.name)
         offsets = self.entries.append(
             proposal.term, proposal.first_index, records, store_timestamp_ms
         )
