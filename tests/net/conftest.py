@@ -91,6 +91,9 @@ class ColdFeed:
 
     def close(self) -> None: ...
 
+    def set_queued(self, number: int, queued: bool) -> None:
+        """Nothing is sent but by the connection itself."""
+
     def flush_now(self, number: int) -> None: ...
 
     def before_cold(self) -> None: ...
