@@ -144,6 +144,7 @@ class HotPath:
         core.confirm_offset = self._log.confirm_offset
         core.send_enabled = (
             now_ms >= self._sends_from_ms
+            and not self._sources.identity.lacks_slaves
             and store.ready_to_put()
             and self._around.gate.has_room(REPLIES_AT_ONCE)
         )

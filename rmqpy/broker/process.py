@@ -22,7 +22,7 @@ from rmqpy.broker.role import RoleChange
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.codec import chosen
 from rmqpy.dledger.member import Membership, Role
-from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
+from rmqpy.model.config import BrokerConfiguration, BrokerRole, LoadedConfiguration
 from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import RemotingClient, parse_address
@@ -86,7 +86,7 @@ class BrokerProcess:
         """Raises ConfigFault, StoreFault or OSError (a port that is in use); nothing runs then."""
         assert self._running is None
         configuration = self._configuration
-        _refuse_larger_groups(configuration)
+        _refuse_replication(configuration)
         if chosen.implementation != "c":
             _log.warning("running without the C core, slower: %s", chosen.reason)
         addresses = _addresses(configuration)
@@ -229,8 +229,15 @@ def _driver(
     )
 
 
-def _refuse_larger_groups(configuration: BrokerConfiguration) -> None:
+def _refuse_replication(configuration: BrokerConfiguration) -> None:
+    """What needs another broker must not start as if it had one."""
     store = configuration.store
+    if not store.enable_dledger_commit_log and store.broker_role is BrokerRole.SLAVE:
+        raise ConfigFault(
+            "brokerRole=SLAVE: this version does not replicate from a master, and a slave that"
+            " does not would serve old messages; run a Java slave, or start a copy of its store"
+            " as ASYNC_MASTER"
+        )
     if store.enable_dledger_commit_log and len(store.dledger_members) > 1:
         raise ConfigFault(
             f"dLegerPeers={store.dledger_peers}: groups of several members are not supported by"

@@ -368,7 +368,7 @@ class SendProcessor:
         assert len(results) == len(pending), (len(results), len(pending))
         waiting: dict[bool, list[Waiting[RemotingCommand | bytes]]] = {}
         for sent, result in zip(pending, results, strict=True):
-            held = self._held(channel, sent.request, sent.draft.queue_id, result)
+            held = self._held(channel, sent.request, sent.draft, result)
             if held is not None:
                 waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
         for wait_store_ok, replies in waiting.items():
@@ -381,7 +381,7 @@ class SendProcessor:
         if not self.around.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
-        held = self._held(channel, request, drafts[0].queue_id, result)
+        held = self._held(channel, request, drafts[0], result)
         if held is not None:
             self.around.gate.hold(self.around.sink.acknowledged(drafts[0].wait_store_ok), (held,))
 
@@ -399,7 +399,7 @@ class SendProcessor:
         return results
 
     def _held(
-        self, channel: Channel, request: RemotingCommand, queue_id: int, result: PutResult
+        self, channel: Channel, request: RemotingCommand, draft: MessageDraft, result: PutResult
     ) -> Waiting[RemotingCommand | bytes] | None:
         """The reply to a stored message; what was not stored is answered at once."""
         answer = answer_to(result.status)
@@ -412,14 +412,20 @@ class SendProcessor:
         if request.is_oneway:
             return None
         identity = self.around.identity
+        remark = None
+        if draft.wait_store_ok and identity.lacks_slaves:
+            status = PutMessageStatus.SLAVE_NOT_AVAILABLE
+            answer = answer_to(status)
+            remark = remark_of(status, identity.store.max_message_size)
         host = identity.store_host
         offsets = result.physical_offsets
         response = RemotingCommand.response_to(
             request,
             answer.code,
+            remark,
             header=SendMessageResponseHeader(
                 msg_id=",".join([offset_msg_id(host, offset) for offset in offsets]),
-                queue_id=queue_id,
+                queue_id=draft.queue_id,
                 queue_offset=result.queue_offset,
                 trace_on=identity.broker.trace_on,
                 msg_region=identity.broker.region_id,

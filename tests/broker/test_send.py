@@ -317,6 +317,19 @@ def test_too_many_waiting_senders_are_turned_away(kit: Any) -> None:
     assert [answer.code for answer in kit.channel.take()] == [0, 0]
 
 
+# ----------------------------------------------------------------------------------- SYNC_MASTER
+
+
+def test_a_synchronous_master_without_slaves_says_so(build: Any) -> None:
+    """As Java's: the message is stored, its place is told, the code is a warning."""
+    kit = build(broker_role=BrokerRole.SYNC_MASTER)
+    answer = kit.send()
+    assert answer.code == 11
+    assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
+    assert kit.store.max_queue_offset("T", 0) == 1
+    assert kit.send(properties="WAIT\x01false").code == 0
+
+
 # ------------------------------------------------------------------------------------ SYNC_FLUSH
 
 

@@ -130,6 +130,15 @@ def test_a_group_of_several_members_is_refused_by_name(
     assert "groups of several members are not supported" in capsys.readouterr().err
 
 
+def test_a_slave_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
+) -> None:
+    conf = broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="1")
+    assert main(["broker", "-c", str(conf)]) == 1
+    assert "brokerRole=SLAVE" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_foreign_file_in_the_store_stops_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
 ) -> None:
