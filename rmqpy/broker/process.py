@@ -25,7 +25,7 @@ from rmqpy.dledger.member import Membership, Role
 from rmqpy.model.config import BrokerConfiguration, BrokerRole, LoadedConfiguration
 from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.client import RemotingClient, parse_address
+from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.dledger_driver import DLedgerDriver
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server import RemotingServer
@@ -131,7 +131,7 @@ class BrokerProcess:
         configuration = self._configuration
         for note in store.opened.notes:
             _log.info("%s", note)
-        network = RemotingClient(self._scheduler)
+        network = RemotingClient(self._scheduler, ClientLimits.of(configuration.remoting))
         broker = Broker(
             BrokerSurroundings(
                 configuration=configuration,
@@ -143,9 +143,7 @@ class BrokerProcess:
                 pick_queue=random.SystemRandom().randrange,
             )
         )
-        limits = ConnectionLimits(
-            idle_close_ms=configuration.remoting.server_channel_max_idle_time_seconds * 1000
-        )
+        limits = ConnectionLimits.of(configuration.remoting)
         main = _main_server(broker, store, self._scheduler, limits)
         fast = RemotingServer(broker.fast_port, self._scheduler, limits)
         running = _Running(

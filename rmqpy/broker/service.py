@@ -57,7 +57,6 @@ from rmqpy.store.files import FileLayer
 
 QUORUM_TIMEOUT_MS: Final = 2_500
 """maxWaitAckTimeMs of DLedger."""
-DISK_CHECK_PERIOD_MS: Final = 10_000
 INDEX_STEP_PERIOD_MS: Final = 10
 WRITE_AT: Final = 256 * 1024
 """Bytes of answers from which a channel is given them before all requests of a read are done."""
@@ -217,7 +216,7 @@ class Broker:
         self._each(
             "queues", store.flush_consume_queue_thorough_interval, self._queue_flushing.begin
         )
-        self._each("disk", DISK_CHECK_PERIOD_MS, self.store.check_disk)
+        self._each("disk", store.clean_resource_interval, self.store.check_disk)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
         self._each("hold", sweep_ms, self._sweep)

@@ -352,6 +352,9 @@ class _Reading:
                 "program: "
                 + ", ".join(threads)
             )
+        later = sorted(facts.name for facts in set_here if facts.effect is Effect.LATER)
+        if later:
+            self.notes.append("without effect in this version: " + ", ".join(later))
         for facts in set_here:
             if facts.effect is Effect.ACCEPTED and self.values[facts.name] != facts.default:
                 self.notes.append(

@@ -36,6 +36,8 @@ class Effect(Enum):
     """Known, checked, stored and printed, but rmqpy behaves the same whatever it says."""
     THREADS = "accepted (Java thread pool)"
     """As ACCEPTED: sizes a pool, a pool's queue or a buffer that exists only in the Java broker."""
+    LATER = "not yet"
+    """As ACCEPTED, but only in this version: what the key is about is not built."""
     REFUSED = "only the default"
     """Another value than the default asks for something that must not be ignored silently: start is
     refused."""

@@ -387,6 +387,7 @@ class BrokerSettings:
         "expectConsumerNumUseFilter",
         default=32,
         minimum=1,
+        effect=Effect.LATER,
         doc="Groups a topic that the Bloom filters of consumerFilter.json are sized for.",
     )
     max_error_rate_of_bloom_filter: int = key(
@@ -395,6 +396,7 @@ class BrokerSettings:
         minimum=1,
         maximum=99,
         unit="percent",
+        effect=Effect.LATER,
         doc="Error rate that they are sized for.",
     )
     filter_data_clean_time_span: int = key(
@@ -402,18 +404,21 @@ class BrokerSettings:
         default=24 * 3600 * 1000,
         long=True,
         unit="ms",
+        effect=Effect.LATER,
         doc="How long the filter of a group that went away is kept.",
     )
     filter_support_retry: bool = key(
         "filterSupportRetry",
         default=False,
         runtime=True,
+        effect=Effect.LATER,
         doc="Filter retry topics by the expression of the original topic.",
     )
     enable_property_filter: bool = key(
         "enablePropertyFilter",
         default=False,
         runtime=True,
+        effect=Effect.LATER,
         doc="Allow subscriptions with SQL92 expressions.",
     )
     compressed_register: bool = key(
@@ -440,12 +445,14 @@ class BrokerSettings:
         long=True,
         unit="ms",
         runtime=True,
+        effect=Effect.LATER,
         doc="Age from which the producer of a half message is asked.",
     )
     transaction_check_max: int = key(
         "transactionCheckMax",
         default=15,
         runtime=True,
+        effect=Effect.LATER,
         doc="Questions after which a half message is given up.",
     )
     transaction_check_interval: int = key(
@@ -455,6 +462,7 @@ class BrokerSettings:
         long=True,
         unit="ms",
         runtime=True,
+        effect=Effect.LATER,
         doc="Time between two rounds of questions.",
     )
     acl_enable: bool = key(
@@ -467,6 +475,7 @@ class BrokerSettings:
         "storeReplyMessageEnable",
         default=True,
         runtime=True,
+        effect=Effect.LATER,
         doc="Store the replies of request/reply too.",
     )
     enable_detail_stat: bool = key(

@@ -64,13 +64,15 @@ class ServerSettings:
         "serverSocketSndBufSize",
         default=0,
         unit="bytes",
-        doc="Send buffer of accepted sockets, 0 as the system likes.",
+        effect=_ACCEPTED,
+        doc="The system's size is used.",
     )
     server_socket_rcv_buf_size: int = key(
         "serverSocketRcvBufSize",
         default=0,
         unit="bytes",
-        doc="Receive buffer of accepted sockets, 0 as the system likes.",
+        effect=_ACCEPTED,
+        doc="The system's size is used.",
     )
     write_buffer_high_water_mark: int = key(
         "writeBufferHighWaterMark",

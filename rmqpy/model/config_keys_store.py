@@ -127,7 +127,9 @@ class StoreSettings:
         minimum=1,
         unit="ms",
         runtime=True,
-        doc="Time between two flushes of the consume queues.",
+        effect=_ACCEPTED,
+        doc="Java flushes consume queues with enough dirty pages so often; here all are flushed "
+        "each flushConsumeQueueThoroughInterval.",
     )
     clean_resource_interval: int = key(
         "cleanResourceInterval",
@@ -140,12 +142,14 @@ class StoreSettings:
         "deleteCommitLogFilesInterval",
         default=100,
         unit="ms",
+        effect=Effect.LATER,
         doc="Pause between two deleted commit log files.",
     )
     delete_consume_queue_files_interval: int = key(
         "deleteConsumeQueueFilesInterval",
         default=100,
         unit="ms",
+        effect=Effect.LATER,
         doc="Pause between two queues whose files are deleted.",
     )
     destroy_maped_file_interval_forcibly: int = key(
@@ -167,6 +171,7 @@ class StoreSettings:
         default=(4,),
         kind=HOURS,
         runtime=True,
+        effect=Effect.LATER,
         doc="Hours of the day in which expired files are deleted.",
     )
     disk_max_used_space_ratio: int = key(
@@ -175,6 +180,7 @@ class StoreSettings:
         unit="percent",
         clamp=_between_10_and_95,
         runtime=True,
+        effect=Effect.LATER,
         doc="Disk use above which expired files are deleted at any hour; moved into 10 … 95.",
     )
     file_reserved_time: int = key(
@@ -182,6 +188,7 @@ class StoreSettings:
         default=72,
         unit="h",
         runtime=True,
+        effect=Effect.LATER,
         doc="Age from which a commit log file is expired.",
     )
     put_msg_index_hight_water: int = key(
@@ -206,7 +213,8 @@ class StoreSettings:
         default=4,
         unit="pages of 4096 bytes",
         runtime=True,
-        doc="ASYNC_FLUSH: a flush waits until so much is dirty.",
+        effect=_ACCEPTED,
+        doc="Java skips a flush while less is dirty; here each flush takes everything.",
     )
     commit_commit_log_least_pages: int = key(
         "commitCommitLogLeastPages",
@@ -227,14 +235,16 @@ class StoreSettings:
         default=2,
         unit="pages of 4096 bytes",
         runtime=True,
-        doc="A flush of a consume queue waits until so much is dirty.",
+        effect=_ACCEPTED,
+        doc="As flushCommitLogLeastPages, of consume queues.",
     )
     flush_commit_log_thorough_interval: int = key(
         "flushCommitLogThoroughInterval",
         default=10000,
         unit="ms",
         runtime=True,
-        doc="ASYNC_FLUSH: time after which any dirty byte is flushed.",
+        effect=_ACCEPTED,
+        doc="Java flushes everything so often; here each flush does.",
     )
     commit_commit_log_thorough_interval: int = key(
         "commitCommitLogThoroughInterval",
@@ -305,7 +315,9 @@ class StoreSettings:
     message_index_safe: bool = key(
         "messageIndexSafe",
         default=False,
-        doc="After a crash recover from where the index was written, too.",
+        effect=_ACCEPTED,
+        doc="Java then recovers from where the index was written; here the index is always "
+        "brought in line with the log.",
     )
     ha_listen_port: int = key(
         "haListenPort",
@@ -318,6 +330,7 @@ class StoreSettings:
         default=5000,
         minimum=1,
         unit="ms",
+        effect=Effect.LATER,
         doc="An idle replication link carries a heartbeat as often.",
     )
     ha_housekeeping_interval: int = key(
@@ -325,6 +338,7 @@ class StoreSettings:
         default=20000,
         minimum=1,
         unit="ms",
+        effect=Effect.LATER,
         doc="A replication link without bytes from the other end is closed after this time.",
     )
     ha_transfer_batch_size: int = key(
@@ -333,11 +347,13 @@ class StoreSettings:
         minimum=1,
         maximum=(4 << 20) - 12,
         unit="bytes",
+        effect=Effect.LATER,
         doc="Log bytes of one replication frame; more than 4 MiB would hang a Java slave.",
     )
     ha_master_address: str | None = key(
         "haMasterAddress",
         default=None,
+        effect=Effect.LATER,
         doc="Where a slave replicates from; absent: told by the name server.",
     )
     ha_slave_fallbehind_max: int = key(
@@ -345,6 +361,7 @@ class StoreSettings:
         default=256 << 20,
         unit="bytes",
         runtime=True,
+        effect=Effect.LATER,
         doc="SYNC_MASTER: a slave that lags more does not count as available.",
     )
     broker_role: BrokerRole = key(  # noqa: RUF009 (key is attrs' field)
@@ -386,12 +403,14 @@ class StoreSettings:
         long=True,
         unit="ms",
         runtime=True,
+        effect=Effect.LATER,
         doc="Time between two writes of delayOffset.json.",
     )
     clean_file_forcibly_enable: bool = key(
         "cleanFileForciblyEnable",
         default=True,
         runtime=True,
+        effect=Effect.LATER,
         doc="Delete files before their time when the disk is nearly full.",
     )
     warm_maped_file_enable: bool = key(
@@ -427,6 +446,7 @@ class StoreSettings:
         long=True,
         unit="ms",
         runtime=True,
+        effect=Effect.LATER,
         doc="An append that takes longer means a busy disk: new sends are refused.",
     )
     default_query_max_num: int = key(
@@ -477,11 +497,13 @@ class StoreSettings:
     preferred_leader_id: str | None = key(
         "preferredLeaderId",
         default=None,
+        effect=Effect.LATER,
         doc="Members that should lead when they can, separated by semicolons.",
     )
     is_enable_batch_push: bool = key(
         "isEnableBatchPush",
         default=False,
+        effect=Effect.LATER,
         doc="Push several DLedger entries in one request; in a file Java 4.9.7 reads it as "
         "enableBatchPush only.",
     )

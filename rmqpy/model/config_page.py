@@ -39,8 +39,8 @@ What differs from Java 4.9.7:
 | change by an admin request | any key | only the keys marked *live*; others: code 16 |
 
 Effect: **used** does what it says; **accepted** is checked, kept and printed but changes nothing;
-**only the default** refuses every other value, because ignoring it would not be safe. *live*: may
-be changed while the program runs.
+**not yet**: the same, until what the key is about is built; **only the default** refuses every
+other value, because ignoring it would not be safe. *live*: may be changed while the program runs.
 """
 
 _PARTS: tuple[tuple[str, str, tuple[type[Any], ...]], ...] = (

@@ -46,9 +46,7 @@ class NamesrvProcess:
     ) -> None:
         self._configuration = configuration
         self.name_server = NameServer(configuration, scheduler, Disk(), unknown or {})
-        limits = ConnectionLimits(
-            idle_close_ms=configuration.server.server_channel_max_idle_time_seconds * 1000
-        )
+        limits = ConnectionLimits.of(configuration.server)
         self._server = RemotingServer(self.name_server, scheduler, limits)
         self.address = ""
 

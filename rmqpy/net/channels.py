@@ -25,6 +25,7 @@ from typing import Protocol, cast
 
 from attrs import define, field
 
+from rmqpy.model.config import ServerSettings
 from rmqpy.model.errors import RemoteFault
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.command import RemotingCommand
@@ -49,6 +50,7 @@ class ConnectionLimits:
     it, until less than the second waits.
     ``pending_bytes``/``pending_bytes_all``: who lets more wait is cut off; the second counts all
     peers above their high water together.
+    ``backlog``: connections that may wait to be accepted.
     ``linger_ms``: after ``close`` the queued bytes have so long to leave.
     """
 
@@ -61,7 +63,16 @@ class ConnectionLimits:
     pending_bytes: int = 64 * 1024 * 1024
     pending_bytes_all: int = 256 * 1024 * 1024
     linger_ms: int = 5_000
+    backlog: int = 1024
     max_connections: int = 20_000
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> ConnectionLimits:
+        """The limits that the settings of a server name."""
+        return cls(
+            idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,
+            backlog=settings.server_socket_backlog,
+        )
 
     @property
     def sweep_ms(self) -> int:

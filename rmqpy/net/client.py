@@ -19,6 +19,7 @@ from functools import partial
 
 from attrs import define, evolve, field
 
+from rmqpy.model.config import RemotingSettings
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
@@ -44,6 +45,16 @@ class ClientLimits:
     links: int = 4_096
     close_socket_if_timeout: bool = True
     connection: ConnectionLimits = ConnectionLimits()  # noqa: RUF009 - a frozen value
+
+    @classmethod
+    def of(cls, settings: RemotingSettings) -> ClientLimits:
+        """The limits that the settings of a broker name for its outgoing connections."""
+        idle_close_ms = settings.client_channel_max_idle_time_seconds * 1000
+        return cls(
+            connect_timeout_ms=settings.connect_timeout_millis,
+            close_socket_if_timeout=settings.client_close_socket_if_timeout,
+            connection=ConnectionLimits(idle_close_ms=idle_close_ms),
+        )
 
 
 @define(slots=True, eq=False)

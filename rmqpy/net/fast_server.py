@@ -32,7 +32,7 @@ from attrs import define, field
 from rmqpy.model.errors import RemoteFault
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server import BACKLOG, RemotingServer
+from rmqpy.net.server import RemotingServer
 from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command
@@ -192,7 +192,7 @@ class _Listener:
         if len(self.sockets) > 1 and address[1] == 0:
             address = (address[0], self.sockets[0].getsockname()[1], *address[2:])
         sock.bind(address)
-        sock.listen(BACKLOG)
+        sock.listen(self.server.limits.backlog)
         self._watch(sock)
 
     def close(self) -> None:

@@ -25,7 +25,6 @@ from rmqpy.remoting.connection import FrameReceiver
 
 LOG = logging.getLogger(__name__)
 
-BACKLOG = 1024
 LOG_PERIOD_MS = 60_000
 """A full server says so once in this time, with the number of connections turned away."""
 
@@ -93,7 +92,7 @@ class RemotingServer:
     async def open_listener(self, host: str, port: int) -> Listener:
         """Sockets that listen, and the connections that come of them."""
         return await self._scheduler.loop.create_server(
-            self._connection, host, port, backlog=BACKLOG, reuse_address=True
+            self._connection, host, port, backlog=self.limits.backlog, reuse_address=True
         )
 
     @property

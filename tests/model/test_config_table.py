@@ -8,12 +8,14 @@ getBrokerConfig and getNamesrvConfig.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+import rmqpy
 from rmqpy.model.config import (
     BrokerSettings,
     NamesrvConfiguration,
@@ -23,7 +25,7 @@ from rmqpy.model.config import (
     effective_values,
     load_broker_configuration,
 )
-from rmqpy.model.config_keys import KeyFacts, key_facts
+from rmqpy.model.config_keys import Effect, KeyFacts, key_facts
 from rmqpy.model.config_page import configuration_page
 
 HERE = Path(__file__).parent
@@ -127,3 +129,38 @@ def test_page_is_current() -> None:
     assert page.read_text(encoding="utf-8") == configuration_page(), (
         "run: python -m rmqpy.model.config_page > docs/configuration.md"
     )
+
+
+def _attributes_read() -> set[str]:
+    """Names of attributes that some module besides the tables themselves reads; a property of the
+    settings counts for what it reads, when it is read itself.
+    """
+    root = Path(rmqpy.__file__).parent
+    outside: set[str] = set()
+    properties: dict[str, set[str]] = {}
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if path.name.startswith("config_keys"):
+            for function in ast.walk(tree):
+                if isinstance(function, ast.FunctionDef):
+                    properties[function.name] = _read_in(function)
+        else:
+            outside |= _read_in(tree)
+    return outside.union(*(read for name, read in properties.items() if name in outside))
+
+
+def _read_in(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def test_a_key_is_said_to_be_used_if_and_only_if_something_reads_it() -> None:
+    read = _attributes_read()
+    shown_only = {Effect.THREADS}
+    wrong = [
+        f"{facts.name}: {facts.effect.value}, {'read' if facts.attribute in read else 'not read'}"
+        for settings in (BrokerSettings, StoreSettings, RemotingSettings, NamesrvSettings)
+        for facts in key_facts(settings).values()
+        if facts.effect not in shown_only | {Effect.REFUSED}
+        and (facts.effect is Effect.USED) != (facts.attribute in read)
+    ]
+    assert wrong == []
