@@ -79,11 +79,6 @@ class BrokerConfiguration:
     remoting: RemotingSettings = field(factory=RemotingSettings)
     store: StoreSettings = field(factory=StoreSettings)
 
-    @property
-    def bind_address(self) -> str:
-        """Where to listen: ``bindAddress``, else ``brokerIP1``, else loopback."""
-        return self.remoting.bind_address or self.broker.broker_ip1 or LOOPBACK
-
 
 @define(frozen=True, kw_only=True)
 class NamesrvConfiguration:

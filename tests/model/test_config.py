@@ -69,7 +69,7 @@ def test_file_overrides_and_environment(tmp_path: Path) -> None:
     assert configuration.store.delete_when == (4, 16)
     assert configuration.remoting.listen_port == 30921
     assert configuration.store.ha_listen_port == 30922
-    assert configuration.bind_address == "10.0.0.9"
+    assert configuration.broker.broker_ip1 == "10.0.0.9"
     assert configuration.store.store_path_root_dir == "/home/mq/store"
     assert configuration.store.store_path_commit_log == "/home/mq/store/commitlog"
 
@@ -89,7 +89,6 @@ def test_environment_fault_names_the_variable() -> None:
 def test_defaults_without_any_source() -> None:
     result = load_broker_configuration(None, {}, PLAIN | {"HOSTNAME": "mq7"})
     assert result.configuration.broker.broker_name == "mq7"
-    assert result.configuration.bind_address == "127.0.0.1"
     assert [note.split(":")[0].split(",")[0] for note in result.notes] == [
         "brokerName is not set",
         "listening on 127.0.0.1 only",
