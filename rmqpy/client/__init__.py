@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+from rmqpy.client.consumer import PullResult, PullSettings, PullStatus
 from rmqpy.client.instance import ClientInstance, ClientSettings
 from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings, split_batch
-from rmqpy.client.pull_consumer import PullConsumer, PullResult, PullSettings, PullStatus
+from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.remoting.bodies import MessageQueue
 
 __all__ = [

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from attrs import define
 
-from rmqpy.client.instance import ClientInstance, ClientSettings
+from rmqpy.client.instance import ClientInstance
+from rmqpy.client.member import GroupMember
 from rmqpy.client.message import (
     COMPRESSION_ZLIB,
     Message,
@@ -40,7 +39,7 @@ from rmqpy.codec.properties import PROPERTY_WAIT
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
 from rmqpy.model.flags import COMPRESSED
-from rmqpy.model.names import check_group, is_retry_topic
+from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
@@ -94,11 +93,8 @@ class _Parcel:
     batch: bool
 
 
-class Producer:
-    """``async with Producer("group", "host:9876") as producer: await producer.send(…)``.
-
-    Without ``instance`` it opens one of its own and closes it at the end.
-    """
+class Producer(GroupMember):
+    """``async with Producer("group", "host:9876") as producer: await producer.send(…)``."""
 
     def __init__(
         self,
@@ -108,50 +104,15 @@ class Producer:
         settings: ProducerSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
-        check_group(group)
-        self.group = group
+        super().__init__(group, name_servers, instance=instance)
         self._settings = settings or ProducerSettings()
-        self._given = instance
-        self._client = ClientSettings(name_servers=name_servers) if instance is None else None
-        self._instance: ClientInstance | None = None
         self._rotation: int | None = None
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    async def _join(self, instance: ClientInstance) -> None:
+        instance.join_producer(self.group)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Join the group. Nothing is sent before the first message."""
-        assert self._instance is None, "started twice"
-        instance = self._given
-        if instance is None:
-            assert self._client is not None
-            instance = await ClientInstance.open(self._client)
-        try:
-            instance.join_producer(self.group)
-        except RmqError:
-            if self._given is None:
-                await instance.close()
-            raise
-        self._instance = instance
-
-    async def close(self) -> None:
-        """Leave the group. Harmless twice."""
-        instance, self._instance = self._instance, None
-        if instance is None:
-            return
-        if self._given is None:
-            await instance.close()
-        else:
-            await instance.leave_producer(self.group)
+    async def _leave(self, instance: ClientInstance) -> None:
+        await instance.leave_producer(self.group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of ``topic`` go to, for senders that choose one themselves."""
@@ -329,11 +290,6 @@ class Producer:
             msg_id=",".join(unique_ids),
             batch=True,
         )
-
-    def _open(self) -> ClientInstance:
-        if self._instance is None:
-            raise NetworkFault(f"the producer {self.group} is not started")
-        return self._instance
 
 
 def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Message]]:

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 from attrs import define, field
 
+from rmqpy.client.consumer import PullStatus
 from rmqpy.client.message import ReceivedMessage
-from rmqpy.client.pull_consumer import PullConsumer, PullStatus
+from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.layout import CRC_MASK
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.remoting.bodies import MessageQueue

@@ -386,7 +386,7 @@ def test_group_is_told_and_unregistered(world: Any, run: Run) -> None:
         async with Producer("G", instance=instance) as producer:
             await producer.send(HELLO)
             await instance.send_heartbeats()
-        with pytest.raises(NetworkFault, match="the producer G is not started"):
+        with pytest.raises(NetworkFault, match="the Producer of G is not started"):
             await producer.send(HELLO)
         await producer.close()
 
