@@ -1,0 +1,7 @@
+"""``python -m rmqpy.cli``."""
+
+import sys
+
+from rmqpy.cli import main
+
+sys.exit(main())

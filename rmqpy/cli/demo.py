@@ -1,0 +1,33 @@
+"""``rmqpy demo``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_commands(commands: Commands) -> None:
+    demo = commands.add_parser(
+        "demo", help="fill a classic store, switch it to DLedger in place, compare every message"
+    )
+    demo.add_argument(
+        "--store", metavar="DIR", help="work on a copy of this storePathRootDir instead"
+    )
+    demo.add_argument(
+        "-c", dest="config", metavar="FILE", help="broker.conf that the store was written with"
+    )
+    demo.add_argument("--keep", metavar="DIR", help="put everything there and leave it")
+    add_log_options(demo)
+    demo.set_defaults(command=_demo)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from rmqpy.demo import DemoPlan, run_demo
+
+    plan = DemoPlan(store=options.store, keep=options.keep, config=options.config)
+    return EXIT_DONE if run_demo(plan) else EXIT_NO

@@ -1,0 +1,41 @@
+"""What all commands share: exit codes, a parser that keeps to them, options of logging.
+
+Exit codes: 0 done or clean, 1 could not be done (bad usage included), 2 the answer is no.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["Parser"]
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_NO = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse exits with 2 on bad usage; here 2 means that a check said no."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_FAILED, f"{self.prog}: {message}\n")
+
+
+def add_log_options(parser: argparse.ArgumentParser, level: str = "WARNING") -> None:
+    """``--log-json`` and ``--log-level``: every command has them."""
+    parser.add_argument("--log-json", action="store_true", help="log JSON lines")
+    parser.add_argument(
+        "--log-level",
+        default=level,
+        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+        help=f"default {level}",
+    )
+
+
+def add_format_option(parser: argparse.ArgumentParser) -> None:
+    """``--format text|json``: what goes to stdout."""
+    parser.add_argument("--format", default="text", choices=["text", "json"], help="default text")
