@@ -56,11 +56,6 @@ def choose_addresses(settings: AddressSettings) -> Addresses:
     return Addresses(told=told, bind=bind, warning=_warning(settings, told, bind))
 
 
-def host_and_port(address: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
     if settings.bind_address:
         return None

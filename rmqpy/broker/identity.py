@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.broker.addresses import host_and_port
 from rmqpy.broker.hosts import host_of
 from rmqpy.model.config import BrokerConfiguration
-from rmqpy.model.config_keys import BrokerRole
+from rmqpy.model.config_keys import BrokerRole, host_and_port
 from rmqpy.model.config_keys_broker import BrokerSettings
 from rmqpy.model.config_keys_store import StoreSettings
 from rmqpy.model.flags import PERM_READ, PERM_WRITE

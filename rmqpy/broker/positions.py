@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.broker.addresses import host_and_port
 from rmqpy.broker.clients import Client, ClientTable
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.offsets import ConsumerOffsets
@@ -12,6 +11,7 @@ from rmqpy.broker.ports import HandlerTable, QueueReader
 from rmqpy.broker.statistics import Statistics
 from rmqpy.broker.topics import TopicTable
 from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.config_keys import host_and_port
 from rmqpy.model.errors import Refusal
 from rmqpy.remoting.bodies import (
     Connection,

@@ -1,21 +1,37 @@
-"""Client of name servers and brokers: produce, pull, look up. Coroutines on one asyncio loop.
+"""Client of name servers and brokers: produce, consume, look up. Coroutines on one asyncio loop.
 
-``Producer`` and ``PullConsumer`` are asynchronous context managers; both work through a
-``ClientInstance``, their own or one that is shared.
+=========================  ==========================================================
+``Producer``               send, ordered by a key, in batches, one-way
+``TransactionalProducer``  send what becomes visible with a local transaction
+``PushConsumer``           messages come to a listener; queues are shared in the group
+``PullConsumer``           read queues at offsets of your own
+=========================  ==========================================================
+
+All are asynchronous context managers and work through a ``ClientInstance``, their own or one that
+is shared.
 """
 
 from __future__ import annotations
 
 from rmqpy.client.consumer import PullResult, PullSettings, PullStatus
+from rmqpy.client.consuming import ConsumeResult, ConsumeSettings
 from rmqpy.client.instance import ClientInstance, ClientSettings
 from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings, split_batch
 from rmqpy.client.pull_consumer import PullConsumer
+from rmqpy.client.push_consumer import PushConsumer, PushSettings
+from rmqpy.client.transactional_producer import (
+    TransactionalProducer,
+    TransactionSendResult,
+    TransactionState,
+)
 from rmqpy.remoting.bodies import MessageQueue
 
 __all__ = [
     "ClientInstance",
     "ClientSettings",
+    "ConsumeResult",
+    "ConsumeSettings",
     "Message",
     "MessageQueue",
     "Producer",
@@ -24,8 +40,13 @@ __all__ = [
     "PullResult",
     "PullSettings",
     "PullStatus",
+    "PushConsumer",
+    "PushSettings",
     "ReceivedMessage",
     "SendResult",
     "SendStatus",
+    "TransactionSendResult",
+    "TransactionState",
+    "TransactionalProducer",
     "split_batch",
 ]

@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 
 from attrs import define, field
 
+from rmqpy.client.pushed import PushedRequests
 from rmqpy.client.routes import broker_address, route_for_new_topic
 from rmqpy.client.unique_id import UniqueIds
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -34,10 +35,8 @@ from rmqpy.model.runtime import Clock
 from rmqpy.net.client import RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
-from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
-from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 
 LOG = logging.getLogger(__name__)
@@ -95,26 +94,6 @@ class Surroundings:
     ended: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
-class PushedRequests:
-    """Answers what brokers ask of clients: that nothing of it is supported (code 3)."""
-
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        for command in commands:
-            if not command.is_oneway:
-                refusal = RemotingCommand.response_to(
-                    command,
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {command.code} not supported",
-                )
-                channel.write(encode_command(refusal))
-
-    def turn_ended(self) -> None:
-        """Nothing was put off."""
-
-    def channel_closed(self, channel: Channel) -> None:
-        """Nothing is kept of a channel."""
-
-
 @define
 class _Route:
     route: TopicRouteData
@@ -138,6 +117,7 @@ class ClientInstance:
             surroundings.marker,
             surroundings.clock,
         )
+        self.pushed = PushedRequests()
         self._settings = settings
         self._ended = surroundings.ended
         self._name_servers = settings.name_servers
@@ -159,7 +139,6 @@ class ClientInstance:
         scheduler = AsyncioScheduler(loop)
         loop.set_exception_handler(handler)  # the loop is the application's, not ours
         transport = RemotingClient(scheduler)
-        transport.handler = PushedRequests()
         client_ip = settings.client_ip or await _address_towards(settings.name_servers[0])
         instance = cls(
             settings,
@@ -173,6 +152,7 @@ class ClientInstance:
                 ended=scheduler.close,
             ),
         )
+        transport.handler = instance.pushed
         instance.start()
         return instance
 
@@ -196,6 +176,7 @@ class ClientInstance:
             await self.leave_producer(group)
         for group in sorted(self._consumers):
             await self.leave_consumer(group)
+        await self.pushed.close()
         await self.transport.close()
         if self._ended is not None:
             await self._ended()

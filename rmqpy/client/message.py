@@ -172,9 +172,11 @@ def check_message(message: Message, body_bytes_max: int) -> None:
             raise _illegal(f"the property {name!r}={value!r} has a blank name or value")
 
 
-def property_string(message: Message, unique_id: str) -> bytes:
-    """The properties of a checked message as they are sent."""
-    pairs = dict(message.properties)
+def property_string(
+    message: Message, unique_id: str, reserved: Mapping[str, str] | None = None
+) -> bytes:
+    """The properties of a checked message as they are sent; ``reserved`` are the client's own."""
+    pairs = {**message.properties, **(reserved or {})}
     if message.keys:
         pairs[names.PROPERTY_KEYS] = message.keys
     pairs[names.PROPERTY_UNIQ_KEY] = unique_id

@@ -33,12 +33,16 @@ from rmqpy.client.message import (
     check_message,
     property_string,
 )
-from rmqpy.client.routes import next_queue, publish_queues
+from rmqpy.client.routes import next_queue, publish_queues, queue_of
 from rmqpy.codec.message import BatchItem, encode_batch_body
-from rmqpy.codec.properties import PROPERTY_WAIT
+from rmqpy.codec.properties import (
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT,
+)
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
-from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.command import RemotingCommand
@@ -123,6 +127,15 @@ class Producer(GroupMember):
     ) -> SendResult:
         """Store one message; returns when a broker says that it is stored."""
         return await self._deliver(self._parcel(message), queue, timeout_ms)
+
+    async def send_ordered(
+        self, message: Message, sharding_key: str, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Store one message behind all earlier ones of ``sharding_key``: they share a queue, as
+        long as the topic's queues do not change.
+        """
+        queue = queue_of(await self._publish_queues(message.topic), sharding_key)
+        return await self.send(message, queue, timeout_ms)
 
     async def send_batch(
         self,
@@ -243,7 +256,8 @@ class Producer(GroupMember):
 
     # -- parcels
 
-    def _parcel(self, message: Message) -> _Parcel:
+    def _parcel(self, message: Message, half: bool = False) -> _Parcel:
+        """``half``: the first part of a transaction."""
         check_message(message, self._settings.body_bytes_max)
         unique_id = self._open().unique_ids.next()
         body, sys_flag = bytes(message.body), 0
@@ -251,11 +265,15 @@ class Producer(GroupMember):
         if threshold is not None and len(body) >= threshold:
             body = zlib.compress(body, self._settings.compress_level)
             sys_flag = COMPRESSED | COMPRESSION_ZLIB
+        reserved = {}
+        if half:
+            reserved = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
+            sys_flag |= TRANSACTION_PREPARED
         return _Parcel(
             code=RequestCode.SEND_MESSAGE_V2,
             topic=message.topic,
             body=body,
-            properties=property_string(message, unique_id).decode(),
+            properties=property_string(message, unique_id, reserved).decode(),
             sys_flag=sys_flag,
             flag=message.flag,
             msg_id=unique_id,

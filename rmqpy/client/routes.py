@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
+from rmqpy.codec.hashes import java_string_hash
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.flags import PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID
@@ -88,6 +89,15 @@ def next_queue(
         if queue.broker_name != last_broker:
             return queue, index + step + 1
     return queues[index % len(queues)], index + 1
+
+
+def queue_of(queues: list[MessageQueue], sharding_key: str) -> MessageQueue:
+    """The queue of everything with this key, the same that Java's SelectMessageQueueByHash takes
+    for a string.
+    """
+    assert queues
+    value = java_string_hash(sharding_key)
+    return queues[abs(value) % len(queues)]
 
 
 def _ordered_queues(topic: str, configuration: str) -> list[MessageQueue]:

@@ -272,6 +272,11 @@ def _parse_folder(text: str) -> str:
 ONE_FOLDER = checked_text("one folder", _parse_folder)
 
 
+def host_and_port(address: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of ``host:port``; the host may be an IPv6 address in brackets."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;\[\]]+):([0-9]{1,5})", text)

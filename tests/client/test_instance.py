@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from rmqpy.client.instance import PushedRequests, split_name_servers
+from rmqpy.client.instance import split_name_servers
+from rmqpy.client.pushed import PushedRequests
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
 from rmqpy.remoting.bodies import CLUSTERING, CONSUME_ACTIVELY, BrokerData, ConsumerData
+from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -214,13 +216,40 @@ def test_name_servers() -> None:
     assert split_name_servers(["a:1", "[::1]:2"]) == ("a:1", "[::1]:2")
 
 
-def test_pushed_requests_are_answered() -> None:
+def test_pushed_requests_of_nobody_are_refused() -> None:
     channel = MemoryChannel()
-    oneway = RemotingCommand(code=40, flag=2)
-    PushedRequests().handle(channel, [oneway, RemotingCommand(code=307, opaque=5)])
+    foreign = RemotingCommand(code=307, opaque=5, ext_fields={"consumerGroup": "G"})
+    pushed = PushedRequests()
+    pushed.handle(channel, [RemotingCommand(code=40, flag=2), foreign])
     response = channel.take_one()
-    assert (response.code, response.opaque, response.remark) == (
-        3,
-        5,
-        " request type 307 not supported",
-    )
+    assert (response.code, response.opaque) == (1, 5)
+    assert response.remark == "the group G is not one of this client's"
+    pushed.handle(channel, [RemotingCommand(code=326, opaque=6)])
+    response = channel.take_one()
+    assert (response.code, response.remark) == (3, " request type 326 not supported")
+
+
+def test_pushed_requests_are_answered_by_their_group(run: Run) -> None:
+    async def main() -> None:
+        async def answer(_channel: Channel, request: RemotingCommand) -> bytes | None:
+            if request.ext_fields["clientId"] == "none":
+                raise ValueError("no such client")
+            return b"{}"
+
+        channel = MemoryChannel()
+        pushed = PushedRequests()
+        pushed.answer("G", {307: answer})
+        for client in ("c", "none"):
+            fields = {"consumerGroup": "G", "clientId": client}
+            pushed.handle(channel, [RemotingCommand(code=307, ext_fields=fields)])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            response = channel.take_one()
+            wanted = (0, None, b"{}") if client == "c" else (1, "ValueError('no such client')", b"")
+            assert (response.code, response.remark, response.body) == wanted
+        pushed.forget("G", [307])
+        pushed.handle(channel, [RemotingCommand(code=307, ext_fields=fields)])
+        assert channel.take_one().code == 1
+        await pushed.close()
+
+    run(main())

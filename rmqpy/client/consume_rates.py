@@ -1,0 +1,83 @@
+"""How fast a consumer pulls and consumes, by topic: what ``consumerStatus`` shows. Pure.
+
+Totals are kept a topic and sampled every ten seconds; rates are taken over the samples of the last
+minute. Invariant: at most ``TOPICS_MAX`` topics and seven samples each are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import define, evolve, field
+
+from rmqpy.remoting.bodies import ConsumeStatus
+
+SAMPLE_MS = 10_000
+SAMPLES = 7
+TOPICS_MAX = 10_000
+
+
+@define(slots=True)
+class _Totals:
+    pulls: int = 0
+    pull_ms: int = 0
+    pulled: int = 0
+    calls: int = 0
+    consume_ms: int = 0
+    consumed: int = 0
+    failed: int = 0
+
+
+@define(slots=True)
+class _Topic:
+    totals: _Totals = field(factory=_Totals)
+    samples: deque[tuple[int, _Totals]] = field(factory=lambda: deque(maxlen=SAMPLES))
+
+
+class ConsumeRates:
+    """``sample`` is due every ``SAMPLE_MS``."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+
+    def pulled(self, topic: str, count: int, spent_ms: int) -> None:
+        totals = self._of(topic)
+        totals.pulls += 1
+        totals.pulled += count
+        totals.pull_ms += spent_ms
+
+    def consumed(self, topic: str, count: int, failed: int, spent_ms: int) -> None:
+        totals = self._of(topic)
+        totals.calls += 1
+        totals.consumed += count - failed
+        totals.failed += failed
+        totals.consume_ms += spent_ms
+
+    def sample(self, now_ms: int) -> None:
+        for topic in self._topics.values():
+            topic.samples.append((now_ms, evolve(topic.totals)))
+
+    def status(self, topic: str, now_ms: int) -> ConsumeStatus:
+        """Rates a second and mean times in ms of the last minute; failures are those of it."""
+        known = self._topics.get(topic)
+        if known is None or not known.samples:
+            return ConsumeStatus()
+        start_ms, begin = known.samples[0]
+        end = known.totals
+        seconds = max(now_ms - start_ms, 1) / 1000
+        return ConsumeStatus(
+            pull_rt=(end.pull_ms - begin.pull_ms) / max(end.pulls - begin.pulls, 1),
+            pull_tps=(end.pulled - begin.pulled) / seconds,
+            consume_rt=(end.consume_ms - begin.consume_ms) / max(end.calls - begin.calls, 1),
+            consume_ok_tps=(end.consumed - begin.consumed) / seconds,
+            consume_failed_tps=(end.failed - begin.failed) / seconds,
+            consume_failed_msgs=end.failed - begin.failed,
+        )
+
+    def _of(self, topic: str) -> _Totals:
+        known = self._topics.get(topic)
+        if known is None:
+            if len(self._topics) >= TOPICS_MAX:
+                del self._topics[next(iter(self._topics))]
+            known = self._topics[topic] = _Topic()
+        return known.totals

@@ -1,0 +1,552 @@
+"""PushConsumer: messages come to a listener; the queues of a topic are shared out in the group.
+
+===========================  ======================================================================
+every 20 s, and on request   rebalance: who is in the group, which queues are mine; those that are
+                             no longer mine are dropped and their offsets handed over
+every 5 s, and at the end    the offsets that are done go to the brokers (broadcasting: to a file)
+every 20 s, when ordered     the locks of my queues are renewed
+===========================  ======================================================================
+
+The group goes on where its committed offset says; where there is none, where ``from_where`` says. A
+message that the listener does not take comes again through the group's retry topic, at most
+``max_reconsume_times`` times, then it is a dead letter; with ``ordered`` its queue waits for it,
+and with ``broadcasting`` it is dropped and said so.
+
+Invariants: a queue is consumed only while it is mine (and, ordered, locked); an offset is committed
+only when everything before it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve, field
+
+from rmqpy.client.consume_rates import SAMPLE_MS, ConsumeRates
+from rmqpy.client.consumer import (
+    SUBSCRIBE_ALL,
+    Consumer,
+    PullOrder,
+    PullResult,
+    PullSettings,
+    exact_tags,
+)
+from rmqpy.client.consumer_answers import ConsumerAnswers
+from rmqpy.client.consuming import (
+    ConsumeResult,
+    ConsumeSettings,
+    Consuming,
+    Listener,
+    Subscription,
+    Surroundings,
+)
+from rmqpy.client.instance import ClientInstance
+from rmqpy.client.local_offsets import LocalOffsets
+from rmqpy.client.message import ReceivedMessage
+from rmqpy.client.process_queue import ProcessQueue
+from rmqpy.client.rebalance import Strategy, averagely
+from rmqpy.client.routes import subscribe_queues
+from rmqpy.client.send_back import SendBack
+from rmqpy.codec.hashes import java_string_hash
+from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
+from rmqpy.model.names import check_topic, is_retry_topic, retry_topic
+from rmqpy.model.runtime import Clock
+from rmqpy.remoting.bodies import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_FROM_FIRST_OFFSET,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
+    CONSUME_PASSIVELY,
+    EXPRESSION_TAG,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    SubscriptionData,
+    UnlockBatchRequestBody,
+)
+from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
+
+LOG = logging.getLogger(__name__)
+
+DEFAULT_MAX_RECONSUME_TIMES = 16
+EARLY_LOOK_MS = 1_000
+"""A topic without a route is looked up again so soon: a group's retry topic comes into being with
+its first heartbeat.
+"""
+
+EARLY_LOOKS_MAX = 10
+"""Then the next ordinary rebalance is awaited."""
+
+
+@define(frozen=True, kw_only=True)
+class PushSettings:
+    """Defaults are those of Java's push consumer. ``max_reconsume_times`` None: 16, or without end
+    for an ordered queue. ``from_timestamp_ms`` is for CONSUME_FROM_TIMESTAMP.
+    """
+
+    ordered: bool = False
+    broadcasting: bool = False
+    from_where: str = CONSUME_FROM_LAST_OFFSET
+    from_timestamp_ms: int = 0
+    parallel: int = 20
+    max_reconsume_times: int | None = None
+    rebalance_ms: int = 20_000
+    persist_ms: int = 5_000
+    lock_ms: int = 20_000
+    strategy: Strategy = averagely
+    offset_directory: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
+    consuming: ConsumeSettings = field(factory=ConsumeSettings)
+    pulling: PullSettings = field(factory=PullSettings)
+
+
+class PushConsumer(Consumer):
+    """``async with PushConsumer("group", "host:9876", listener=consume) as consumer: …`` behind a
+    ``subscribe``; or ``subscribe`` later.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] = (),
+        *,
+        listener: Listener,
+        settings: PushSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        self.settings = settings or PushSettings()
+        super().__init__(group, name_servers, pulling=self.settings.pulling, instance=instance)
+        self.listener = listener
+        self.subscriptions: dict[str, Subscription] = {}
+        self.consuming: dict[MessageQueue, Consuming] = {}
+        self.rates = ConsumeRates()
+        self.start_ms = 0
+        self._next_version = 0
+        self._rebalance_due = asyncio.Event()
+        self._rebalancing = asyncio.Lock()
+        self._work: asyncio.Queue[Consuming] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: list[asyncio.Task[None]] = []
+        self._early_looks = EARLY_LOOKS_MAX
+        self._local: dict[MessageQueue, int] = {}
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = SUBSCRIBE_ALL,
+        expression_type: str = EXPRESSION_TAG,
+    ) -> None:
+        """Consume ``topic`` from now on: all of it, some tags (``a || b``), or what a SQL92
+        expression selects.
+        """
+        check_topic(topic)
+        if expression_type == EXPRESSION_TAG:
+            exact_tags(expression)  # refuses what names no tag
+        self._next_version += 1
+        self.subscriptions[topic] = Subscription(expression, expression_type, self._next_version)
+        for consuming in self.consuming.values():
+            if consuming.queue.topic == topic:
+                consuming.subscription = self.subscriptions[topic]
+        self._changed()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume ``topic`` no longer."""
+        self.subscriptions.pop(topic, None)
+        self._changed()
+
+    async def rebalance(self) -> None:
+        """Take the queues that are ours now, and leave the others."""
+        async with self._rebalancing:
+            for topic in sorted(self._topics()):
+                try:
+                    mine = await self._share(topic)
+                except RmqError as fault:
+                    LOG.warning("%s keeps its queues of %s: %s", self.group, topic, fault)
+                    self._look_again()
+                    continue
+                if mine is not None:
+                    await self._take(topic, mine)
+            gone = [queue for queue in self.consuming if queue.topic not in self._topics()]
+            await self._leave_queues(gone)
+
+    async def persist_offsets(self) -> None:
+        """Tell the brokers (broadcasting: the file) how far the listener has come."""
+        await self._persist(list(self.consuming))
+
+    async def move(self, offsets: dict[MessageQueue, int]) -> None:
+        """Go on elsewhere (an administrator's reset): the queues are dropped, their offsets set,
+        and taken again.
+        """
+        async with self._rebalancing:
+            for queue in [queue for queue in offsets if queue in self.consuming]:
+                await self.consuming.pop(queue).drop()
+                await self._store(queue, offsets[queue])
+        self._rebalance_due.set()
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Where the group would go on in this client's queues of ``topic``."""
+        return {
+            queue: consuming.held.commit_offset
+            for queue, consuming in sorted(self.consuming.items())
+            if queue.topic == topic
+        }
+
+    @property
+    def clock(self) -> Clock:
+        return self._open().clock
+
+    @property
+    def ordered(self) -> bool:
+        return self.settings.ordered
+
+    def wake_rebalance(self) -> None:
+        """The group, or what it wants, has changed."""
+        self._early_looks = EARLY_LOOKS_MAX
+        self._rebalance_due.set()
+
+    # -- life
+
+    async def _join(self, instance: ClientInstance) -> None:
+        self.start_ms = instance.clock.now_ms()
+        if self.settings.broadcasting:
+            self._local = await asyncio.to_thread(self._file(instance).load)
+        instance.join_consumer(self.group, self._consumer_data)
+        instance.pushed.answer(self.group, ConsumerAnswers(self).answerers())
+        self._rebalance_due.set()
+        loops: list[Coroutine[Any, Any, None]] = [
+            self._rebalance_for_ever(),
+            self._every(self.settings.persist_ms, self.persist_offsets),
+            self._every(SAMPLE_MS, self._sample),
+        ]
+        if self._locks:
+            loops.append(self._every(self.settings.lock_ms, self._renew_locks))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        if not self.settings.ordered:
+            count = self.settings.parallel
+            self._workers = [asyncio.create_task(self._work_for_ever()) for _ in range(count)]
+
+    async def _leave(self, instance: ClientInstance) -> None:
+        instance.pushed.forget(self.group, list(ConsumerAnswers(self).answerers()))
+        await self._end(self._tasks)
+        await self._leave_queues(list(self.consuming))
+        await self._end(self._workers)
+        await instance.leave_consumer(self.group)
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                LOG.error("a task of the consumer %s failed", self.group, exc_info=outcome)
+        tasks.clear()
+
+    async def _every(self, period_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(period_ms / 1000)
+            try:
+                await work()
+            except (RmqError, OSError) as fault:
+                LOG.warning("the consumer %s: %s", self.group, fault)
+
+    async def _rebalance_for_ever(self) -> None:
+        instance = self._open()
+        while True:
+            try:
+                async with asyncio.timeout(self.settings.rebalance_ms / 1000):
+                    await self._rebalance_due.wait()
+            except TimeoutError:
+                pass
+            self._rebalance_due.clear()
+            for topic in self._topics():  # a heartbeat goes where routes lead
+                try:
+                    await instance.route(topic)
+                except RmqError as fault:
+                    LOG.info("no route of %s yet: %s", topic, fault)
+            await instance.send_heartbeats()
+            await self.rebalance()
+
+    async def _work_for_ever(self) -> None:
+        while True:
+            consuming = await self._work.get()
+            await consuming.consume_next()
+
+    async def _sample(self) -> None:
+        self.rates.sample(self._open().clock.monotonic_ms())
+
+    def _changed(self) -> None:
+        if self._instance is not None:
+            self.wake_rebalance()
+
+    def _look_again(self) -> None:
+        if self._early_looks > 0:
+            self._early_looks -= 1
+            loop = asyncio.get_running_loop()
+            loop.call_later(EARLY_LOOK_MS / 1000, self._rebalance_due.set)
+
+    # -- whose queue
+
+    @property
+    def _locks(self) -> bool:
+        return self.settings.ordered and not self.settings.broadcasting
+
+    def _topics(self) -> dict[str, Subscription]:
+        """What is subscribed to, the group's own retries included."""
+        topics = dict(self.subscriptions)
+        if topics and not self.settings.broadcasting:
+            topics.setdefault(
+                retry_topic(self.group), Subscription(SUBSCRIBE_ALL, EXPRESSION_TAG, 0)
+            )
+        return topics
+
+    async def _share(self, topic: str) -> list[MessageQueue] | None:
+        """My queues of ``topic``; None when that cannot be told now."""
+        instance = self._open()
+        queues = subscribe_queues(topic, await instance.route(topic))
+        if self.settings.broadcasting:
+            return queues
+        client_ids = await self._client_ids(topic, queues)
+        if instance.client_id not in client_ids:
+            # The broker has forgotten us, or has not heard of us: not the same as having no share.
+            self._look_again()
+            return None
+        return self.settings.strategy(instance.client_id, queues, client_ids)
+
+    async def _client_ids(self, topic: str, queues: Collection[MessageQueue]) -> list[str]:
+        """Who is in the group, by the word of one of the topic's brokers."""
+        instance = self._open()
+        names = sorted({queue.broker_name for queue in queues})
+        instance.randomness.shuffle(names)
+        fault: RmqError = NetworkFault(f"{topic} has no readable queue")
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
+        for name in names:
+            try:
+                address = await instance.address(topic, name)
+                response = await instance.invoke(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header
+                )
+            except NetworkFault as error:
+                instance.suspect(topic)
+                fault = error
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                body = GetConsumerListByGroupResponseBody.decode(response.body)
+                return body.consumer_id_list
+            fault = Refusal(response.code, response.remark or "no remark")
+        raise fault
+
+    async def _take(self, topic: str, mine: Collection[MessageQueue]) -> None:
+        current = {queue for queue in self.consuming if queue.topic == topic}
+        await self._leave_queues(sorted(current - set(mine)))
+        wanted = sorted(set(mine) - current)
+        if self._locks:
+            wanted = sorted(await self._lock(wanted))
+            if len(wanted) < len(set(mine) - current):
+                self._look_again()  # another member has not let go yet
+        for queue in wanted:
+            try:
+                offset = await self._first_offset(queue)
+            except RmqError as fault:
+                LOG.warning("%s does not take %s: %s", self.group, queue, fault)
+                self._look_again()
+                continue
+            self._begin(queue, offset)
+
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
+        held = ProcessQueue(offset)
+        consuming = Consuming(
+            queue=queue,
+            held=held,
+            subscription=self._topics()[queue.topic],
+            listener=self.listener,
+            settings=self.settings.consuming,
+            around=_Around(self),
+            work=None if self.settings.ordered else self._work,
+        )
+        if self.settings.ordered:
+            consuming.locked(self._open().clock.monotonic_ms())
+        self.consuming[queue] = consuming
+        consuming.start()
+
+    async def _leave_queues(self, queues: Collection[MessageQueue]) -> None:
+        """Drop ``queues``, and hand over their offsets, then their locks."""
+        if not queues:
+            return
+        await asyncio.gather(*(self.consuming[queue].drop() for queue in queues))
+        await self._persist(queues)
+        for queue in queues:
+            del self.consuming[queue]
+        if self._locks:
+            await self._unlock(queues)
+
+    # -- offsets
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        if self.settings.broadcasting:
+            committed = self._local.get(queue)
+        else:
+            committed = await self.committed_offset(queue)
+        if committed is not None and committed >= 0:
+            return committed
+        where = self.settings.from_where
+        if where == CONSUME_FROM_FIRST_OFFSET:
+            return 0
+        if where == CONSUME_FROM_LAST_OFFSET:
+            return 0 if is_retry_topic(queue.topic) else await self.max_offset(queue)
+        if where != CONSUME_FROM_TIMESTAMP:
+            raise ConfigFault(f"from_where={where}: no place to begin is called so")
+        if is_retry_topic(queue.topic):
+            return await self.max_offset(queue)
+        return await self.search_offset(queue, self.settings.from_timestamp_ms)
+
+    async def _persist(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            consuming = self.consuming.get(queue)
+            if consuming is None or consuming.stored_offset == consuming.held.commit_offset:
+                continue
+            offset = consuming.held.commit_offset
+            try:
+                await self._store(queue, offset)
+            except RmqError as fault:
+                LOG.warning("offset %d of %s was not stored: %s", offset, queue, fault)
+            else:
+                consuming.stored_offset = offset
+        if self.settings.broadcasting and self._local:
+            await asyncio.to_thread(self._file(self._open()).save, dict(self._local))
+
+    async def _store(self, queue: MessageQueue, offset: int) -> None:
+        if self.settings.broadcasting:
+            self._local[queue] = offset
+        else:
+            await self.commit_offset(queue, offset)
+
+    def _file(self, instance: ClientInstance) -> LocalOffsets:
+        return LocalOffsets(self.settings.offset_directory, instance.client_id, self.group)
+
+    # -- locks
+
+    async def _renew_locks(self) -> None:
+        granted = await self._lock(list(self.consuming))
+        now_ms = self._open().clock.monotonic_ms()
+        for queue in granted:
+            consuming = self.consuming.get(queue)
+            if consuming is not None:
+                consuming.locked(now_ms)
+
+    async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Those of ``queues`` that their brokers reserve for this client."""
+        instance = self._open()
+        granted: set[MessageQueue] = set()
+        for name, wanted in _by_broker(queues).items():
+            wish = LockBatchRequestBody(self.group, instance.client_id, wanted)
+            try:
+                address = await instance.address(wanted[0].topic, name)
+                response = await instance.invoke(
+                    address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
+                )
+            except NetworkFault as fault:
+                LOG.warning("no locks from %s: %s", name, fault)
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                granted.update(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
+            else:
+                LOG.warning("no locks from %s: %s", name, response.remark)
+        return granted.intersection(queues)
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        instance = self._open()
+        for name, held in _by_broker(queues).items():
+            wish = UnlockBatchRequestBody(self.group, instance.client_id, held)
+            try:
+                address = await instance.address(held[0].topic, name)
+                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
+            except NetworkFault as fault:
+                LOG.warning("%s keeps locks for up to a minute: %s", name, fault)
+
+    # -- what heartbeats tell
+
+    def _consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=CONSUME_PASSIVELY,
+            message_model=BROADCASTING if self.settings.broadcasting else CLUSTERING,
+            consume_from_where=self.settings.from_where,
+            subscription_data_set=self.subscription_data(),
+        )
+
+    def subscription_data(self) -> list[SubscriptionData]:
+        """Every subscription as brokers know it."""
+        made = []
+        for topic, subscription in sorted(self._topics().items()):
+            by_tag = subscription.expression_type == EXPRESSION_TAG
+            tags = sorted(exact_tags(subscription.expression) or ()) if by_tag else []
+            made.append(
+                SubscriptionData(
+                    topic=topic,
+                    sub_string=subscription.expression,
+                    tags_set=tags,
+                    code_set=[java_string_hash(tag) for tag in tags],
+                    sub_version=self.start_ms + subscription.version,
+                    expression_type=subscription.expression_type,
+                )
+            )
+        return made
+
+
+@define(slots=True, eq=False)
+class _Around(Surroundings):
+    """What the queues see of their consumer."""
+
+    consumer: PushConsumer
+
+    @property
+    def clock(self) -> Clock:
+        return self.consumer.clock
+
+    @property
+    def rates(self) -> ConsumeRates:
+        return self.consumer.rates
+
+    async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
+        result = await self.consumer._pull(queue, order)
+        if not is_retry_topic(queue.topic):
+            return result
+        return evolve(result, messages=[_as_before_retry(each) for each in result.messages])
+
+    async def send_back(self, message: ReceivedMessage) -> bool:
+        if self.consumer.settings.broadcasting:
+            LOG.warning("%s is given up: nobody takes back a broadcast message", message.msg_id)
+            return True
+        times = self.consumer.settings.max_reconsume_times
+        limit = DEFAULT_MAX_RECONSUME_TIMES if times is None else times
+        return await SendBack(self.consumer._open(), self.consumer.group, limit).send(message)
+
+    def gives_up(self, message: ReceivedMessage) -> bool:
+        times = self.consumer.settings.max_reconsume_times
+        return times is not None and message.stored.reconsume_times >= times
+
+
+def _as_before_retry(message: ReceivedMessage) -> ReceivedMessage:
+    """The message under the topic that it was sent to."""
+    topic = message.properties.get(PROPERTY_RETRY_TOPIC)
+    if topic is None:
+        return message
+    return evolve(message, stored=evolve(message.stored, topic=topic))
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in sorted(queues):
+        found[queue.broker_name].append(queue)
+    return found
+
+
+__all__ = ["ConsumeResult", "ConsumeSettings", "Listener", "PushConsumer", "PushSettings"]

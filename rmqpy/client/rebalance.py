@@ -1,0 +1,42 @@
+"""Which queues are whose: the same arithmetic in every member gives disjoint shares. Pure.
+
+===================  ============================================================================
+AVERAGELY            contiguous ranges; the first ``n mod k`` members get one queue more (default)
+AVERAGELY_BY_CIRCLE  round robin: member ``i`` gets queues ``i``, ``i + k``, ``i + 2k``, …
+===================  ============================================================================
+
+Invariants: members that see the same queues and the same client ids share every queue out exactly
+once; queues and ids are sorted first, so that the order of answers does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from rmqpy.remoting.bodies import MessageQueue
+
+Strategy = Callable[[str, Collection[MessageQueue], Collection[str]], list[MessageQueue]]
+"""(own client id, all queues, all client ids) → own queues; none where the own id is missing."""
+
+
+def averagely(
+    client_id: str, queues: Collection[MessageQueue], client_ids: Collection[str]
+) -> list[MessageQueue]:
+    """Java's AllocateMessageQueueAveragely."""
+    members, ordered = sorted(set(client_ids)), sorted(queues)
+    if client_id not in members:
+        return []
+    number, rest = members.index(client_id), len(ordered) % len(members)
+    size = len(ordered) // len(members)
+    start = number * size + min(number, rest)
+    return ordered[start : start + size + (number < rest)]
+
+
+def averagely_by_circle(
+    client_id: str, queues: Collection[MessageQueue], client_ids: Collection[str]
+) -> list[MessageQueue]:
+    """Java's AllocateMessageQueueAveragelyByCircle."""
+    members, ordered = sorted(set(client_ids)), sorted(queues)
+    if client_id not in members:
+        return []
+    return ordered[members.index(client_id) :: len(members)]

@@ -1,0 +1,150 @@
+"""TransactionalProducer: a message that becomes visible only if a local transaction succeeds.
+
+::
+
+    half message stored ──► execute ──COMMIT───► END_TRANSACTION: visible
+                                ├────ROLLBACK──► END_TRANSACTION: gone
+                                └────UNKNOWN, a fault──► the broker asks later: check ──► as above
+
+The broker asks any member of the producer group, so ``check`` must find out from the outside (a
+table of the application's database) what became of the transaction. END_TRANSACTION has no answer:
+what is lost on its way is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+
+from attrs import define
+
+from rmqpy.client.instance import ClientInstance
+from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmqpy.client.producer import Producer, ProducerSettings
+from rmqpy.codec.message import decode_message, parse_offset_msg_id
+from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.config_keys import host_and_port
+from rmqpy.model.errors import NetworkFault
+from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_NOT_TYPE, TRANSACTION_ROLLBACK
+from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class TransactionState(Enum):
+    """What became of the local transaction; the values are those of the wire."""
+
+    COMMIT = TRANSACTION_COMMIT
+    ROLLBACK = TRANSACTION_ROLLBACK
+    UNKNOWN = TRANSACTION_NOT_TYPE
+
+
+Execute = Callable[[Message, str], Awaitable[TransactionState]]
+"""(message, its unique id) → state. Runs when the half message is stored."""
+
+Check = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+"""What became of the transaction of this half message."""
+
+
+@define(frozen=True, kw_only=True)
+class TransactionSendResult:
+    """Where the half message is, and how the local transaction ended."""
+
+    sent: SendResult
+    state: TransactionState
+
+
+@define(slots=True, frozen=True)
+class _Half:
+    """A half message, as END_TRANSACTION names it."""
+
+    queue_offset: int
+    physical_offset: int
+    unique_id: str
+    broker_name: str | None
+
+
+class TransactionalProducer(Producer):
+    """A producer whose brokers may ask it back."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] = (),
+        *,
+        check: Check,
+        settings: ProducerSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        super().__init__(group, name_servers, settings=settings, instance=instance)
+        self._check = check
+
+    async def send_in_transaction(
+        self, message: Message, execute: Execute
+    ) -> TransactionSendResult:
+        """Store a half message, run ``execute``, and tell the broker. A half message that is not
+        safely stored (any status but SEND_OK) is rolled back without running it.
+        """
+        sent = await self._deliver(self._parcel(message, half=True), None, None)
+        state = TransactionState.ROLLBACK
+        if sent.status is SendStatus.SEND_OK:
+            try:
+                state = await execute(message, sent.msg_id)
+            except Exception:
+                LOG.exception("the transaction of %s ended with a fault", sent.msg_id)
+                state = TransactionState.UNKNOWN
+        _, physical_offset = parse_offset_msg_id(sent.offset_msg_id)
+        half = _Half(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
+        try:
+            await self._end(await self._master(sent.queue), half, state, asked=False)
+        except NetworkFault as fault:
+            LOG.warning("the broker will ask for the end of %s: %s", sent.msg_id, fault)
+        return TransactionSendResult(sent=sent, state=state)
+
+    async def _join(self, instance: ClientInstance) -> None:
+        await super()._join(instance)
+        instance.pushed.answer(self.group, {RequestCode.CHECK_TRANSACTION_STATE: self._asked})
+
+    async def _leave(self, instance: ClientInstance) -> None:
+        instance.pushed.forget(self.group, [RequestCode.CHECK_TRANSACTION_STATE])
+        await super()._leave(instance)
+
+    async def _asked(self, channel: Channel, request: RemotingCommand) -> None:
+        header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
+        stored = decode_message(memoryview(request.body))
+        queue = MessageQueue(stored.topic, header.bname or "", stored.queue_id)
+        unique_id = stored.properties.get(PROPERTY_UNIQ_KEY) or header.msg_id or ""
+        try:
+            state = await self._check(ReceivedMessage(queue=queue, stored=stored))
+        except Exception:
+            LOG.exception("the check of %s failed", unique_id)
+            state = TransactionState.UNKNOWN
+        half = _Half(
+            header.tran_state_table_offset, header.commit_log_offset, unique_id, header.bname
+        )
+        await self._end(host_and_port(*channel.peer), half, state, asked=True)
+
+    async def _end(
+        self, address: str, half: _Half, state: TransactionState, *, asked: bool
+    ) -> None:
+        instance = self._open()
+        header = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.physical_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=asked,
+            msg_id=half.unique_id,
+            transaction_id=half.unique_id,
+            bname=half.broker_name,
+        )
+        request = instance.request(RequestCode.END_TRANSACTION, header)
+        await instance.transport.invoke_oneway(address, request)

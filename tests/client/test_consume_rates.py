@@ -1,0 +1,45 @@
+"""Rates of the last minute, from samples every ten seconds."""
+
+from __future__ import annotations
+
+from rmqpy.client.consume_rates import SAMPLE_MS, TOPICS_MAX, ConsumeRates
+from rmqpy.remoting.bodies import ConsumeStatus
+
+
+def test_rates_of_a_minute() -> None:
+    rates = ConsumeRates()
+    rates.sample(0)
+    assert rates.status("T", 0) == ConsumeStatus()
+    rates.consumed("T", 10, 0, 5)
+    rates.sample(0)
+    for second in range(60):
+        rates.pulled("T", 32, 2)
+        rates.consumed("T", 10, 1, 20)
+        if second % 10 == 9:
+            rates.sample((second + 1) * 1000)
+    status = rates.status("T", 60_000)
+    assert status == ConsumeStatus(
+        pull_rt=2.0,
+        pull_tps=32.0,
+        consume_rt=20.0,
+        consume_ok_tps=9.0,
+        consume_failed_tps=1.0,
+        consume_failed_msgs=60,
+    )
+
+
+def test_what_is_older_than_a_minute_is_forgotten() -> None:
+    rates = ConsumeRates()
+    rates.consumed("T", 100, 100, 1)
+    for number in range(8):
+        rates.sample(number * SAMPLE_MS)
+    assert rates.status("T", 8 * SAMPLE_MS).consume_failed_msgs == 0
+
+
+def test_topics_are_bounded() -> None:
+    rates = ConsumeRates()
+    for number in range(TOPICS_MAX + 5):
+        rates.pulled(f"T{number}", 1, 1)
+    rates.sample(0)
+    rates.pulled("T0", 1, 1)
+    assert rates.status("T0", 1000) == ConsumeStatus()  # forgotten, and new: no sample yet

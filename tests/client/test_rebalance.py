@@ -1,0 +1,47 @@
+"""Queues shared out in a group: each once, as Java's strategies do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from rmqpy.client.rebalance import Strategy, averagely, averagely_by_circle
+from rmqpy.remoting.bodies import MessageQueue
+
+
+def queues(count: int) -> list[MessageQueue]:
+    return [MessageQueue("T", "a", number) for number in range(count)]
+
+
+def shares(strategy: Strategy, count: int, ids: Collection[str]) -> list[list[int]]:
+    return [[each.queue_id for each in strategy(name, queues(count), ids)] for name in sorted(ids)]
+
+
+def test_contiguous_ranges_the_first_get_one_more() -> None:
+    assert shares(averagely, 8, ["c", "a", "b"]) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert shares(averagely, 2, ["c", "a", "b"]) == [[0], [1], []]
+
+
+def test_by_circle() -> None:
+    assert shares(averagely_by_circle, 8, ["c", "a", "b"]) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+@pytest.mark.parametrize("strategy", [averagely, averagely_by_circle])
+def test_every_queue_is_somebodys_and_nobodys_twice(strategy: Strategy) -> None:
+    for count in range(17):
+        for members in range(1, 8):
+            ids = [f"c{number}" for number in range(members)]
+            given = [queue for share in shares(strategy, count, ids) for queue in share]
+            assert sorted(given) == list(range(count))
+
+
+@pytest.mark.parametrize("strategy", [averagely, averagely_by_circle])
+def test_the_order_of_answers_does_not_matter(strategy: Strategy) -> None:
+    backwards = list(reversed(queues(5)))
+    assert strategy("b", backwards, ["b", "a", "b"]) == strategy("b", queues(5), ["a", "b"])
+
+
+@pytest.mark.parametrize("strategy", [averagely, averagely_by_circle])
+def test_who_is_not_in_the_group_gets_nothing(strategy: Strategy) -> None:
+    assert strategy("x", queues(5), ["a"]) == []
