@@ -7,6 +7,7 @@
 #define FILLER_SIZE 0x7FFFFFFF
 #define WINDOW_UNITS 800 /* store.queue_reader.SCAN_WINDOW_BYTES in units */
 #define PAGE_MAX 256
+#define PHYSICAL_OFFSET_POSITION 28
 #define NAMES_MAX 512
 #define FLAG_COMMIT 1
 #define FLAG_SUSPEND 2
@@ -118,7 +119,9 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const pull_he
         if (size == FILLER_SIZE || !is_wanted(reader, code_count, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
-        if (message == NULL || found->count == PAGE_MAX)
+        if (message == NULL || found->count == PAGE_MAX || size < (int32_t)RMQ_RECORD_SIZE_MIN
+            || rmq_load_int(message) != size
+            || rmq_load_long(message + PHYSICAL_OFFSET_POSITION) != offset)
             return COLD;
         found->messages[found->count] = message;
         found->sizes[found->count++] = size;

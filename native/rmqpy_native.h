@@ -143,6 +143,7 @@ typedef struct {
     int64_t *state;
     uint8_t *tail;      /* the file that takes the next unit, writable; NULL: not known */
     int64_t tail_first; /* its first byte's place in the queue */
+    int64_t tail_room;  /* how many of its bytes may be written */
     rmq_files files;    /* for reading */
 } rmq_queue;
 

@@ -1,9 +1,9 @@
-"""When the log is made durable: on an interval, and at once when a reply waits for it (group
+"""When the store is made durable: on an interval, and at once when a reply waits for it (group
 commit).
 
-``flush_task`` is taken on the loop, run where it may block, and reported back; one runs at a time.
-A flush serves everybody who waited when it began; whoever came later is served by the next, which
-begins at once.
+A task is taken on the loop, run where it may block, and reported back; one of a kind runs at a
+time. A flush of the log serves everybody who waited when it began; whoever came later is served by
+the next, which begins at once. Nobody waits for a flush of the derived files.
 
 A failed flush is final: what may be lost cannot be told, so the store accepts nothing more and
 every waiting sender is told that its message is not safe.
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from rmqpy.broker.ports import Store
 from rmqpy.broker.send import SendGate
 from rmqpy.model.runtime import Scheduler
 from rmqpy.store.commitlog.interface import FlushTask
-from rmqpy.store.queue_flush import QueueFlush
+from rmqpy.store.flushes import QueueFlush
 
 FLUSHED = "flushed"
 """Name of the watermark that a flush raises."""
@@ -26,14 +27,18 @@ FLUSHED = "flushed"
 _log = logging.getLogger(__name__)
 
 
-class LogFlushing:
-    """See the module's text. ``on_failure`` is told once, after the store has been told."""
+class _Task(Protocol):
+    def run(self) -> None: ...
 
-    def __init__(
-        self, store: Store, gate: SendGate, scheduler: Scheduler, on_failure: Callable[[], None]
-    ) -> None:
+
+T = TypeVar("T", bound=_Task)
+
+
+class _Flushing(Generic[T]):
+    """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
+
+    def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
         self._store = store
-        self._gate = gate
         self._scheduler = scheduler
         self._on_failure = on_failure
         self._running = False
@@ -43,16 +48,11 @@ class LogFlushing:
     def running(self) -> bool:
         return self._running
 
-    def begin_if_awaited(self) -> None:
-        """Begin to flush when a reply waits for it."""
-        if not self._running and self._awaited():
-            self.begin()
-
     def begin(self) -> None:
-        """Begin to flush what is written, unless a flush is under way."""
-        if self._running or self._stopped is not None or self._store.failure is not None:
+        """Begin to flush what there is, unless a flush is under way."""
+        if self._running or self._stopped is not None:
             return
-        task = self._store.flush_task()
+        task = self._take()
         if task is None:
             return
         self._running = True
@@ -63,6 +63,45 @@ class LogFlushing:
         self._stopped = done
         if not self._running:
             done()
+
+    def _ended(self, task: T, error: BaseException | None) -> None:
+        self._running = False
+        if error is None:
+            self._flushed(task)
+        else:
+            self._failed(error)
+            self._on_failure()
+        if self._stopped is not None:
+            self._stopped()
+        elif error is None:
+            self._go_on()
+
+    def _take(self) -> T | None:
+        raise NotImplementedError
+
+    def _flushed(self, task: T) -> None:
+        raise NotImplementedError
+
+    def _failed(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        """Another flush may be wanted already."""
+
+
+class LogFlushing(_Flushing[FlushTask]):
+    """Of the commit log."""
+
+    def __init__(
+        self, store: Store, gate: SendGate, scheduler: Scheduler, on_failure: Callable[[], None]
+    ) -> None:
+        super().__init__(store, scheduler, on_failure)
+        self._gate = gate
+
+    def begin_if_awaited(self) -> None:
+        """Begin to flush when a reply waits for it."""
+        if not self._running and self._awaited():
+            self.begin()
 
     def _awaited(self) -> bool:
         return any(
@@ -70,53 +109,29 @@ class LogFlushing:
             for mark in self._store.acknowledged(True)
         )
 
-    def _ended(self, task: FlushTask, error: BaseException | None) -> None:
-        self._running = False
-        if error is not None:
-            _log.error("making the commit log durable failed: %s", error)
-            self._store.fail(f"making the commit log durable failed: {error}")
-            self._on_failure()
-        else:
-            self._store.flushed(task.offset)
-        if self._stopped is not None:
-            self._stopped()
-        elif error is None:
-            self.begin_if_awaited()
+    def _take(self) -> FlushTask | None:
+        return self._store.flush_task()
+
+    def _flushed(self, task: FlushTask) -> None:
+        self._store.flushed(task.offset)
+
+    def _failed(self, error: BaseException) -> None:
+        _log.error("making the commit log durable failed: %s", error)
+        self._store.fail(f"making the commit log durable failed: {error}")
+
+    def _go_on(self) -> None:
+        self.begin_if_awaited()
 
 
-class QueueFlushing:
-    """The same for the derived files: on an interval only, nobody waits for it."""
+class QueueFlushing(_Flushing[QueueFlush]):
+    """Of consume queues, key index and checkpoint."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
-        self._store = store
-        self._scheduler = scheduler
-        self._on_failure = on_failure
-        self._running = False
-        self._stopped: Callable[[], None] | None = None
+    def _take(self) -> QueueFlush | None:
+        return self._store.queue_flush_task()
 
-    def begin(self) -> None:
-        """Begin to flush what has changed, unless a flush is under way."""
-        if self._running or self._stopped is not None:
-            return
-        task = self._store.queue_flush_task()
-        if task is None:
-            return
-        self._running = True
-        self._scheduler.run_blocking(task.run, lambda _none, error: self._ended(task, error))
+    def _flushed(self, task: QueueFlush) -> None:
+        self._store.queues_flushed(task)
 
-    def stop(self, done: Callable[[], None]) -> None:
-        """Begin no more; ``done`` when the one that runs has ended."""
-        self._stopped = done
-        if not self._running:
-            done()
-
-    def _ended(self, task: QueueFlush, error: BaseException | None) -> None:
-        self._running = False
-        if error is not None:
-            _log.error("making the consume queues durable failed: %s", error)
-            self._store.fail(f"making the consume queues durable failed: {error}")
-            self._on_failure()
-        else:
-            self._store.queues_flushed(task)
-        if self._stopped is not None:
-            self._stopped()
+    def _failed(self, error: BaseException) -> None:
+        _log.error("making the consume queues durable failed: %s", error)
+        self._store.queues_not_flushed(error)

@@ -260,7 +260,7 @@ class HotPath:
             else:
                 self._store.commit()
         except OSError as error:
-            self._store.fail(f"the commit log cannot be extended: {error}")
+            self._store.log_write_failed(error)
         self.refresh()
 
     @property
@@ -526,5 +526,5 @@ class _DispatchCall:
             self._file = file
             self._file_data = self._state.index = ffi.from_buffer("uint8_t[]", file.writable)
             self._state.index_slots = file.slot_count
-            self._state.index_entries = file.entry_count
+        self._state.index_entries = file.reserved_entries
         return True

@@ -14,7 +14,7 @@ from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.interface import FlushTask
-from rmqpy.store.queue_flush import QueueFlush
+from rmqpy.store.flushes import QueueFlush
 from rmqpy.store.results import Arrival, GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.watermark import Watermark
 
@@ -97,7 +97,12 @@ class Store(QueueReader, MessageSink, Protocol):
 
     def queues_flushed(self, task: QueueFlush) -> None: ...
 
+    def queues_not_flushed(self, error: BaseException) -> None: ...
+
     def fail(self, reason: str) -> None: ...
+
+    @property
+    def shortage(self) -> str | None: ...
 
     def check_disk(self) -> None: ...
 

@@ -58,6 +58,8 @@ from rmqpy.store.files import FileLayer
 QUORUM_TIMEOUT_MS: Final = 2_500
 """maxWaitAckTimeMs of DLedger."""
 INDEX_STEP_PERIOD_MS: Final = 10
+ROOM_PERIOD_MS: Final = 1000
+"""How often a full disk is tried again."""
 WRITE_AT: Final = 256 * 1024
 """Bytes of answers from which a channel is given them before all requests of a read are done."""
 
@@ -127,7 +129,7 @@ class Broker:
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
         self._dispatch_planned = False
-        self._reported_failure = False
+        self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
 
     def _traffic(self, around: BrokerSurroundings) -> dict[int, Handler]:
@@ -216,6 +218,7 @@ class Broker:
         self._each(
             "queues", store.flush_consume_queue_thorough_interval, self._queue_flushing.begin
         )
+        self._each("room", ROOM_PERIOD_MS, self._try_again)
         self._each("disk", store.clean_resource_interval, self.store.check_disk)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
@@ -269,7 +272,7 @@ class Broker:
         self.store.commit()
         if self.hot is not None:
             self.hot.let_go()
-        if self.store.failure is not None:
+        if self.store.failure is not None or self.store.shortage is not None:
             self._store_failed()
         self.gate.release()
         self.dispatch()
@@ -378,10 +381,19 @@ class Broker:
 
     def _store_failed(self) -> None:
         """What was not acknowledged will never be."""
-        if not self._reported_failure:
-            self._reported_failure = True
-            _log.error("the store has failed: %s", self.store.failure)
+        reason = self.store.failure or self.store.shortage
+        if reason != self._reported_failure:
+            self._reported_failure = reason
+            _log.error("the store takes no messages: %s", reason)
         self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _try_again(self) -> None:
+        """What found no room on the disk is written as soon as there is some."""
+        if self.store.shortage is not None:
+            self.turn_ended()
+        elif self._reported_failure is not None and self.store.failure is None:
+            self._reported_failure = None
+            _log.warning("there is room on the disk again: messages are taken")
 
 
 class FastPort:

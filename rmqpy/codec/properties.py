@@ -99,19 +99,14 @@ def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def well_formed(raw: bytes) -> bool:
-    """Whether this can have been written as a property string: text, no NUL, every piece with a
-    name.
+def is_whole(raw: bytes) -> bool:
+    """Whether this was written to its end as a property string: UTF-8 as it always is, and no zeros
+    there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
 
-    Stricter than reading. Tells a record from the torn tail of one, whose length fields alone may
-    still agree.
+    Tells a record from the torn tail of one, whose length fields and body CRC may still agree.
     """
-    if not raw:
-        return True
-    if 0 in raw:
-        return False
     try:
         raw.decode()
     except UnicodeDecodeError:
         return False
-    return all(piece.find(1) > 0 for piece in raw.removesuffix(PROPERTY_SEPARATOR).split(b"\x02"))
+    return not raw.endswith(b"\0")

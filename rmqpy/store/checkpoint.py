@@ -4,17 +4,21 @@ disk.
 int64 at 0 physicMsgTimestamp, at 8 logicsMsgTimestamp, at 16 indexMsgTimestamp (ms, store times of
 messages); the rest zero, or what a 5.x broker keeps there, which is left alone. Abnormal recovery
 starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
+
+A checkpoint that cannot be one (another length, times below 0 or in the future) counts as not
+there: recovery then takes a longer way to the same end.
 """
 
 from __future__ import annotations
 
 import struct
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.codec.layout import CHECKPOINT_SIZE
 from rmqpy.store.files import FileLayer
 
-CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
+FUTURE_MAX_MS = 24 * 3600 * 1000
+"""Clocks may have been set back by so much since a time was written."""
 _TIMES = struct.Struct(">qqq")
 
 Times = tuple[int, int, int]
@@ -22,25 +26,26 @@ Times = tuple[int, int, int]
 
 
 class StoreCheckpoint:
-    """Times in ms; 0 means never. The file is made when it is first written."""
+    """Times in ms; 0 means never. The file is made when it is first written. ``note`` says why what
+    was found did not count.
+    """
 
-    def __init__(self, files: FileLayer, path: str) -> None:
+    def __init__(self, files: FileLayer, path: str, now_ms: int) -> None:
         self._files = files
         self._path = path
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
+        self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
         if not raw:
             return
         if len(raw) != CHECKPOINT_SIZE:
-            raise StoreFault(
-                path,
-                f"{len(raw)} bytes",
-                f"a checkpoint of {CHECKPOINT_SIZE} bytes",
-                "delete it: the next start then recovers from the first commit log file",
-            )
-        self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms = (
-            _TIMES.unpack_from(raw)
-        )
+            self.note = f"{path} has {len(raw)} bytes, not {CHECKPOINT_SIZE}: it does not count"
+            return
+        times = _TIMES.unpack_from(raw)
+        if min(times) < 0 or max(times) > now_ms + FUTURE_MAX_MS:
+            self.note = f"{path} holds times that cannot be, {times}: it does not count"
+            return
+        self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms = times
 
     @property
     def safe_timestamp_ms(self) -> int:

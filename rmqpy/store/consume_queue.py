@@ -279,6 +279,7 @@ class ConsumeQueue:
             file = self._file_for(position)
             start = position - file.first_offset
             count = min(len(rest), file.size - start)
+            file.reserve(start, start + count)
             file.file.writable[start : start + count] = rest[:count]
             position += count
             rest = rest[count:]

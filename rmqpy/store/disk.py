@@ -9,6 +9,7 @@ their writes are small and scattered.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -18,8 +19,11 @@ from rmqpy.model.errors import StoreFault
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
+LOCK_CONTENT = b"lock"
+"""What the Java broker writes into the file that it locks."""
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def physical_memory_bytes() -> int:
@@ -73,8 +77,21 @@ class DiskFile:
 
     def sync(self) -> None:
         fd = self._fd
-        if fd >= 0:
+        if fd < 0:
+            return
+        try:
             _sync_data(fd)
+        except OSError:
+            if self._fd >= 0:
+                raise
+            # Closed meanwhile: the file was removed, nothing of it has to stay.
+
+    def reserve(self, position: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, position, length)
+        except OSError as error:
+            if error.errno not in _CANNOT_RESERVE:
+                raise
 
     def close(self) -> None:
         if self._fd < 0:
@@ -232,6 +249,7 @@ class Disk:
                 "a store directory that no broker is using",
                 "stop that broker, or give this one its own storePathRootDir",
             ) from error
+        os.pwrite(fd, LOCK_CONTENT, 0)
         return DiskLock(fd, identity, self._locked)
 
     def disk_usage(self, path: str) -> tuple[int, int]:

@@ -105,12 +105,6 @@ class Dispatch:
         """Readable log that the consume queues do not have yet."""
         return max(0, self._log.confirm_offset - self.queue_cursor)
 
-    @property
-    def index_behind_bytes(self) -> int:
-        if self._index is None:
-            return 0
-        return max(0, self._log.confirm_offset - self.index_cursor)
-
     def run(self) -> None:
         """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that
         cannot be read.

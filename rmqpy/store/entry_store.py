@@ -257,14 +257,14 @@ class EntryStore:
             file = self._data.create(end - end % self._data.file_size)
         rest = file.end_offset - end
         if size + ENTRY_FILLER_SIZE > rest:
-            if not staging.has_room(ENTRY_FILLER_SIZE):
-                self._commit_data()
-            # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
-            staging.put(_FILLER_HEAD + rest.to_bytes(4))
+            # One step after the other, each of which may fail and is done again then.
             self._commit_data()
+            following = self._data.find(file.end_offset) or self._data.create(file.end_offset)
+            # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
+            file.file.write(file.size - rest, _FILLER_HEAD + rest.to_bytes(4))
             file.wrote_position = file.size
             staging.restart(file.end_offset)
-            file = self._data.create(file.end_offset)
+            file = following
         staging.state[FILE_END] = file.end_offset
         if not staging.has_room(size) or staging.state[UNITS] == UNITS_CAPACITY:
             self.commit()

@@ -32,6 +32,11 @@ class StoreFile(Protocol):
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of ``data`` at ``position``; raises OSError."""
 
+    def reserve(self, position: int, length: int) -> None:
+        """Take room on the disk for bytes that will be written in place; raises OSError when there
+        is none. (A write in place that finds no room would end the process.)
+        """
+
     def sync(self) -> None:
         """Return when all bytes written before are durable (fdatasync); the file's name is the
         folder's matter. May run in a worker thread; does nothing once the file is closed.

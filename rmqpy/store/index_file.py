@@ -39,6 +39,8 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer, StoreFile
 
 NAME_DIGITS = 17
+RESERVED_ENTRIES = 16 * 1024
+"""Room on the disk is taken in such pieces: a write in place that finds none ends the process."""
 assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
@@ -53,6 +55,7 @@ class IndexFile:
         self._slot_count = slot_count
         self._entry_count = entry_count
         self._header: IndexHeader | None = None
+        self._reserved_entries = 0
 
     @property
     def header(self) -> IndexHeader:
@@ -75,6 +78,24 @@ class IndexFile:
     @property
     def entry_count(self) -> int:
         return self._entry_count
+
+    @property
+    def reserved_entries(self) -> int:
+        """Entries below this number may be written in place: room on the disk is taken for them."""
+        return self._reserved_entries
+
+    def reserve(self) -> None:
+        """Take room on the disk for the next entry, and some more. Raises OSError."""
+        number = self.header.index_count
+        if number < self._reserved_entries:
+            return
+        start = index_entry_position(number, self._slot_count) if number > 1 else 0
+        end = min(number + RESERVED_ENTRIES, self._entry_count)
+        if not self._reserved_entries and number > 1:
+            # Found on disk: slots that were never used are holes.
+            self._file.reserve(0, index_entry_position(0, self._slot_count))
+        self._file.reserve(start, index_entry_position(end, self._slot_count) - start)
+        self._reserved_entries = end
 
     def changed_by_c(self) -> None:
         """The C core has added entries: the header in the file is the true one."""
@@ -293,10 +314,14 @@ class KeyIndex:
         """Index one message under each key; one that the index has already passed is skipped."""
         if self._row and physical_offset < self._row[-1].header.end_offset:
             return
-        if physical_offset == self._resume_offset:
-            key_hashes = key_hashes[self._resume_skip :]
-        for key_hash in key_hashes:
-            self._writable_file().put(key_hash, physical_offset, store_timestamp_ms)
+        done = self._resume_skip if physical_offset == self._resume_offset else 0
+        for number, key_hash in enumerate(key_hashes[done:], done):
+            try:
+                file = self._writable_file()
+            except OSError:
+                self._resume_offset, self._resume_skip = physical_offset, number
+                raise
+            file.put(key_hash, physical_offset, store_timestamp_ms)
 
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of at most ``count_max`` messages, newest file first."""
@@ -361,10 +386,12 @@ class KeyIndex:
 
     def _writable_file(self) -> IndexFile:
         if self._row and not self._row[-1].is_full:
+            self._row[-1].reserve()
             return self._row[-1]
         size = index_file_size(self._slot_count, self._entry_count)
         opened = self._files.open(self._new_path(), size=size)
         file = IndexFile(opened, self._slot_count, self._entry_count)
+        file.reserve()
         if self._row:
             self._full.append(self._row[-1])
             file.continue_from(self._row[-1].header)

@@ -19,6 +19,8 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer, StoreFile
 
 NAME_DIGITS = 20
+RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
+"""Where files are written in place, room on the disk is taken in pieces that grow with the file."""
 
 
 def file_name(offset: int) -> str:
@@ -36,6 +38,7 @@ class MappedFile:
         "_name_durable",
         "first_offset",
         "path",
+        "reserved_position",
         "size",
         "wrote_position",
     )
@@ -48,6 +51,8 @@ class MappedFile:
         self.first_offset = first_offset
         self.size = size
         self.wrote_position = 0
+        self.reserved_position = 0
+        """Up to here bytes may be written in place: see :meth:`reserve`."""
 
     @property
     def file(self) -> StoreFile:
@@ -75,6 +80,17 @@ class MappedFile:
         if not self._name_durable:
             self._files.sync_dir(self.path.rpartition("/")[0])
             self._name_durable = True
+
+    def reserve(self, start: int, end: int) -> None:
+        """Take room on the disk for what is written in place from ``start`` to ``end``, and some
+        more. Raises OSError.
+        """
+        if end <= self.reserved_position:
+            return
+        end = min(end + max(RESERVED_MIN, min(end, RESERVED_MAX)), self.size)
+        start = max(start, self.reserved_position)
+        self.file.reserve(start, end - start)
+        self.reserved_position = end
 
     def create(self) -> None:
         """Make the file: full size, sparse zeros."""

@@ -11,7 +11,6 @@ a failed write nothing more is accepted (``writeable`` is false until a restart)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
@@ -31,9 +30,10 @@ from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.entry_store import EntryStore
+from rmqpy.store.flushes import QueueFlush, StoreFlushes
+from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.put_checks import check_draft
-from rmqpy.store.queue_flush import QueueFlush
 from rmqpy.store.queue_reader import Matcher, QueueReader, record_at, record_store_timestamp
 from rmqpy.store.queue_table import QueueName
 from rmqpy.store.queue_tails import QueueTails
@@ -42,9 +42,6 @@ from rmqpy.store.start import StoreContext, StoreParts, start_store
 from rmqpy.store.watermark import Watermark
 
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
-
-FLUSHES_MAX = 16
-"""Flush tasks that may be under way at a time."""
 
 DISK_FULL_RATIO = 0.90
 """Use of the log's disk from which puts are refused (diskSpaceWarningLevelRatio)."""
@@ -65,13 +62,9 @@ class MessageStore:
         self._dispatch = parts.dispatch
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
         self.tails = QueueTails()
-        self._is_slave = False
-        self._disk_full = False
-        self._failure: str | None = None
+        self.health = StoreHealth()
+        self._flushes = StoreFlushes(parts)
         self._dispatch_failed = False
-        self._open = True
-        self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
-        self._saved_times = parts.checkpoint.times
         self._tails_known = False
         self._learn_tails()
 
@@ -138,12 +131,17 @@ class MessageStore:
 
     @property
     def writeable(self) -> bool:
-        return self._open and not self._is_slave and not self._disk_full and self._failure is None
+        return self.health.writeable
 
     @property
     def failure(self) -> str | None:
         """Why nothing is accepted any more, after a failed write or sync."""
-        return self._failure
+        return self.health.failure
+
+    @property
+    def shortage(self) -> str | None:
+        """What waits for room on the disk: :meth:`commit` and :meth:`dispatch` try it again."""
+        return self.health.shortage
 
     @property
     def on_arrival(self) -> ArrivalListener | None:
@@ -192,8 +190,8 @@ class MessageStore:
     def _append(
         self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
     ) -> PutResult:
-        if self._failure is not None:
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._failure)
+        if not self.health.writeable:
+            return self._refused()
         first = drafts[0]
         name = (first.topic, first.queue_id)
         queue_offset = tail = 0
@@ -207,8 +205,8 @@ class MessageStore:
         try:
             appended = self._log.append(records, now_ms)
         except OSError as error:
-            self.fail(f"the commit log cannot be extended: {error}")
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._failure or "")
+            self.health.write_failed(Writer.LOG, error)
+            return self._refused()
         if appended.status is not PutMessageStatus.PUT_OK:
             return PutResult(appended.status, remark=appended.remark)
         if counted:
@@ -218,35 +216,33 @@ class MessageStore:
         )
 
     def _refusal(self) -> PutResult | None:
-        if self.ready_to_put():
-            return None
-        if not self._open:
-            remark = "the store has been shut down"
-        elif self._is_slave:
-            remark = "messages are put to the slave"
-        elif self._failure is not None:
-            remark = self._failure
-        elif self._disk_full:
-            remark = "the disk is full"
-        else:
+        return None if self.ready_to_put() else self._refused()
+
+    def _refused(self) -> PutResult:
+        remark = self.health.refusal
+        if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
     def commit(self) -> None:
-        """Write what was staged since the last call. After a failed write nothing more is
-        accepted.
+        """Write what was staged since the last call. After a failed write nothing more is accepted;
+        what found the disk full stays staged, and is written by the first call that finds room.
         """
-        if self._failure is not None:
+        if self.health.failure is not None:
             return
         try:
             self._log.commit()
+            self.health.wrote(Writer.LOG)
         except OSError as error:
-            self.fail(f"writing the commit log failed: {error}")
+            self.health.write_failed(Writer.LOG, error)
+
+    def log_write_failed(self, error: OSError) -> None:
+        """Somebody else met this when he wrote to the log."""
+        self.health.write_failed(Writer.LOG, error)
 
     def fail(self, reason: str) -> None:
         """Stop accepting messages: what could not be written or synced must not be acknowledged."""
-        if self._failure is None:
-            self._failure = reason
+        self.health.fail(reason)
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """The watermarks that a reply has to wait for."""
@@ -261,7 +257,13 @@ class MessageStore:
             return
         try:
             self._dispatch.run()
-        except (StoreFault, OSError) as error:
+            self.health.wrote(Writer.DERIVED)
+        except OSError as error:
+            self.health.write_failed(Writer.DERIVED, error)
+            if self.health.failure is not None:
+                self._dispatch_failed = True
+                raise
+        except StoreFault as error:
             self._dispatch_failed = True
             self.fail(f"dispatching to the consume queues failed: {error}")
             raise
@@ -276,58 +278,36 @@ class MessageStore:
         """The work that makes the log durable; None when it is, or when that cannot be had any
         more: after a failed sync the system may forget what it has not written.
         """
-        task = self._log.flush_task() if self._failure is None else None
-        if task is not None:
-            self._flush_times.append((task.offset, self._dispatch.store_timestamp_ms))
-        return task
+        return self._flushes.take() if self.health.failure is None else None
 
     def flushed(self, offset: PhysicalOffset) -> None:
-        """A flush task is done: what was dispatched when it was taken is durable."""
-        self._log.flushed(offset)
-        while self._flush_times and self._flush_times[0][0] <= offset:
-            _, stored_ms = self._flush_times.popleft()
-            if stored_ms:
-                self._parts.checkpoint.physic_timestamp_ms = stored_ms
+        """A flush task has been run without an error."""
+        self._flushes.done(offset)
 
     def queue_flush_task(self) -> QueueFlush | None:
-        """The work that makes the derived files durable, and notes it in the checkpoint; None when
-        nothing has changed since. One at a time.
+        """The work that makes the derived files durable; None when they are, or as above. One at a
+        time.
         """
-        checkpoint = self._parts.checkpoint
-        stored_ms = self._dispatch.store_timestamp_ms
-        syncs = (queue.take_sync() for queue in self._queues)
-        queues = tuple(sync for sync in syncs if sync is not None)
-        index = self._index.take_sync() if self._index is not None else None
-        times = (
-            checkpoint.physic_timestamp_ms,
-            stored_ms or checkpoint.logics_timestamp_ms,
-            index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
-        )
-        if self._failure is not None or not (queues or index or times != self._saved_times):
-            return None
-        return QueueFlush(queues, index, checkpoint, times)
+        return self._flushes.take_queues() if self.health.failure is None else None
 
     def queues_flushed(self, task: QueueFlush) -> None:
         """A queue flush has been run without an error."""
-        for sync in task.queues:
-            sync.queue.synced(sync)
-        if task.index is not None and self._index is not None:
-            self._index.synced(task.index)
-        self._saved_times = task.times
-        checkpoint = self._parts.checkpoint
-        _, checkpoint.logics_timestamp_ms, checkpoint.index_timestamp_ms = task.times
+        self._flushes.queues_done(task)
+
+    def queues_not_flushed(self, error: BaseException) -> None:
+        """A queue flush has failed: for good, unless the checkpoint found no room."""
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+            self.fail(f"making the consume queues durable failed: {error}")
 
     def flush_queues(self) -> None:
-        """A whole queue flush at once. Blocks; short when little has changed. After a failed sync
-        nothing more is accepted.
-        """
+        """A whole queue flush at once. Blocks; short when little has changed."""
         task = self.queue_flush_task()
         if task is None:
             return
         try:
             task.run()
         except OSError as error:
-            self.fail(f"making the consume queues durable failed: {error}")
+            self.queues_not_flushed(error)
             return
         self.queues_flushed(task)
 
@@ -400,7 +380,7 @@ class MessageStore:
 
     def become(self, *, slave: bool) -> None:
         """Change the role. A new master's queue offsets go on from what its consume queues say."""
-        self._is_slave = self._reader.is_slave = slave
+        self.health.is_slave = self._reader.is_slave = slave
         self._tails_known = False
 
     def _learn_tails(self) -> bool:
@@ -427,7 +407,7 @@ class MessageStore:
 
     def check_disk(self) -> None:
         """Refuse puts while the disk is nearly full; accept again when there is room."""
-        self._disk_full = self.disk_use_ratio(self._paths.commit_log) > DISK_FULL_RATIO
+        self.health.is_disk_full = self.disk_use_ratio(self._paths.commit_log) > DISK_FULL_RATIO
 
     def disk_use_ratio(self, path: str) -> float:
         total, free = self._files.disk_usage(path)
@@ -443,15 +423,17 @@ class MessageStore:
             "commitLogMinOffset": str(self.min_physical_offset),
             "commitLogMaxOffset": str(self.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
-            "remainHowManyDataToFlush": _bytes_text(
+            "remainHowManyDataToFlush": bytes_text(
                 max(0, self.confirm_offset - self.flushed_offset)
             ),
             "earliestMessageTimeStamp": str(self.earliest_store_timestamp()),
         }
         if self.divided_offset is not None:
             info["dividedCommitlogOffset"] = str(self.divided_offset)
-        if self._failure is not None:
-            info["storeFailure"] = self._failure
+        if self.failure is not None:
+            info["storeFailure"] = self.failure
+        elif not self.health.is_slave and self.health.refusal is not None:
+            info["storeRefusesPuts"] = self.health.refusal
         return info
 
     def shutdown(self) -> None:
@@ -460,22 +442,26 @@ class MessageStore:
         ``abort`` stays behind when something failed or could not be dispatched: the next start then
         repairs. :attr:`failure` tells why.
         """
-        if not self._open:
+        if not self.health.is_open:
             return
-        self._open = False
+        self.health.is_open = False
         try:
             self._settle()
-            if self._failure is None and not self._dispatch.behind_bytes:
+            if self._settled and not self._dispatch.behind_bytes:
                 self._files.unlink(self._paths.abort)
         except (OSError, StoreFault) as error:
             self.fail(f"the store could not be closed cleanly: {error}")
         finally:
             self._release()
 
+    @property
+    def _settled(self) -> bool:
+        return self.failure is None and self.shortage is None
+
     def _settle(self) -> None:
         """Write and sync everything; after a failure nothing."""
         self.commit()
-        if self._failure is not None:
+        if not self._settled:
             return
         self._dispatch.run()
         task = self.flush_task()
@@ -492,8 +478,8 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Release the directory without writing anything, as a crash would leave it."""
-        if self._open:
-            self._open = False
+        if self.health.is_open:
+            self.health.is_open = False
             self._release()
 
     def _release(self) -> None:
@@ -513,5 +499,9 @@ def open_store(context: StoreContext) -> MessageStore:
     return MessageStore(context, start_store(context))
 
 
-def _bytes_text(count: int) -> str:
-    return f"{count} B"
+def bytes_text(count: int) -> str:
+    """As Java's tools print sizes: ``512 B``, ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    step = min((count.bit_length() - 1) // 10, len("KMGTPE"))
+    return f"{count / 1024**step:.1f} {'KMGTPE'[step - 1]}iB"

@@ -16,15 +16,10 @@ OWN_FORMAT = 1
 class StorePaths:
     root: str
     commit_log: str
-    dledger_data: str | None
 
     @classmethod
     def of(cls, settings: StoreSettings) -> StorePaths:
-        return cls(
-            settings.store_path_root_dir,
-            settings.store_path_commit_log,
-            settings.store_path_dledger_commit_log,
-        )
+        return cls(settings.store_path_root_dir, settings.store_path_commit_log)
 
     @property
     def consume_queue(self) -> str:
@@ -65,6 +60,3 @@ class StorePaths:
 
     def dledger(self, self_id: str) -> str:
         return f"{self.root}/dledger-{self_id}"
-
-    def dledger_data_of(self, self_id: str) -> str:
-        return self.dledger_data or f"{self.dledger(self_id)}/data"

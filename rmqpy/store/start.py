@@ -66,7 +66,7 @@ def _start_locked(
 ) -> StoreParts:
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
-    checkpoint = StoreCheckpoint(files, paths.checkpoint)
+    checkpoint = StoreCheckpoint(files, paths.checkpoint, context.clock.now_ms())
     queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
     undo.callback(queues.close)
     queues.load()
@@ -74,6 +74,8 @@ def _start_locked(
     clean = not files.exists(paths.abort)
     stop = Stop(clean, checkpoint.safe_timestamp_ms)
     opened = Opening(files, settings, stop, context.force).open()
+    if checkpoint.note is not None:
+        opened.notes.append(checkpoint.note)
     undo.callback(opened.log.close)
     if not files.exists(paths.own_format):
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())

@@ -73,6 +73,10 @@ class MemoryFile:
         self._node.extent = max(self._node.extent, position + len(data))
         self._node.mtime_ms = self._layer.now_ms
 
+    def reserve(self, position: int, length: int) -> None:
+        assert not self._closed and position + length <= self.size
+        self._layer.touched("reserve", self.path)
+
     def sync(self) -> None:
         if self._closed:
             return
@@ -108,8 +112,8 @@ class MemoryFiles:
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
     def fail_write(self, path_part: str, code: int = errno.EIO) -> None:
-        """From now on writes to paths that contain ``path_part`` fail."""
-        self._faults["write", path_part] = code
+        """From now on writes to paths that contain ``path_part`` fail, and taking room for such."""
+        self._faults["write", path_part] = self._faults["reserve", path_part] = code
 
     def fail_sync(self, path_part: str, code: int = errno.EIO) -> None:
         self._faults["sync", path_part] = code
@@ -118,8 +122,8 @@ class MemoryFiles:
         self._faults.clear()
 
     def touched(self, operation: str, path: str) -> None:
-        """Before each operation that changes something: ``write`` (creations too), ``sync`` (of
-        folders too), ``remove``. Writes in place through a mapping are not told.
+        """Before each operation that changes something: ``write`` (creations too), ``reserve``,
+        ``sync`` (of folders too), ``remove``. Writes in place through a mapping are not told.
         """
         for (kind, part), code in self._faults.items():
             if kind == operation and part in path:

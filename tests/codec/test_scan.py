@@ -11,7 +11,7 @@ import pytest
 
 from rmqpy.codec import chosen, entry, message, scan
 from rmqpy.codec.hashes import java_string_hash
-from rmqpy.codec.properties import decode_properties, well_formed
+from rmqpy.codec.properties import decode_properties, is_whole
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.flags import BORN_HOST_V6
@@ -278,7 +278,7 @@ def test_golden_stores(
         assert found.stop is (StopReason.ZERO if path is files[-1] else StopReason.BLANK)
         assert found.misplaced() == []
         slices = zip(found.properties_position, found.properties_length, strict=True)
-        assert all(well_formed(data[start : start + length]) for start, length in slices)
+        assert all(is_whole(data[start : start + length]) for start, length in slices)
         places |= {offset: (found, row) for row, offset in enumerate(found.offset)}
     assert len(places) == count
     for seen in manifest(name)["messages"]:

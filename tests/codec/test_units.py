@@ -13,12 +13,9 @@ from rmqpy.codec.hashes import java_string_hash
 
 
 def test_queue_unit_bytes() -> None:
-    raw = units.pack_queue_unit(1 << 32, 106, -2598919)
+    raw = units.QUEUE_UNIT.pack(1 << 32, 106, -2598919)
     assert raw == bytes.fromhex("00000001000000000000006affffffffffd857f9")
-    assert units.unpack_queue_unit(b"x" + raw, 1) == (1 << 32, 106, -2598919)
-    many = units.pack_queue_units([(1, 2, 3), (4, 5, 6)])
-    assert list(units.unpack_queue_units(memoryview(many))) == [(1, 2, 3), (4, 5, 6)]
-    assert list(units.unpack_queue_units(units.queue_filler(2))) == [(0, 0x7FFFFFFF, 0)] * 2
+    assert list(units.QUEUE_UNIT.iter_unpack(units.queue_filler(2))) == [(0, 0x7FFFFFFF, 0)] * 2
 
 
 def test_index_header_bytes() -> None:
@@ -33,10 +30,8 @@ def test_index_header_bytes() -> None:
 
 
 def test_index_entry_bytes() -> None:
-    entry = units.IndexEntry(5, 1 << 32, 7, 8)
-    raw = units.pack_index_entry(entry)
+    raw = units.INDEX_ENTRY.pack(5, 1 << 32, 7, 8)
     assert raw == bytes.fromhex("00000005 0000000100000000 00000007 00000008")
-    assert units.unpack_index_entry(b"xx" + raw, 2) == entry
 
 
 def test_index_places() -> None:
@@ -72,27 +67,6 @@ def _suffix(wanted: int) -> str:
     return "".join(map(chr, reversed(digits)))
 
 
-def test_checkpoint_of_a_golden_store(
-    golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
-) -> None:
-    raw = (golden("A-classic-clean-v497") / "store" / "checkpoint").read_bytes()
-    found = units.Checkpoint.decode(raw)
-    last = manifest("A-classic-clean-v497")["messages"][-1]["storeTimestamp"]
-    assert abs(found.physic_msg_timestamp_ms - last) < 60_000
-    assert found.logics_msg_timestamp_ms >= last
-    assert found.encode() == raw
-    older = min(found.physic_msg_timestamp_ms, found.logics_msg_timestamp_ms)
-    assert found.min_timestamp_ms() == older - 3000
-    assert found.min_timestamp_with_index_ms() == min(older - 3000, found.index_msg_timestamp_ms)
-
-
-def test_short_checkpoint_lacks_nothing() -> None:
-    found = units.Checkpoint.decode(b"\0\0\0\0\0\0\x10\0")
-    assert (found.physic_msg_timestamp_ms, found.confirm_physical_offset) == (4096, 0)
-    assert found.min_timestamp_ms() == 0
-    assert len(found.encode()) == layout.CHECKPOINT_SIZE
-
-
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "A-classic-clean-v533"])
 def test_queue_units_of_golden_stores(
     golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]], name: str
@@ -103,7 +77,7 @@ def test_queue_units_of_golden_stores(
     for seen in manifest(name)["messages"]:
         position = seen["queueOffset"] * layout.QUEUE_UNIT_SIZE
         file = folder / seen["topic"] / str(seen["queueId"]) / f"{position // 2000 * 2000:020d}"
-        found = units.unpack_queue_unit(file.read_bytes(), position % 2000)
+        found = units.QUEUE_UNIT.unpack_from(file.read_bytes(), position % 2000)
         if seen["topic"] == "SCHEDULE_TOPIC_XXXX":
             assert found[:2] == (seen["commitLogOffset"], seen["storeSize"])
             continue
@@ -127,10 +101,10 @@ def test_index_file_of_a_golden_store(
         header = units.IndexHeader.decode(data)
         assert 1 < header.index_count <= numbers
         for number in range(1, header.index_count):
-            entry = units.unpack_index_entry(data, units.index_entry_position(number, slots))
-            assert entry.previous < number
-            begin = header.begin_timestamp_ms
-            entries.add((entry.key_hash, entry.physical_offset, begin // 1000 + entry.time_diff_s))
+            place = units.index_entry_position(number, slots)
+            key_hash, offset, diff_s, previous = units.INDEX_ENTRY.unpack_from(data, place)
+            assert previous < number
+            entries.add((key_hash, offset, header.begin_timestamp_ms // 1000 + diff_s))
     by_place = {(key_hash, offset): second for key_hash, offset, second in entries}
     keys = 0
     for seen in manifest(name)["messages"]:

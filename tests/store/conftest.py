@@ -61,7 +61,7 @@ class Leader:
         return Proposal(self.term, LedgerIndex(entries.end.index + 1))
 
     def grant(self) -> tuple[Proposal, int]:
-        return self.propose(1), 0
+        return self.propose(1), 1000
 
 
 @define

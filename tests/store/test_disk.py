@@ -123,6 +123,7 @@ def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 3
     lock.release()
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+    assert Path(path).read_bytes() == b"lock"
 
 
 def test_files_are_sparse(tmp_path: Path) -> None:

@@ -164,9 +164,21 @@ def test_a_newer_format_of_our_own_files(rig: Any) -> None:
     rig.open().shutdown()
 
 
-def test_a_checkpoint_of_another_size(rig: Any) -> None:
-    rig.files.put(f"{ROOT}/checkpoint", bytes(100))
-    assert refused(rig).path == f"{ROOT}/checkpoint"
+@pytest.mark.parametrize(
+    "junk",
+    [bytes(100), b"\xff" * 4096, b"\x7f" * 4096],
+    ids=["short", "below zero", "in the future"],
+)
+def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: Any, kit: Any, junk: bytes) -> None:
+    store = rig.open()
+    rig.put(store, 0, 1, 2)
+    before = kit.bodies(store)
+    rig = rig.after(rig.files.kill())
+    rig.files.put(f"{ROOT}/checkpoint", junk)
+    store = rig.open()
+    assert any("checkpoint" in note for note in store.opened.notes)
+    assert kit.bodies(store) == before
+    store.shutdown()
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "currterm"])

@@ -10,6 +10,7 @@ to the file, ``flushed`` what is durable. Readers see what is written.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from rmqpy.codec.layout import BLANK_SIZE
@@ -134,6 +135,8 @@ class ClassicCommitLog:
         return file.view[position : position + size] if position + size <= file.size else None
 
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
+        if not self._row:
+            return
         offset = max(offset, self.min_offset)
         while offset < self.written.value:
             file = self._row.find(offset)
@@ -191,11 +194,9 @@ class ClassicCommitLog:
         return last
 
     def _roll(self, rest: int) -> None:
-        full = self._current
-        if not self.staging.has_room(BLANK_SIZE):
-            self.commit()
-        self.staging.put(encode_blank(rest))
         self.commit()
+        full = self._current
+        full.file.write(full.size - rest, encode_blank(rest))
         full.wrote_position = full.size
         self.staging.restart(full.end_offset)
         self.written.advance(self._end)
@@ -215,4 +216,6 @@ class ClassicCommitLog:
         last = self._row.last
         rest = last.size - last.wrote_position
         if self._prepared is None and rest < last.size // PREPARE_BELOW_FRACTION:
-            self._prepared = self._row.create(last.end_offset)
+            # What cannot be made now is made when it is needed, and fails there.
+            with contextlib.suppress(OSError):
+                self._prepared = self._row.create(last.end_offset)

@@ -7,6 +7,7 @@ committed, never more. Who may append, in which term and at which index, is the 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -71,14 +72,27 @@ class DLedgerCommitLog:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 remark=f"an entry of {largest} bytes is above the limit of {limit}",
             )
+        self._make_room(sum(map(len, records)) + len(records) * ENTRY_HEADER_SIZE)
         proposal = self.proposer.propose(len(records))
         if isinstance(proposal, Refused):
             # Java's broker answers every immediate refusal of its ledger with this status.
             return Appended(PutMessageStatus.OS_PAGECACHE_BUSY, remark=proposal.name)
-        offsets = self.entries.append(
-            proposal.term, proposal.first_index, records, store_timestamp_ms
-        )
+        try:
+            offsets = self.entries.append(
+                proposal.term, proposal.first_index, records, store_timestamp_ms
+            )
+        except OSError as error:
+            # Not to be tried again, whatever it was: the core counts on them.
+            raise OSError(errno.EIO, f"proposed entries were not appended: {error}") from error
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
+
+    def _make_room(self, size: int) -> None:
+        """Before anything is proposed: what is proposed has to be appended. Only who leads may go
+        on to the next file.
+        """
+        _, count = self.proposer.grant()
+        if count and size + ENTRY_FILLER_SIZE <= self.entries.data.file_size:
+            self.entries.make_room(size)
 
     def commit(self) -> None:
         self.entries.commit()

@@ -208,7 +208,7 @@ class Opening:
         assert self_id is not None, "the settings are checked before the store is opened"
         opening = EntryOpening(
             self.files,
-            EntryPaths(self._paths.dledger(self_id), (self._paths.dledger_data_of(self_id),)),
+            EntryPaths(self._paths.dledger(self_id), (self.settings.dledger_data_path,)),
             self.settings.mapped_file_size_commit_log,
             divided_offset,
             quarantine=self._paths.quarantine,
@@ -220,9 +220,8 @@ class Opening:
         return entries, notes
 
     def _has_data(self) -> bool:
-        self_id = self.settings.dledger_self_id
-        assert self_id is not None
-        return self._has_files(self._paths.dledger_data_of(self_id))
+        assert self.settings.dledger_self_id is not None
+        return self._has_files(self.settings.dledger_data_path)
 
     def _has_files(self, folder: str) -> bool:
         """Whether there is more than a file whose creation was interrupted."""
@@ -235,8 +234,8 @@ class Opening:
             for name in self.files.list_dir(self._paths.root)
             if name.startswith("dledger-")
         ]
-        if self._paths.dledger_data is not None:
-            folders.append(self._paths.dledger_data)
+        if self.settings.store_path_dledger_commit_log is not None:
+            folders.append(self.settings.store_path_dledger_commit_log)
         for folder in folders:
             if self._has_files(folder):
                 raise StoreFault(

@@ -27,6 +27,7 @@ from attrs import define
 
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
@@ -75,7 +76,7 @@ class _Walk:
             return
         start, length = scan.properties_position[-1], scan.properties_length[-1]
         text = bytes(view[start : start + length])
-        self.whole = 0 not in scan.topic[-1] and _is_text(text)
+        self.whole = 0 not in scan.topic[-1] and is_whole(text)
         self.frame_offset = scan.frame_offset[-1]
         self.index, self.term = scan.entry_index[-1], scan.term[-1]
 
@@ -291,17 +292,6 @@ def _content_end(view: memoryview, position: int) -> int:
             return start + len(chunk)
         stop = start
     return position
-
-
-def _is_text(raw: bytes) -> bool:
-    """Whether these properties were written to their end: UTF-8 as it always is, and no zeros
-    there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
-    """
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return not raw.endswith(b"\0")
 
 
 def _unused(files: FileLayer, name: str) -> str:

@@ -1,0 +1,99 @@
+"""What a store has to make durable, and what it then vouches for in its checkpoint.
+
+A flush of the log and a flush of the derived files are taken here, run by the caller where they may
+block, and reported back. Derived files come first, then the checkpoint that vouches for them.
+
+Invariant: the checkpoint never names a time up to which not everything is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import define
+
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.checkpoint import StoreCheckpoint, Times
+from rmqpy.store.commitlog.interface import CommitLog, FlushTask
+from rmqpy.store.consume_queue import QueueSync
+from rmqpy.store.dispatch import Dispatch
+from rmqpy.store.index_file import IndexSync
+from rmqpy.store.start import StoreParts
+
+FLUSHES_MAX = 16
+"""Flush tasks that may be under way at a time."""
+
+
+@define(slots=True, frozen=True)
+class QueueFlush:
+    """Make consume queues, full index files and the checkpoint durable.
+
+    ``run`` blocks and touches no state of the store: it may run in a worker thread; afterwards the
+    store is told by ``MessageStore.queues_flushed``.
+    """
+
+    queues: tuple[QueueSync, ...]
+    index: IndexSync | None
+    checkpoint: StoreCheckpoint
+    times: Times
+
+    def run(self) -> None:
+        for queue in self.queues:
+            queue.run()
+        if self.index is not None:
+            self.index.run()
+        self.checkpoint.write(self.times)
+
+
+class StoreFlushes:
+    """See the module's text."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._log: CommitLog = parts.opened.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._dispatch: Dispatch = parts.dispatch
+        self._checkpoint = parts.checkpoint
+        self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
+        self._saved_times = parts.checkpoint.times
+
+    def take(self) -> FlushTask | None:
+        """The work that makes the log durable; None when it is."""
+        task = self._log.flush_task()
+        if task is not None:
+            self._flush_times.append((task.offset, self._dispatch.store_timestamp_ms))
+        return task
+
+    def done(self, offset: PhysicalOffset) -> None:
+        """A flush task has been run: what was dispatched when it was taken is durable."""
+        self._log.flushed(offset)
+        while self._flush_times and self._flush_times[0][0] <= offset:
+            _, stored_ms = self._flush_times.popleft()
+            if stored_ms:
+                self._checkpoint.physic_timestamp_ms = stored_ms
+
+    def take_queues(self) -> QueueFlush | None:
+        """The work that makes the derived files durable, and notes it in the checkpoint; None when
+        nothing has changed since. One at a time.
+        """
+        checkpoint = self._checkpoint
+        stored_ms = self._dispatch.store_timestamp_ms
+        syncs = (queue.take_sync() for queue in self._queues)
+        queues = tuple(sync for sync in syncs if sync is not None)
+        index = self._index.take_sync() if self._index is not None else None
+        times = (
+            checkpoint.physic_timestamp_ms,
+            stored_ms or checkpoint.logics_timestamp_ms,
+            index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
+        )
+        if not (queues or index or times != self._saved_times):
+            return None
+        return QueueFlush(queues, index, checkpoint, times)
+
+    def queues_done(self, task: QueueFlush) -> None:
+        for sync in task.queues:
+            sync.queue.synced(sync)
+        if task.index is not None and self._index is not None:
+            self._index.synced(task.index)
+        self._saved_times = task.times
+        _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times
