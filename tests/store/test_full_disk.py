@@ -54,7 +54,7 @@ def test_the_log_finds_no_room(rig: Any, kit: Any) -> None:
     store.commit()
     store.dispatch()
     assert mark.value == acknowledged < staged.end, "not acknowledged"
-    assert store.failure is None and "No space" in store.shortage or "planted" in store.shortage
+    assert store.failure is None and "planted" in store.shortage
     assert refused_for_room(store, rig, 3)
     assert "storeRefusesPuts" in store.runtime_info()
     assert kit.bodies(store) == before, "reads go on"
@@ -101,11 +101,10 @@ def test_every_write_of_a_run_finds_no_room_once(rig: Any, kit: Any) -> None:
     """
     store = rig.open()
     rig.put(store, 0)
-    files, tries = rig.files, 0
+    files = rig.files
     stored = sorted(kit.bodies(store))
     for number in range(1, 120):
-        tries += 1
-        part = (log_part(rig), "/consumequeue/", "/index/")[tries % 3]
+        part = (log_part(rig), "/consumequeue/", "/index/")[number % 3]
         files.fail_write(part, errno.ENOSPC)
         body = b"%d " % number * (1 + number * 37 % 200)
         (result,) = store.put([rig.draft(number, body=body, topic=b"T%d" % (number % 7))])
