@@ -43,6 +43,10 @@ class QueueReader(Protocol):
         matcher: Matcher | None,
     ) -> GetMessageResult: ...
 
+    def queue_units(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[tuple[int, int, int]]: ...
+
     def message_at(self, physical_offset: int) -> memoryview | None: ...
 
     def query_message(

@@ -212,7 +212,7 @@ def _driver(
     self_id = settings.dledger_self_id
     peers = tuple(peer.peer_id for peer in settings.dledger_members)
     change = RoleChange(
-        broker.identity, store, broker.registration, broker.leadership_lost
+        broker.identity, store, broker.registration, broker.services, broker.leadership_lost
     )
     store.become(slave=True)
 

@@ -2,8 +2,8 @@
 DLedgerRoleChangeHandler).
 
 A member becomes master only when every entry that it has is committed and dispatched: from then on
-its queue offsets go on from what its consume queues say. The schedule and transaction services will
-start and stop here.
+its queue offsets go on from what its consume queues say. What only a master does by itself starts
+and stops here (:mod:`.master_services`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol
 from attrs import define
 
 from rmqpy.broker.identity import Identity
+from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.registration import Registration
 from rmqpy.model.config_keys import BrokerRole
 from rmqpy.model.ids import MASTER_ID
@@ -37,6 +38,7 @@ class RoleChange:
     identity: Identity
     store: RoleStore
     registration: Registration
+    services: MasterServices
     leadership_lost: Callable[[], None]
     """Tells senders whose messages no quorum has confirmed."""
 
@@ -48,12 +50,14 @@ class RoleChange:
         self.store.become(slave=False)
         self.identity.role = BrokerRole.SYNC_MASTER
         self.identity.broker_id = MASTER_ID
+        self.services.start()
         _log.info("%s is master at %s", self.identity.name, self.identity.address)
         self.registration.register()
 
     def become_slave(self, broker_id: int) -> None:
         """``broker_id`` is the member's number plus 1."""
         self.store.become(slave=True)
+        self.services.stop()
         self.leadership_lost()
         self.identity.role = BrokerRole.SLAVE
         self.identity.broker_id = broker_id

@@ -10,39 +10,44 @@ Checks in order; the first that fails answers:
 2   broker without W, topic ordered                              16
 3   topic name                                                    1
 4   topic closed to clients                                      16
-5   retry topic (not built in this version)                      13
-6   topic unknown and not to be created                          17
-7   queue id not in the topic                                     1
-8   transaction, delay (not built in this version)          16 / 13
-9   sizes                                                        13
+5   topic unknown and not to be created                          17
+6   queue id not in the topic                                     1
+7   retry topic of an unknown group                              26
+8   half message where ``rejectTransactionMessage``              16
+9   prepared without being a half message, a batch that is
+    delayed or part of a transaction                             13
+10  sizes                                                        13
 === ========================================================== ====
 
 What is stored differs from what was sent: ``CLUSTER`` is added; ``WAIT`` is taken out of a single
-message's properties (and honoured); properties of a batch's header are appended to those of each
-message. The order of what was taken apart and put together is that of Java's map, so that the same
-requests give the same log.
+message's properties (and honoured) unless it becomes a delayed one (:mod:`.delays`) or a half one
+(:mod:`.half_messages`); properties of a batch's header are appended to those of each message; a
+message to a retry topic that came back too often goes to the dead letters. The order of what was
+taken apart and put together is that of Java's map, so that the same requests give the same log.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from attrs import define, field
 
+from rmqpy.broker.copies import waits
+from rmqpy.broker.delays import delay_level, redirect
+from rmqpy.broker.groups import GroupTable
+from rmqpy.broker.half_messages import is_half, make_half
 from rmqpy.broker.hosts import born_host
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.ports import HandlerTable, MessageSink
 from rmqpy.broker.put_status import answer_to, remark_of
 from rmqpy.broker.statistics import Statistics
-from rmqpy.broker.topics import NewTopic, TopicTable
+from rmqpy.broker.topics import DLQ_QUEUES, NewTopic, TopicTable
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
 from rmqpy.codec.message import BatchItem, RecordFault, batch_records, offset_msg_id
 from rmqpy.codec.properties import (
     PROPERTY_CLUSTER,
-    PROPERTY_DELAY,
-    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT,
     decode_properties,
     encode_properties,
@@ -54,8 +59,8 @@ from rmqpy.model.flags import (
     BORN_HOST_V6,
     MULTI_TAGS,
     STORE_HOST_V6,
-    TRANSACTION_COMMIT,
     TRANSACTION_NOT_TYPE,
+    has_queue_unit,
     transaction_type,
 )
 from rmqpy.model.message import MessageDraft
@@ -81,6 +86,7 @@ TRACE_ON: Final = "TRACE_ON"
 MSG_REGION: Final = "MSG_REGION"
 IPV6_BYTES: Final = 16
 TOPIC_FLAG_UNIT: Final = 1
+TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +97,7 @@ class SendSurroundings:
 
     identity: Identity
     topics: TopicTable
+    groups: GroupTable
     sink: MessageSink
     gate: SendGate
     statistics: Statistics
@@ -103,6 +110,8 @@ class SendSurroundings:
 class _Pending:
     request: RemotingCommand
     draft: MessageDraft
+    queue_id: int
+    """What the sender is told; the message may wait in another queue."""
 
 
 @define(slots=True, eq=False)
@@ -167,8 +176,7 @@ class SendProcessor:
             if header.batch:
                 self._put_batch(channel, request, self._batch(channel, request, header, topic))
             else:
-                draft = self._single(channel, request, header, topic)
-                self._pending.append(_Pending(request, draft))
+                self._pending.append(self._single(channel, request, header, topic))
         except Refusal as refusal:
             return self._refused(request, refusal)
         return None
@@ -206,14 +214,18 @@ class SendProcessor:
         self._check_open(topic)
         if self.around.identity.is_slave:
             raise self._put_refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        sys_flag = TOPIC_FLAG_UNIT if header.unit_mode else 0
         created = self.around.topics.create_for_send(
             NewTopic(
                 topic=topic,
                 pattern=header.default_topic,
                 queue_nums=header.default_topic_queue_nums,
-                sys_flag=TOPIC_FLAG_UNIT if header.unit_mode else 0,
+                sys_flag=sys_flag,
             )
         )
+        if created is None and names.is_retry_topic(topic):
+            sys_flag = TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if header.unit_mode else 0
+            created = self.around.topics.create_for_group(topic, 1, sys_flag)
         if created is None:
             raise Refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -224,30 +236,22 @@ class SendProcessor:
 
     def _check_open(self, topic: str) -> None:
         names.check_send_topic(topic)
-        if names.is_retry_topic(topic):
-            raise _not_built("sending to retry topics")
 
-    def _check_kind(self, header: AnySendHeader, properties: Mapping[str, str]) -> None:
-        """Transactions and delays would be stored as ordinary messages: refuse them."""
-        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
-            if self.around.identity.broker.reject_transaction_message:
-                raise Refusal(
-                    ResponseCode.NO_PERMISSION, "this broker takes no transaction messages"
-                )
-            raise _not_built("sending transaction messages")
-        if transaction_type(header.sys_flag) not in (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT):
-            raise _not_built("sending messages with the transaction bits of sysFlag")
-        delay = properties.get(PROPERTY_DELAY)
-        if delay is None:
-            return
-        try:
-            level = int(delay)
-        except ValueError:
+    def _check_half(self) -> None:
+        identity = self.around.identity
+        if identity.broker.reject_transaction_message:
             raise Refusal(
-                ResponseCode.SYSTEM_ERROR, f"property DELAY is no number: {delay[:64]!r}"
-            ) from None
-        if level > 0:
-            raise _not_built("sending delayed messages")
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{identity.host}] sending transaction message is forbidden",
+            )
+
+    def _check_type(self, draft: MessageDraft) -> None:
+        """A prepared message that is no half message would have no place in any queue."""
+        if not has_queue_unit(draft.sys_flag):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the sysFlag says that the message is part of a transaction, its properties do not",
+            )
 
     def _check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
         if body_bytes > self.around.identity.store.max_message_size:
@@ -263,26 +267,55 @@ class SendProcessor:
 
     def _single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader, topic: TopicConfig
-    ) -> MessageDraft:
-        properties = decode_properties(_raw(header))
-        self._check_kind(header, properties)
-        properties[PROPERTY_CLUSTER] = self.around.identity.cluster
-        properties = dict(in_java_order(properties))
-        wait = properties.pop(PROPERTY_WAIT, None)
-        stored = encode_properties(properties)
-        self._check_sizes(len(request.body), len(stored))
+    ) -> _Pending:
         draft = self._draft(channel, header, topic)
+        queue_id = draft.queue_id
+        self._bury_if_exhausted(header, draft)
+        properties = decode_properties(_raw(header))
+        properties[PROPERTY_CLUSTER] = self.around.identity.cluster
+        draft.wait_store_ok = waits(properties)
+        if PROPERTY_WAIT in properties:  # Java takes it out and puts it back, as the last one
+            properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
         draft.flag = header.flag
         draft.body = request.body
-        draft.properties = stored
-        draft.wait_store_ok = _waits(wait)
-        return draft
+        returned = draft.reconsume_times > 0 and delay_level(properties) > 0
+        if is_half(properties) and not returned:
+            self._check_half()
+            make_half(draft, properties)
+        elif not redirect(draft, properties, len(self.around.identity.store.delay_levels_ms)):
+            self._check_type(draft)
+            in_order = dict(in_java_order(properties))
+            in_order.pop(PROPERTY_WAIT, None)
+            draft.properties = encode_properties(in_order)
+        self._check_sizes(len(draft.body), len(draft.properties))
+        return _Pending(request, draft, queue_id)
+
+    def _bury_if_exhausted(self, header: AnySendHeader, draft: MessageDraft) -> None:
+        """A message that a consumer sends to its retry topic once too often is a dead letter."""
+        if not names.is_retry_topic(header.topic):
+            return
+        group = names.group_of_retry_topic(header.topic)
+        config = self.around.groups.find_or_create(group)
+        if config is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        times_max = header.max_reconsume_times
+        if times_max is None:
+            times_max = config.retry_max_times
+        if draft.reconsume_times >= times_max:
+            topic = names.dlq_topic(group)
+            if self.around.topics.create_for_group(topic, DLQ_QUEUES) is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
+            draft.topic = topic.encode()
+            draft.queue_id = 0
 
     def _batch(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader, topic: TopicConfig
     ) -> list[MessageDraft]:
         properties = decode_properties(_raw(header))
-        self._check_kind(header, properties)
+        if transaction_type(header.sys_flag) != TRANSACTION_NOT_TYPE or delay_level(properties) > 0:
+            raise self._put_refusal(PutMessageStatus.MESSAGE_ILLEGAL)
         properties[PROPERTY_CLUSTER] = self.around.identity.cluster
         common = encode_properties(dict(in_java_order(properties)))
         self._check_sizes(len(request.body), len(common))
@@ -295,7 +328,7 @@ class SendProcessor:
         if not items:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         model = self._draft(channel, header, topic)
-        model.wait_store_ok = _waits(properties.get(PROPERTY_WAIT))
+        model.wait_store_ok = waits(properties)
         return [self._batch_draft(model, item, common) for item in items]
 
     def _batch_draft(self, model: MessageDraft, item: BatchItem, common: bytes) -> MessageDraft:
@@ -368,7 +401,7 @@ class SendProcessor:
         assert len(results) == len(pending), (len(results), len(pending))
         waiting: dict[bool, list[Waiting[RemotingCommand | bytes]]] = {}
         for sent, result in zip(pending, results, strict=True):
-            held = self._held(channel, sent.request, sent.draft, result)
+            held = self._held(channel, sent, result)
             if held is not None:
                 waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
         for wait_store_ok, replies in waiting.items():
@@ -381,7 +414,7 @@ class SendProcessor:
         if not self.around.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
-        held = self._held(channel, request, drafts[0], result)
+        held = self._held(channel, _Pending(request, drafts[0], drafts[0].queue_id), result)
         if held is not None:
             self.around.gate.hold(self.around.sink.acknowledged(drafts[0].wait_store_ok), (held,))
 
@@ -399,9 +432,10 @@ class SendProcessor:
         return results
 
     def _held(
-        self, channel: Channel, request: RemotingCommand, draft: MessageDraft, result: PutResult
+        self, channel: Channel, sent: _Pending, result: PutResult
     ) -> Waiting[RemotingCommand | bytes] | None:
         """The reply to a stored message; what was not stored is answered at once."""
+        request, draft = sent.request, sent.draft
         answer = answer_to(result.status)
         if not answer.stored:
             refusal = self._put_refusal(result.status)
@@ -425,7 +459,7 @@ class SendProcessor:
             remark,
             header=SendMessageResponseHeader(
                 msg_id=",".join([offset_msg_id(host, offset) for offset in offsets]),
-                queue_id=draft.queue_id,
+                queue_id=sent.queue_id,
                 queue_offset=result.queue_offset,
                 trace_on=identity.broker.trace_on,
                 msg_region=identity.broker.region_id,
@@ -455,15 +489,6 @@ def _busy() -> Refusal:
     )
 
 
-def _not_built(what: str) -> Refusal:
-    return Refusal(
-        ResponseCode.MESSAGE_ILLEGAL, f"{what} is not supported by this version of the broker"
-    )
-
-
 def _raw(header: AnySendHeader) -> bytes:
     return header.properties.encode("utf-8", "replace") if header.properties else b""
 
-
-def _waits(wait: str | None) -> bool:
-    return wait is None or wait.lower() == "true"

@@ -19,6 +19,8 @@ from typing import Final, Protocol
 from attrs import define
 
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
+from rmqpy.broker.delays import DelayOffsets
+from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
 from rmqpy.broker.events import OffsetMovedEvents
 from rmqpy.broker.flushing import LogFlushing, QueueFlushing
 from rmqpy.broker.groups import GroupTable
@@ -26,7 +28,9 @@ from rmqpy.broker.heartbeats import HeartbeatProcessor
 from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.locks import QueueLocks
+from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
+from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.persistence import TableFile, TableWriter
 from rmqpy.broker.ports import Handler, Store
 from rmqpy.broker.positions import PositionProcessor
@@ -46,6 +50,7 @@ from rmqpy.model.runtime import Scheduler, Timer
 from rmqpy.net.gate import Patience, ReplyGate
 from rmqpy.remoting.bodies import (
     ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -110,6 +115,7 @@ class Broker:
         self.topics = TopicTable(self.identity, clock)
         self.groups = GroupTable(self.identity, clock)
         self.offsets = ConsumerOffsets()
+        self.delay_offsets = DelayOffsets()
         self.clients = ClientTable(clock)
         self.locks = QueueLocks(clock)
         self.hold = PullHold(clock, self._resume)
@@ -123,6 +129,18 @@ class Broker:
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self._tables = _Tables.load(self, around.files)
+        self.own_messages = OwnMessages(self.store, clock, self.statistics)
+        self.delivery = DelayDelivery(
+            DeliverySurroundings(
+                delays_ms=self.identity.store.delay_levels_ms,
+                offsets=self.delay_offsets,
+                queues=self.store,
+                messages=self.own_messages,
+                scheduler=clock,
+                turn=self.in_turn,
+            )
+        )
+        self.services = MasterServices((self.delivery,), self.own_messages.fail)
         self._handlers = {**self._traffic(around), **self._tools(around)}
         self._timers: dict[str, Timer] = {}
         self.hot: HotReplies | None = None
@@ -139,6 +157,7 @@ class Broker:
             SendSurroundings(
                 identity=identity,
                 topics=self.topics,
+                groups=self.groups,
                 sink=store,
                 gate=self.gate,
                 statistics=self.statistics,
@@ -169,6 +188,7 @@ class Broker:
             **heartbeats.handlers(),
             **QueryProcessor(identity, store).handlers(),
             **OffsetProcessor(self.offsets, store).handlers(),
+            **self.delay_offsets.handlers(),
         }
 
     def _tools(self, around: BrokerSurroundings) -> dict[int, Handler]:
@@ -221,10 +241,13 @@ class Broker:
         self._each("room", ROOM_PERIOD_MS, self._try_again)
         self._each("disk", store.clean_resource_interval, self.store.check_disk)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
+        self._each("delays", store.flush_delay_offset_interval, self._tables.delays.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
         self._each("hold", sweep_ms, self._sweep)
         self._each("statistics", SAMPLE_PERIOD_MS, self._sample)
         self._catch_up_index()
+        if not self.identity.is_slave:
+            self.services.start()
         self.registration.start()
 
     def stop(self, done: Callable[[], None]) -> None:
@@ -233,6 +256,7 @@ class Broker:
 
         The ports may be open until then. The store is shut down by its owner, afterwards.
         """
+        self.services.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -278,6 +302,19 @@ class Broker:
         self.dispatch()
         self._turning = False
         self._flushing.begin_if_awaited()
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Run work that may write messages as a turn of its own: they are committed at its end."""
+        if self._turning:
+            self._scheduler.call_soon(lambda: self.in_turn(work))
+            return
+        self._turning = True
+        if self.hot is not None:
+            self.hot.stale = True
+        try:
+            work()
+        finally:
+            self.turn_ended()
 
     def channel_closed(self, channel: Channel) -> None:
         self.clients.channel_closed(channel)
@@ -440,6 +477,7 @@ class _Tables:
     topics: TableWriter
     groups: TableWriter
     offsets: TableWriter
+    delays: TableWriter
 
     @classmethod
     def load(cls, broker: Broker, files: FileLayer) -> _Tables:
@@ -448,6 +486,7 @@ class _Tables:
         topic_file = TableFile(files, f"{folder}/topics.json")
         group_file = TableFile(files, f"{folder}/subscriptionGroup.json")
         offset_file = TableFile(files, f"{folder}/consumerOffset.json")
+        delay_file = TableFile(files, f"{folder}/delayOffset.json")
         if (saved_topics := topic_file.load(TopicConfigSerializeWrapper.decode)) is not None:
             broker.topics.restore(saved_topics)
         if (saved_groups := group_file.load(SubscriptionGroupWrapper.decode)) is not None:
@@ -455,16 +494,20 @@ class _Tables:
         saved_offsets = offset_file.load(ConsumerOffsetSerializeWrapper.decode)
         if saved_offsets is not None:
             broker.offsets.restore(saved_offsets)
-        return cls._wired(broker, (topic_file, group_file, offset_file))
+        if (saved_delays := delay_file.load(DelayOffsetSerializeWrapper.decode)) is not None:
+            broker.delay_offsets.restore(saved_delays)
+        return cls._wired(broker, (topic_file, group_file, offset_file, delay_file))
 
     @classmethod
-    def _wired(cls, broker: Broker, files: tuple[TableFile, TableFile, TableFile]) -> _Tables:
+    def _wired(cls, broker: Broker, files: Sequence[TableFile]) -> _Tables:
         scheduler = broker._scheduler
         topics, groups, offsets = broker.topics, broker.groups, broker.offsets
+        delays = broker.delay_offsets
         tables = cls(
             TableWriter(files[0], scheduler, lambda: topics.wrapper().encode(pretty=True)),
             TableWriter(files[1], scheduler, lambda: groups.wrapper().encode(pretty=True)),
             TableWriter(files[2], scheduler, lambda: offsets.wrapper().encode(pretty=True)),
+            TableWriter(files[3], scheduler, lambda: delays.wrapper().encode(pretty=True)),
         )
 
         def topics_changed(_topic: TopicConfig | None) -> None:
@@ -474,8 +517,11 @@ class _Tables:
         topics.on_change = topics_changed
         groups.on_change = tables.groups.changed
         offsets.on_change = tables.offsets.mark
+        delays.on_change = tables.delays.mark
         return tables
 
     def close(self, done: Callable[[], None]) -> None:
         """Write all of them a last time, one after the other; then ``done``."""
-        self.topics.close(lambda: self.groups.close(lambda: self.offsets.close(done)))
+        self.topics.close(
+            lambda: self.groups.close(lambda: self.offsets.close(lambda: self.delays.close(done)))
+        )

@@ -31,6 +31,7 @@ INHERITED: Final = READ_WRITE | PERM_INHERIT
 BENCHMARK_QUEUES: Final = 1024
 CLUSTER_QUEUES: Final = 16
 SCHEDULE_QUEUES: Final = 18
+DLQ_QUEUES: Final = 1
 
 CREATED_TOPICS_LIMIT: Final = 10_000
 """Topics that sends and heartbeats may bring into being; an administrator may create more."""
@@ -119,7 +120,9 @@ class TopicTable:
     def create_for_group(
         self, topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The retry topic of a group, which may be there already."""
+        """The retry or dead letter topic of a group, or a system topic that is made when it is
+        needed; it may be there already.
+        """
         return self._topics.get(topic) or self._create(
             TopicConfig(
                 topic_name=topic,

@@ -324,6 +324,14 @@ class MessageStore:
     ) -> GetMessageResult:
         return self._reader.get_message(topic, queue_id, offset, max_count, matcher)
 
+    def queue_units(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[tuple[int, int, int]]:
+        """Physical offset, size and tags code of up to ``max_count`` messages from queue offset
+        ``offset`` on: those that readers may see; fewer at the end of a file.
+        """
+        return self._reader.units(topic, queue_id, offset, max_count)
+
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The whole record that begins at ``physical_offset``; None when none does."""
         return record_at(self._log, physical_offset)

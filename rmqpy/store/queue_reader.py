@@ -160,6 +160,24 @@ class QueueReader:
         result.suggest_pulling_from_slave = end - pulled > self._memory_distance
         return result
 
+    def units(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[tuple[int, int, int]]:
+        """Units (physical offset, size, tags code) from ``offset`` on, up to the confirmed end;
+        empty when there are none.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return []
+        end = self._log.confirm_offset
+        return [
+            (physical_offset, size, tags_code)
+            for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(
+                queue.units(offset, max_count)
+            )
+            if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
+        ]
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
