@@ -39,9 +39,12 @@ from rmqpy.broker.query import QueryProcessor
 from rmqpy.broker.registration import Registration
 from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
+from rmqpy.broker.send_back import SendBackProcessor
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tables_admin import TableAdminProcessor
 from rmqpy.broker.topics import TopicTable
+from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
+from rmqpy.broker.transactions import TransactionProcessor
 from rmqpy.broker.unbuilt import UnbuiltProcessor
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
@@ -128,8 +131,8 @@ class Broker:
         )
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
-        self._tables = _Tables.load(self, around.files)
         self.own_messages = OwnMessages(self.store, clock, self.statistics)
+        self._tables = _Tables.load(self, around.files)
         self.delivery = DelayDelivery(
             DeliverySurroundings(
                 delays_ms=self.identity.store.delay_levels_ms,
@@ -140,7 +143,19 @@ class Broker:
                 turn=self.in_turn,
             )
         )
-        self.services = MasterServices((self.delivery,), self.own_messages.fail)
+        self.checks = TransactionChecks(
+            CheckSurroundings(
+                identity=self.identity,
+                topics=self.topics,
+                clients=self.clients,
+                offsets=self.offsets,
+                queues=self.store,
+                messages=self.own_messages,
+                scheduler=clock,
+                turn=self.in_turn,
+            )
+        )
+        self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
         self._handlers = {**self._traffic(around), **self._tools(around)}
         self._timers: dict[str, Timer] = {}
         self.hot: HotReplies | None = None
@@ -189,7 +204,22 @@ class Broker:
             **QueryProcessor(identity, store).handlers(),
             **OffsetProcessor(self.offsets, store).handlers(),
             **self.delay_offsets.handlers(),
+            **self._send_back(around).handlers(),
+            **TransactionProcessor(
+                identity=identity, queues=store, messages=self.own_messages, clock=clock
+            ).handlers(),
         }
+
+    def _send_back(self, around: BrokerSurroundings) -> SendBackProcessor:
+        return SendBackProcessor(
+            identity=self.identity,
+            topics=self.topics,
+            groups=self.groups,
+            queues=self.store,
+            messages=self.own_messages,
+            statistics=self.statistics,
+            pick_queue=around.pick_queue,
+        )
 
     def _tools(self, around: BrokerSurroundings) -> dict[int, Handler]:
         """The processors of administrators."""
@@ -423,6 +453,7 @@ class Broker:
             self._reported_failure = reason
             _log.error("the store takes no messages: %s", reason)
         self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        self.own_messages.fail()
 
     def _try_again(self) -> None:
         """What found no room on the disk is written as soon as there is some."""

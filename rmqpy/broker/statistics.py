@@ -67,6 +67,7 @@ class Statistics:
     _samples: deque[_Sample] = field(factory=lambda: deque(maxlen=SAMPLE_COUNT))
     _put_times: list[int] = field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
     _group_counts: dict[tuple[str, str], int] = field(factory=dict)
+    _sent_back: dict[tuple[str, str], int] = field(factory=dict)
     _group_samples: deque[tuple[int, dict[tuple[str, str], int]]] = field(
         factory=lambda: deque(maxlen=GROUP_SAMPLE_COUNT)
     )
@@ -103,6 +104,12 @@ class Statistics:
         counts = self._group_counts
         if key in counts or len(counts) < GROUPS_LIMIT:
             counts[key] = counts.get(key, 0) + count
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """A consumer could not consume a message of ``topic``."""
+        key = (group, topic)
+        if key in self._sent_back or len(self._sent_back) < GROUPS_LIMIT:
+            self._sent_back[key] = self._sent_back.get(key, 0) + 1
 
     def sample(self, at_ms: int, now_ms: int) -> None:
         """Remember the counters as they stand; once a second."""

@@ -1,9 +1,7 @@
 """Requests of normal operation that this version knows but does not do: refused in clear words,
 never half done.
 
-A consumer that cannot send a message back keeps it and tries again later; the sender of a half
-message hears of it when it sends. What is not listed here and has no processor is answered with
-code 3.
+What is not listed here and has no processor is answered with code 3.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 _WHAT: Final[dict[int, str]] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "sending messages back for a retry",
-    RequestCode.END_TRANSACTION: "ending transactions",
     RequestCode.SEND_REPLY_MESSAGE: "replying to request messages",
     RequestCode.SEND_REPLY_MESSAGE_V2: "replying to request messages",
 }

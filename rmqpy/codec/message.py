@@ -16,7 +16,7 @@ from attrs import define
 from rmqpy.codec import layout
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.hashes import crc32, java_text
-from rmqpy.codec.properties import decode_properties
+from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.model.message import Host, MessageDraft, StoredMessage
@@ -29,6 +29,7 @@ __all__ = [
     "encode_batch_body",
     "encode_blank",
     "encode_messages",
+    "encode_stored",
     "offset_msg_id",
     "parse_offset_msg_id",
     "patch_record",
@@ -65,6 +66,30 @@ class BatchItem:
 def encode_messages(drafts: Sequence[MessageDraft]) -> list[bytearray]:
     """One version 1 record a draft. Queue and physical offset and store timestamp are left 0."""
     return [_encode(draft) for draft in drafts]
+
+
+def encode_stored(message: StoredMessage) -> bytes:
+    """The version 1 record of a message that was stored and changed since: its own offsets and
+    times, ``properties`` as they are in the map.
+    """
+    draft = MessageDraft(
+        topic=message.topic.encode(),
+        queue_id=message.queue_id,
+        body=message.body,
+        properties=encode_properties(message.properties),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )
+    record = _encode(draft)
+    patch_record(
+        record, 0, message.queue_offset, message.physical_offset, message.store_timestamp_ms
+    )
+    return bytes(record)
 
 
 def patch_record(

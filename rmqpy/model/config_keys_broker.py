@@ -445,14 +445,12 @@ class BrokerSettings:
         long=True,
         unit="ms",
         runtime=True,
-        effect=Effect.LATER,
         doc="Age from which the producer of a half message is asked.",
     )
     transaction_check_max: int = key(
         "transactionCheckMax",
         default=15,
         runtime=True,
-        effect=Effect.LATER,
         doc="Questions after which a half message is given up.",
     )
     transaction_check_interval: int = key(
@@ -462,7 +460,6 @@ class BrokerSettings:
         long=True,
         unit="ms",
         runtime=True,
-        effect=Effect.LATER,
         doc="Time between two rounds of questions.",
     )
     acl_enable: bool = key(

@@ -188,8 +188,7 @@ class StoreSettings:
         default=72,
         unit="h",
         runtime=True,
-        effect=Effect.LATER,
-        doc="Age from which a commit log file is expired.",
+        doc="Age from which a commit log file is expired, and a half message given up.",
     )
     put_msg_index_hight_water: int = key(
         "putMsgIndexHightWater",
@@ -403,7 +402,6 @@ class StoreSettings:
         long=True,
         unit="ms",
         runtime=True,
-        effect=Effect.LATER,
         doc="Time between two writes of delayOffset.json.",
     )
     clean_file_forcibly_enable: bool = key(

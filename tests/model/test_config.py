@@ -159,7 +159,6 @@ def test_repeated_key_last_line_counts(tmp_path: Path) -> None:
     assert result.configuration.store.file_reserved_time == 24
     assert result.notes == [
         f"{path}:3: fileReservedTime was already set in line 1; this line counts",
-        "without effect in this version: fileReservedTime",
     ]
 
 
