@@ -199,6 +199,9 @@ class Disk:
     def mtime_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ms * 1_000_000))
+
     def make_dirs(self, path: str) -> None:
         missing = []
         while path and not os.path.isdir(path):

@@ -367,11 +367,9 @@ class EntryStore:
             raise StoreFault(
                 first.path, str(fault), "an entry at its begin", "restore it from another member"
             ) from fault
-        pairs = self._read_pairs(self._paths.checkpoint)
-        if pairs is not None:
-            remembered = _number(pairs, "committedIndex", self._paths.checkpoint)
-            if remembered >= self.begin_index:
-                self.commit_to(LedgerIndex(min(remembered, self.end.index)))
+        remembered = read_committed_index(self._files, self._paths.directory)
+        if remembered >= self.begin_index:
+            self.commit_to(LedgerIndex(min(remembered, self.end.index)))
 
     def _units_at(self, first_index: int, length: int) -> bytes:
         place = first_index * INDEX_UNIT_SIZE
@@ -395,6 +393,13 @@ class EntryStore:
                 return
             file.file.write(start, bytes(len(stale)))
             start += step
+
+
+def read_committed_index(files: FileLayer, directory: str) -> int:
+    """What a member's ``checkpoint`` says; -1 when there is none. Raises StoreFault."""
+    path = EntryPaths(directory, ()).checkpoint
+    pairs = read_with_backup(files, path, _decode_pairs)
+    return -1 if pairs is None else _number(pairs, "committedIndex", path)
 
 
 def _decode_pairs(raw: bytes) -> dict[str, str]:

@@ -79,9 +79,13 @@ class FileLayer(Protocol):
 
     def mtime_ms(self, path: str) -> int: ...
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Retention and searches by time go by it: who moves bytes about puts it back."""
+
     def make_dirs(self, path: str) -> None: ...
 
-    def rename(self, old: str, new: str) -> None: ...
+    def rename(self, old: str, new: str) -> None:
+        """Give a file, or a folder with all in it, another name in the same file system."""
 
     def unlink(self, path: str) -> None:
         """Remove a file; harmless when it is not there."""

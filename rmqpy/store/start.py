@@ -20,6 +20,7 @@ from rmqpy.store.checkpoint import StoreCheckpoint
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
 from rmqpy.store.dispatch import Dispatch
 from rmqpy.store.files import FileLayer, FileLock
+from rmqpy.store.half_done import refuse_half_done
 from rmqpy.store.index_file import KeyIndex
 from rmqpy.store.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.queue_table import ConsumeQueueTable
@@ -66,6 +67,7 @@ def _start_locked(
 ) -> StoreParts:
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
+    refuse_half_done(files, paths.own)
     checkpoint = StoreCheckpoint(files, paths.checkpoint, context.clock.now_ms())
     queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
     undo.callback(queues.close)

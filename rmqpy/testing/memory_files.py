@@ -211,6 +211,10 @@ class MemoryFiles:
     def mtime_ms(self, path: str) -> int:
         return self.nodes[path].mtime_ms
 
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        self.touched("write", path)
+        self.nodes[path].mtime_ms = mtime_ms
+
     def make_dirs(self, path: str) -> None:
         while path and path not in self.folders:
             self.folders.add(path)
@@ -218,7 +222,17 @@ class MemoryFiles:
 
     def rename(self, old: str, new: str) -> None:
         self.touched("write", new)
-        self.nodes[new] = self.nodes.pop(old)
+        if old in self.nodes:
+            self.nodes[new] = self.nodes.pop(old)
+            return
+        if old not in self.folders:
+            raise FileNotFoundError(old)
+        for names in (self.nodes, self._durable_names):
+            for entry in [entry for entry in names if entry.startswith(old + "/")]:
+                names[new + entry[len(old) :]] = names.pop(entry)
+        for folder in [each for each in self.folders if (each + "/").startswith(old + "/")]:
+            self.folders.remove(folder)
+            self.folders.add(new + folder[len(old) :])
 
     def unlink(self, path: str) -> None:
         if path in self.nodes:

@@ -243,5 +243,6 @@ class Opening:
                     "data of a DLedger log, and enableDLegerCommitLog=false",
                     "a classic store",
                     "set enableDLegerCommitLog=true: a classic start would hide every message"
-                    " written since the switch and give their queue offsets a second time",
+                    " written since the switch and give their queue offsets a second time; the way"
+                    " back that keeps them is rmqpy upgrade leave",
                 )

@@ -1,0 +1,230 @@
+"""Stores with files so small that everything rolls, on memory files that die when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field
+
+from rmqpy.codec.properties import encode_properties
+from rmqpy.dledger.member import HardState
+from rmqpy.dledger.node import Proposal
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.config import StoreSettings
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.files import FileLayer
+from rmqpy.store.half_done import upgrade_work
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.upgrade.ground import Ground
+
+FILE_SIZE = 4096
+HOST = (bytes([127, 0, 0, 1]), 10911)
+GOLDEN_SIZES = {
+    "mapped_file_size_commit_log": 65536,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+
+
+class Killed(BaseException):
+    """The process dies here: no handler of the code under test may catch it."""
+
+
+class DyingFiles(MemoryFiles):
+    """Memory files that end the process at changing operation number ``dies_at``."""
+
+    operations = 0
+    dies_at: int | None = None
+
+    def touched(self, operation: str, path: str) -> None:
+        if self.dies_at is not None and self.operations >= self.dies_at:
+            raise Killed(operation, path)
+        self.operations += 1
+        super().touched(operation, path)
+
+    def reborn(self, dies_at: int | None) -> DyingFiles:
+        """What the next process finds, which will die at that operation of its own."""
+        after = self.kill()
+        return DyingFiles(
+            nodes=after.nodes,
+            folders=after.folders,
+            now_ms=after.now_ms,
+            durable_names=after._durable_names,
+        ).set_to_die(dies_at)
+
+    def set_to_die(self, dies_at: int | None) -> DyingFiles:
+        self.dies_at = dies_at
+        return self
+
+
+@define
+class Leader:
+    """The leader of a group of one: proposes, and commits what is stored."""
+
+    store: MessageStore
+    term: Term = Term(0)  # noqa: RUF009 (a NewType)
+
+    def start(self) -> None:
+        entries, log = self.store.entries, self.store.dledger
+        assert entries is not None and log is not None
+        remembered = entries.load_hard_state()
+        self.term = Term(max(remembered.current_term, entries.end.term, 0))
+        entries.save_hard_state(HardState(self.term, "n0"))
+        entries.stored.subscribe(lambda index: entries.commit_to(LedgerIndex(index)))
+        if entries.end.index >= 0:
+            entries.commit_to(entries.end.index)
+        log.proposer = self
+
+    def propose(self, count: int) -> Proposal:
+        entries = self.store.entries
+        assert entries is not None
+        return Proposal(self.term, LedgerIndex(entries.end.index + 1))
+
+    def grant(self) -> tuple[Proposal, int]:
+        return self.propose(1), 0
+
+
+@define
+class Rig:
+    """One store directory. ``flag`` is enableDLegerCommitLog."""
+
+    files: Any
+    root: str = "/store"
+    flag: bool = False
+    self_id: str = "n0"
+    changes: dict[str, Any] = field(factory=dict)
+    clock: ManualScheduler = field(factory=ManualScheduler)
+
+    def settings(self) -> StoreSettings:
+        values: dict[str, Any] = {
+            "store_path_root_dir": self.root,
+            "mapped_file_size_commit_log": FILE_SIZE,
+            "mapped_file_size_consume_queue": 400,
+            "max_hash_slot_num": 10,
+            "max_index_num": 20,
+            "enable_dledger_commit_log": self.flag,
+            "dledger_self_id": self.self_id,
+            "dledger_group": "group",
+            "dledger_peers": f"{self.self_id}-127.0.0.1:20911",
+        }
+        return StoreSettings(**(values | self.changes))
+
+    def ground(self, **changes: Any) -> Ground:
+        return Ground(self.files, upgrade_work(f"{self.root}/rmqpy"), self.settings(), **changes)
+
+    def with_flag(self, flag: bool) -> Rig:
+        return evolve(self, flag=flag)
+
+    def on(self, files: FileLayer) -> Rig:
+        return evolve(self, files=files)
+
+    def open(self) -> MessageStore:
+        store = open_store(StoreContext(self.settings(), self.files, self.clock, 1 << 34))
+        if self.flag:
+            Leader(store).start()
+            store.dispatch()
+        return store
+
+    def draft(self, number: int, **changes: Any) -> MessageDraft:
+        pairs = {"KEYS": f"key{number}", "UNIQ_KEY": f"U{number:08X}", "TAGS": f"T{number % 3}"}
+        values: dict[str, Any] = {
+            "topic": b"Topic",
+            "queue_id": number % 2,
+            "body": f"body {number} ".encode() * (1 + number % 5),
+            "properties": encode_properties(pairs),
+            "born_timestamp_ms": 1_700_000_000_000 + number,
+            "born_host": HOST,
+            "store_host": HOST,
+        }
+        return MessageDraft(**(values | changes))
+
+    def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
+        self.clock.advance(10)
+        results = store.put([self.draft(number, **changes) for number in numbers])
+        assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
+        store.commit()
+        store.dispatch()
+        return [int(result.physical_offsets[0]) for result in results]
+
+    def write(self, *numbers: int, **changes: Any) -> list[int]:
+        """Open, put, close cleanly."""
+        store = self.open()
+        try:
+            return [offset for number in numbers for offset in self.put(store, number, **changes)]
+        finally:
+            store.shutdown()
+
+    def records(self) -> dict[tuple[str, int], list[bytes]]:
+        """What consumers get, queue by queue, dense from the smallest offset on."""
+        store = self.open()
+        try:
+            return read_all(store)
+        finally:
+            store.shutdown()
+
+    def tree(self) -> dict[str, bytes]:
+        """Every file of the store; not ours, not the lock."""
+        found = {}
+        for path, node in self.files.nodes.items():
+            if path.startswith(self.root + "/") and not path.startswith(f"{self.root}/rmqpy/"):
+                found[path.removeprefix(self.root + "/")] = bytes(node.data)
+        return found
+
+    def times(self) -> dict[str, int]:
+        return {
+            path: node.mtime_ms for path, node in self.files.nodes.items() if "/rmqpy/" not in path
+        }
+
+
+def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
+    found = {}
+    for topic, queue_id in store.queues():
+        records = []
+        offset = low = store.min_queue_offset(topic, queue_id)
+        while offset < store.max_queue_offset(topic, queue_id):
+            page = store.get_message("group", topic, queue_id, offset, 32, None)
+            assert page.messages, (topic, queue_id, offset, page.status)
+            records += [bytes(message) for message in page.messages]
+            offset = page.next_begin_offset
+        offsets = [int.from_bytes(record[20:28]) for record in records]
+        assert offsets == list(range(low, low + len(records))), (topic, queue_id)
+        found[topic, queue_id] = records
+    return found
+
+
+@define
+class Kit:
+    """What tests take from here."""
+
+    rig: Callable[..., Rig]
+    load: Callable[[Path, MemoryFiles, str], None]
+    DyingFiles = DyingFiles
+    Killed = Killed
+    MemoryFiles = MemoryFiles
+    read_all = staticmethod(read_all)
+    FILE_SIZE = FILE_SIZE
+    GOLDEN_SIZES = GOLDEN_SIZES
+
+
+def load(folder: Path, files: MemoryFiles, root: str) -> None:
+    """Copy a directory into memory files, the ledger's index apart (nearly all of it is holes)."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != "lock" and path.stat().st_size < 1 << 26:
+            files.put(f"{root}/{path.relative_to(folder)}", path.read_bytes())
+
+
+@pytest.fixture
+def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    monkeypatch.setattr("rmqpy.store.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
+
+    def rig(files: Any = None, root: str = "/store", **options: Any) -> Rig:
+        return Rig(DyingFiles() if files is None else files, root, **options)
+
+    yield Kit(rig, load)

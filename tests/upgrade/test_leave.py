@@ -1,0 +1,324 @@
+"""The way back: entries become classic records; in place, resumable, taken back to the byte."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from rmqpy.codec.message import decode_message
+from rmqpy.model.errors import StoreFault
+from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
+from rmqpy.upgrade.ground import UpgradeRefused
+from rmqpy.upgrade.journal import ROLLED_BACK, ROLLING_BACK, load_journal
+from rmqpy.upgrade.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.reframe import covered_entries, strip_reserved
+
+
+def upgraded(kit: Any, old: int = 30, new: int = 60, **options: Any) -> Any:
+    """A classic store of ``old`` messages, then ``new`` more as a group of one."""
+    rig = kit.rig(**options)
+    rig.files.now_ms = 5000
+    if old:
+        rig.write(*range(old))
+    joined = rig.with_flag(True)
+    joined.write(*range(old, old + new))
+    return joined
+
+
+def leaving(rig: Any, piece_bytes: int = 1000, **changes: Any) -> Plan:
+    ground = rig.ground()
+    ledger = read_ledger(ground.files, ground.settings)
+    wish = LeaveWish(
+        replica="n0",
+        **{"cut_index": agreed_index([ledger], 1), "piece_bytes": piece_bytes} | changes,
+    )
+    return Plan(steps=("m0006_leave",), nodes=(plan_leave(ground, wish),))
+
+
+def values(records: dict[Any, list[bytes]], file_size: int) -> dict[Any, list[tuple[Any, ...]]]:
+    """What has to stay of each message; a first one of a DLedger file is where it was, less 48."""
+    found = {}
+    for queue, raw in records.items():
+        rows = []
+        for each in map(decode_message, raw):
+            moved = each.physical_offset % file_size == 48
+            rows.append(
+                (
+                    each.physical_offset - (48 if moved else 0),
+                    each.queue_offset,
+                    each.body_crc,
+                    each.body,
+                    each.topic,
+                    strip_reserved(each.raw_properties),
+                    each.store_timestamp_ms,
+                    each.born_timestamp_ms,
+                    each.flag,
+                    each.sys_flag,
+                )
+            )
+        found[queue] = rows
+    return found
+
+
+@pytest.mark.parametrize("old", [0, 30])
+@pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
+def test_every_message_is_there_afterwards(kit: Any, old: int, piece_bytes: int) -> None:
+    joined = upgraded(kit, old)
+    before = values(joined.records(), kit.FILE_SIZE)
+    classic = joined.with_flag(False)
+    apply_plan(classic.ground(), leaving(joined, piece_bytes), "n0")
+    assert not any(path.startswith("dledger") for path in classic.tree())
+    assert values(classic.records(), kit.FILE_SIZE) == before
+
+
+def test_what_a_consumer_sees_of_the_reserved_property(kit: Any) -> None:
+    joined = upgraded(kit, 0, 40)
+    classic = joined.with_flag(False)
+    apply_plan(classic.ground(), leaving(joined), "n0")
+    covered = []
+    for raw in itertools.chain(*classic.records().values()):
+        message = decode_message(raw)
+        first = message.physical_offset % kit.FILE_SIZE == 0
+        grown = len(message.raw_properties) - len(strip_reserved(message.raw_properties))
+        assert grown in ((48, 96) if first else (0, 48))
+        assert message.properties["KEYS"].startswith("key")
+        covered += [index for index, _ in covered_entries(message.raw_properties)]
+    # Every header is told by exactly one message.
+    assert sorted(covered) == list(range(40))
+
+
+def test_keys_and_ids_still_lead_to_the_messages(kit: Any) -> None:
+    joined = upgraded(kit)
+    classic = joined.with_flag(False)
+    apply_plan(classic.ground(), leaving(joined), "n0")
+    store = classic.open()
+    while store.catch_up_index():
+        pass
+    for number in range(90):
+        found = store.query_message("Topic", f"key{number}", 32, 0, 1 << 60).messages
+        bodies = [decode_message(record).body for record in found]
+        assert classic.draft(number).body in bodies, number
+    store.shutdown()
+
+
+def test_the_round_trip(kit: Any) -> None:
+    """Leave, go on, switch again, go on, leave again."""
+    rig = upgraded(kit)
+    for turn in range(2):
+        classic = rig.with_flag(False)
+        before = values(rig.records(), kit.FILE_SIZE)
+        apply_plan(classic.ground(), leaving(rig), "n0")
+        finalize(classic.ground())
+        classic.write(*range(1000 * turn + 100, 1000 * turn + 120))
+        rig.write(*range(1000 * turn + 200, 1000 * turn + 240))
+        after = values(rig.records(), kit.FILE_SIZE)
+        for queue, rows in before.items():
+            assert [row[1:] for row in after[queue][: len(rows)]] == [row[1:] for row in rows]
+    assert sum(map(len, rig.records().values())) == 90 + 2 * 60
+
+
+def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Any) -> None:
+    joined = upgraded(kit, 30, 60)
+    classic = joined.with_flag(False)
+    plan = leaving(joined, cut_index=20)
+    tree = joined.tree()
+    apply_plan(classic.ground(), plan, "n0")
+    records = classic.records()
+    assert sum(map(len, records.values())) == 30 + 21
+    roll_back_to(classic, tree)
+
+
+def test_an_upgrade_without_a_message_is_left_too(kit: Any) -> None:
+    rig = kit.rig()
+    rig.write(*range(30))
+    before = rig.records()
+    joined = rig.with_flag(True)
+    joined.open().shutdown()
+    apply_plan(rig.ground(), leaving(joined), "n0")
+    assert rig.records() == before
+    rig.write(30, 31)
+    assert sum(map(len, rig.records().values())) == 32
+
+
+def roll_back_to(rig: Any, tree: dict[str, bytes]) -> None:
+    roll_back(rig.ground())
+    now = rig.tree()
+    assert now.keys() == tree.keys()
+    assert [path for path in tree if tree[path] != now[path]] == []
+
+
+def test_taken_back_to_the_byte(kit: Any) -> None:
+    joined = upgraded(kit)
+    tree, times = joined.tree(), joined.times()
+    joined.files.now_ms = 9000
+    apply_plan(joined.ground(), leaving(joined), "n0")
+    roll_back_to(joined, tree)
+    assert joined.times() == times
+
+
+def test_times_of_the_log_stay(kit: Any) -> None:
+    joined = upgraded(kit)
+    joined.files.now_ms = 9000
+    plan = leaving(joined)
+    apply_plan(joined.ground(), plan, "n0")
+    log = {path: time for path, time in joined.times().items() if "/commitlog/" in path}
+    assert log and set(log.values()) == {5000}
+
+
+def test_killed_before_every_operation_and_resumed(kit: Any) -> None:
+    """Each point of a kill, then: to the end; and: back."""
+    joined = upgraded(kit, 12, 40)
+    original, plan = joined.files, leaving(joined)
+    start = original.reborn(None)
+    apply_plan(joined.on(start).ground(), plan, "n0")
+    wanted, tree = joined.on(start).tree(), joined.tree()
+    for dies_at in itertools.count():
+        dying = original.reborn(dies_at)
+        try:
+            apply_plan(joined.on(dying).ground(), plan, "n0")
+        except kit.Killed:
+            pass
+        else:
+            break
+        forward = joined.on(dying.reborn(None))
+        apply_plan(forward.ground(), plan, "n0")
+        assert forward.tree() == wanted, dies_at
+        back = joined.on(dying.reborn(None))
+        if back.files.exists(f"{back.root}/rmqpy/upgrade/journal.json"):
+            roll_back(back.ground())
+        assert back.tree() == tree, dies_at
+    assert dies_at > 100
+
+
+def test_killed_while_taking_back(kit: Any) -> None:
+    joined = upgraded(kit, 12, 20)
+    plan, tree = leaving(joined), joined.tree()
+    apply_plan(joined.ground(), plan, "n0")
+    left = joined.files
+    for dies_at in itertools.count():
+        dying = left.reborn(dies_at)
+        try:
+            roll_back(joined.on(dying).ground())
+        except kit.Killed:
+            pass
+        else:
+            break
+        again = joined.on(dying.reborn(None))
+        state = load_journal(again.files, again.ground().work).state
+        if state == ROLLING_BACK:
+            with pytest.raises(UpgradeRefused, match="being taken back"):
+                apply_plan(again.ground(), plan, "n0")
+        if state != ROLLED_BACK:
+            roll_back(again.ground())
+        assert again.tree() == tree, dies_at
+    assert dies_at > 50
+
+
+def test_no_broker_starts_on_what_is_half_done(kit: Any) -> None:
+    joined = upgraded(kit, 12, 40)
+    plan = leaving(joined)
+    dying = joined.files.reborn(60)
+    with pytest.raises(kit.Killed):
+        apply_plan(joined.on(dying).ground(), plan, "n0")
+    half = joined.on(dying.reborn(None))
+    for flag in (True, False):
+        with pytest.raises(StoreFault, match="half done"):
+            half.with_flag(flag).open()
+    roll_back(half.ground())
+    assert half.records() == joined.records()
+
+
+def test_the_flag_alone_is_no_way_back(kit: Any) -> None:
+    joined = upgraded(kit, 12, 4)
+    with pytest.raises(StoreFault, match="rmqpy upgrade leave"):
+        joined.with_flag(False).open()
+
+
+def test_refused_after_an_unclean_stop(kit: Any) -> None:
+    joined = upgraded(kit, 12, 4)
+    joined.open().abandon()
+    with pytest.raises(UpgradeRefused, match="not clean"):
+        leaving(joined)
+
+
+def test_refused_when_the_directory_has_changed_since(kit: Any) -> None:
+    joined = upgraded(kit, 12, 4)
+    plan = leaving(joined)
+    joined.write(500)
+    tree = joined.tree()
+    with pytest.raises(UpgradeRefused, match="plan again"):
+        apply_plan(joined.ground(), plan, "n0")
+    assert joined.tree() == tree
+
+
+@pytest.mark.parametrize(("length", "fits"), [(32671, True), (32672, False)])
+def test_properties_too_long_for_the_first_of_a_file(kit: Any, length: int, fits: bool) -> None:
+    rig = kit.rig(flag=True, changes={"mapped_file_size_commit_log": 1 << 17})
+    rig.write(1, properties=b"K\x01" + b"v" * (length - 2))
+    rig.write(2, 3)
+    if fits:
+        plan = leaving(rig)
+        apply_plan(rig.ground(), plan, "n0")
+        assert sum(map(len, rig.with_flag(False).records().values())) == 3
+    else:
+        with pytest.raises(UpgradeRefused, match="offset 48 has properties too long"):
+            leaving(rig)
+
+
+@pytest.mark.parametrize("ending", [b"", b"\x02"])
+@pytest.mark.parametrize("pairs", [b"", b"A\x01b"])
+def test_the_separator_counts_at_whichever_end(kit: Any, pairs: bytes, ending: bytes) -> None:
+    rig = kit.rig(flag=True)
+    rig.write(*range(10), properties=pairs + (ending if pairs else b""))
+    before = values(rig.records(), kit.FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    classic = rig.with_flag(False)
+    assert values(classic.records(), kit.FILE_SIZE) == before
+    for raw in itertools.chain(*classic.records().values()):
+        message = decode_message(raw)
+        assert not message.raw_properties.startswith(b"\x02")
+        assert b"\x02\x02" not in message.raw_properties
+        if ending and pairs:
+            assert message.raw_properties.endswith(b"\x02")
+
+
+@pytest.mark.parametrize("host", [bytes(15) + b"\1", bytes([10, 0, 0, 1])])
+def test_hosts_of_both_kinds(kit: Any, host: bytes) -> None:
+    rig = kit.rig(flag=True)
+    v6 = 0x10 | 0x20 if len(host) == 16 else 0
+    rig.write(*range(30), born_host=(host, 1), store_host=(host, 2), sys_flag=v6)
+    before = values(rig.records(), kit.FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    assert values(rig.with_flag(False).records(), kit.FILE_SIZE) == before
+
+
+def test_what_points_at_a_moved_half_message_follows(kit: Any) -> None:
+    rig = kit.rig(flag=True)
+    (half,) = rig.write(0)
+    assert half == 48
+    rig.write(1, prepared_transaction_offset=half)
+    rig.write(2, prepared_transaction_offset=200)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    prepared = {
+        decode_message(raw).prepared_transaction_offset
+        for raw in itertools.chain(*rig.with_flag(False).records().values())
+    }
+    assert prepared == {0, 200}
+
+
+def test_a_group_is_cut_where_a_quorum_agrees(kit: Any) -> None:
+    rig = upgraded(kit, 0, 9)
+    full = read_ledger(rig.files, rig.settings())
+    short = read_ledger(rig.files, rig.settings())
+    short.end_index, short.committed_index, full.committed_index = 5, 3, 3
+    assert agreed_index([full, full, short], 3) == 8
+    assert agreed_index([full, short, short], 3) == 5
+    with pytest.raises(UpgradeRefused, match="too few"):
+        agreed_index([full], 3)
+    short.end_term = full.end_term - 1
+    with pytest.raises(UpgradeRefused, match="no quorum ended in one term"):
+        agreed_index([full, short], 3)

@@ -1,0 +1,128 @@
+"""The way back of stores that Java wrote, looked at by the second reader."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.config import StoreSettings
+from rmqpy.store.disk import Disk
+from rmqpy.store.half_done import upgrade_work
+from rmqpy.testing.store_reader import read_store
+from rmqpy.upgrade.engine import apply_plan, roll_back
+from rmqpy.upgrade.ground import Ground
+from rmqpy.upgrade.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.reframe import RESERVED_PROPERTY
+
+STORES = ["C-upgraded-v497", "D-dledger-v497"]
+MEMBERS = ["n0", "n1", "n2"]
+
+
+def ground_of(root: Path, member: str, sizes: dict[str, int]) -> Ground:
+    settings = StoreSettings(
+        store_path_root_dir=os.fspath(root),
+        enable_dledger_commit_log=True,
+        dledger_self_id=member,
+        dledger_group="g",
+        dledger_peers="n0-a:1;n1-a:2;n2-a:3",
+        **sizes,
+    )
+    return Ground(Disk(), upgrade_work(f"{root}/rmqpy"), settings, now_ms=lambda: 1)
+
+
+def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, Ground]]:
+    grounds = {member: ground_of(root / member, member, sizes) for member in MEMBERS}
+    ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
+    cut = agreed_index(ledgers, 3)
+    parts = tuple(
+        plan_leave(ground, LeaveWish(replica=member, cut_index=cut))
+        for member, ground in grounds.items()
+    )
+    return Plan(steps=("m0006_leave",), nodes=parts), grounds
+
+
+def log_of(root: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (root / "commitlog").iterdir()}
+
+
+def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        os.fspath(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns // 1_000_000)
+        for path in root.rglob("*")
+        if path.is_file() and "rmqpy" not in path.parts and path.stat().st_size < 1 << 26
+    }
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_java_group_leaves(name: str, golden_copy: Any, manifest: Any, kit: Any) -> None:
+    root = golden_copy(name)
+    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
+    said = manifest(name)["messages"]
+    for member, ground in grounds.items():
+        apply_plan(ground, plan, member)
+    logs = [log_of(root / member) for member in MEMBERS]
+    assert logs[0] == logs[1] == logs[2]
+    for member in MEMBERS:
+        reading = read_store(root / member)
+        assert reading.problems == []
+        found = {(m.topic, m.queue_offset, m.body) for m in reading.messages}
+        assert not list((root / member).glob("dledger-*"))
+    places = {message.physical_offset: message for message in reading.messages}
+    for told in said:
+        offset = told["commitLogOffset"]
+        message = places.get(offset) or places[offset - 48]
+        assert message.physical_offset == offset or offset % 65536 == 48
+        assert (message.topic, message.queue_id) == (told["topic"], told["queueId"])
+        assert message.queue_offset == told["queueOffset"]
+        kept = dict(message.properties)
+        kept.pop(RESERVED_PROPERTY.decode(), None)
+        expected = {k: v for k, v in told["props"].items() if k in kept}
+        assert kept == expected
+    assert len(found) >= len({(m["topic"], m["queueOffset"]) for m in said})
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_and_back_to_the_byte(name: str, golden_copy: Any, kit: Any) -> None:
+    root = golden_copy(name)
+    before = tree_of(root / "n1")
+    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
+    apply_plan(grounds["n1"], plan, "n1")
+    roll_back(grounds["n1"])
+    assert tree_of(root / "n1") == before
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_consume_queues_follow(name: str, golden_copy: Any, kit: Any) -> None:
+    """Unit by unit: those of the entries have the new place and size, the tags codes stay (delivery
+    times of the delay topic among them).
+    """
+    root = golden_copy(name)
+    before = queue_units(root / "n2")
+    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
+    apply_plan(grounds["n2"], plan, "n2")
+    after = queue_units(root / "n2")
+    assert before.keys() == after.keys()
+    changed = 0
+    for queue, units in before.items():
+        assert len(units) == len(after[queue])
+        for old, new in zip(units, after[queue], strict=True):
+            assert new[2] == old[2]
+            assert new[0] in (old[0], old[0] - 48)
+            assert new[1] - old[1] in (0, 48, 96)
+            changed += new != old
+    assert changed > 200
+
+
+def queue_units(root: Path) -> dict[str, list[tuple[int, int, int]]]:
+    found = {}
+    for queue in sorted((root / "consumequeue").glob("*/*")):
+        data = b"".join(file.read_bytes() for file in sorted(queue.iterdir()))
+        units = [unit for unit in struct.iter_unpack(">qiq", data) if unit[1]]
+        found[os.fspath(queue.relative_to(root))] = units
+    return found
