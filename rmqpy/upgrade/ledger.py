@@ -67,9 +67,7 @@ def read_ledger(files: FileLayer, settings: StoreSettings) -> Ledger:
     paths = StorePaths.of(settings)
     self_id = settings.dledger_self_id
     assert self_id is not None, "only a member has a ledger"
-    row = MappedFiles(
-        files, (paths.dledger_data_of(self_id),), settings.mapped_file_size_commit_log
-    )
+    row = MappedFiles(files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log)
     row.load(DATA_SIZE_KEY)
     ledger = Ledger()
     try:
