@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rmqpy import __version__
-from rmqpy.cli import demo, servers
+from rmqpy.cli import demo, servers, store
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO, Parser
 from rmqpy.model.errors import RmqError
 from rmqpy.net.log_lines import configure_logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_NO", "GROUPS", "main"]
 
-GROUPS = (servers, demo)
+GROUPS = (servers, demo, store)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import hashes, message, scan
+from rmqpy.codec import hashes, message, scan, tally
 from rmqpy.model.message import MessageDraft
 
-__all__ = ["crc32", "encode_messages", "implementation", "reason", "scan_records"]
+__all__ = ["crc32", "encode_messages", "implementation", "reason", "scan_records", "tally_frames"]
 
 
 class _ScanRecords(Protocol):
@@ -31,6 +31,11 @@ class _ScanRecords(Protocol):
     ) -> scan.Scan: ...
 
 
+_TallyFrames = Callable[
+    [memoryview, int, int, int, tally.Tally], tuple[int, scan.StopReason]
+]
+
+
 @define(slots=True, frozen=True)
 class _Choice:
     implementation: str
@@ -38,10 +43,18 @@ class _Choice:
     crc32: Callable[[bytes | bytearray | memoryview], int]
     encode_messages: Callable[[Sequence[MessageDraft]], list[bytearray]]
     scan_records: _ScanRecords
+    tally_frames: _TallyFrames
 
 
 def _pure(reason: str) -> _Choice:
-    return _Choice("pure", reason, hashes.crc32, message.encode_messages, scan.scan_records)
+    return _Choice(
+        "pure",
+        reason,
+        hashes.crc32,
+        message.encode_messages,
+        scan.scan_records,
+        tally.tally_frames,
+    )
 
 
 def _choose(environment: str | None) -> _Choice:
@@ -57,6 +70,7 @@ def _choose(environment: str | None) -> _Choice:
         native.crc32,
         native.encode_messages,
         native.scan_records,
+        tally.tally_frames,
     )
 
 
@@ -67,3 +81,4 @@ reason = _choice.reason
 crc32 = _choice.crc32
 encode_messages = _choice.encode_messages
 scan_records = _choice.scan_records
+tally_frames = _choice.tally_frames

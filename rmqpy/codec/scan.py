@@ -23,7 +23,7 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from attrs import define
 
@@ -159,6 +159,40 @@ def scan_of_columns(
     return make(*columns, topics, end, stop)
 
 
+def measure_record(
+    data: memoryview, start: int, rest: int
+) -> StopReason | tuple[tuple[Any, ...], int, int, int]:
+    """The record at ``start``, which may take ``rest`` bytes: its fields 1 to 15 and where body,
+    topic and properties begin (the last end with the record). Or why there is none.
+    """
+    size, magic = _SIZE_MAGIC.unpack_from(data, start)
+    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
+        return StopReason.BAD_MAGIC
+    if size < layout.RECORD_SIZE_MIN:
+        return StopReason.BAD_SIZE
+    if size > rest:
+        return StopReason.TRUNCATED
+    topic_length = _BYTE if magic == layout.MESSAGE_MAGIC_V1 else _SHORT
+    (sys_flag,) = _INT.unpack_from(data, start + layout.SYS_FLAG_POSITION)
+    head = HEADS[sys_flag & _HOSTS_V6]
+    end = start + size
+    if size < head.size + topic_length.size + 2:
+        return StopReason.BAD_FIELDS
+    fields = head.unpack_from(data, start)
+    body = start + head.size
+    body_end = body + fields[-1]
+    if body_end < body or body_end + topic_length.size + 2 > end:
+        return StopReason.BAD_FIELDS
+    topic = body_end + topic_length.size
+    topic_end = topic + topic_length.unpack_from(data, body_end)[0]
+    if topic_end < topic or topic_end + 2 > end:
+        return StopReason.BAD_FIELDS
+    properties = topic_end + 2
+    if properties + _SHORT.unpack_from(data, topic_end)[0] != end:
+        return StopReason.BAD_FIELDS
+    return fields, body, topic, properties
+
+
 class _Walk:
     """One scan under way: ``position`` is behind the last good frame."""
 
@@ -234,41 +268,22 @@ class _Walk:
     def _record(self, start: int, rest: int, index: int, term: int) -> StopReason | None:
         """Check the record at ``start``, which may take ``rest`` bytes; add its row."""
         data = self.data
-        size, magic = _SIZE_MAGIC.unpack_from(data, start)
-        if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
-            return StopReason.BAD_MAGIC
-        if size < layout.RECORD_SIZE_MIN:
-            return StopReason.BAD_SIZE
-        if size > rest:
-            return StopReason.TRUNCATED
-        topic_length = _BYTE if magic == layout.MESSAGE_MAGIC_V1 else _SHORT
-        (sys_flag,) = _INT.unpack_from(data, start + layout.SYS_FLAG_POSITION)
-        head = HEADS[sys_flag & _HOSTS_V6]
-        end = start + size
-        if size < head.size + topic_length.size + 2:
-            return StopReason.BAD_FIELDS
-        fields = head.unpack_from(data, start)
-        body = start + head.size
+        places = measure_record(data, start, rest)
+        if isinstance(places, StopReason):
+            return places
+        fields, body, topic, properties = places
+        end = start + fields[0]
         body_end = body + fields[-1]
-        if body_end < body or body_end + topic_length.size + 2 > end:
-            return StopReason.BAD_FIELDS
-        topic = body_end + topic_length.size
-        topic_end = topic + topic_length.unpack_from(data, body_end)[0]
-        if topic_end < topic or topic_end + 2 > end:
-            return StopReason.BAD_FIELDS
-        properties = topic_end + 2
-        if properties + _SHORT.unpack_from(data, topic_end)[0] != end:
-            return StopReason.BAD_FIELDS
         if self.check_crc and body_end > body and crc32(data[body:body_end]) != fields[2]:
             return StopReason.BAD_CRC
-        name = bytes(data[topic:topic_end])
+        name = bytes(data[topic : properties - 2])
         offset = self.base_offset + start
         frame_offset = offset if index < 0 else offset - layout.ENTRY_HEADER_SIZE
-        head_columns = (frame_offset, offset, size, fields[3], fields[5], fields[6])
+        head_columns = (frame_offset, offset, fields[0], fields[3], fields[5], fields[6])
         self.rows.append(
             (
                 *head_columns,
-                *(sys_flag, fields[4], fields[8], fields[11], fields[14], fields[15]),
+                *(fields[7], fields[4], fields[8], fields[11], fields[14], fields[15]),
                 *self._from_properties(name, (topic, properties, end)),
                 index,
                 term,
@@ -285,14 +300,15 @@ class _Walk:
         start, stop = locate_property(raw, b"DELAY")
         delay_level = _parse_int(raw[start:stop]) if stop else 0
         start, stop = locate_property(raw, b"UNIQ_KEY")
-        key_hash = _key_hash(name, raw[start:stop]) if stop else -1
+        key_hash = key_hash_of_bytes(name, raw[start:stop]) if stop else -1
         start, stop = locate_property(raw, b"KEYS")
         keys = (properties + start, stop - start) if stop else (0, 0)
         lengths = (topic, len(name), properties, len(raw))
         return (tags_code, delay_level, *lengths, key_hash, *keys)
 
 
-def _key_hash(topic: bytes, key: bytes) -> int:
+def key_hash_of_bytes(topic: bytes, key: bytes) -> int:
+    """Index key hash of ``topic#key``, of their stored bytes."""
     value = abs(java_hash_of_bytes(topic + b"#" + key))
     return value if value <= 0x7FFFFFFF else 0
 

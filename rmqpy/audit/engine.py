@@ -1,0 +1,214 @@
+"""The local engine: the ranges of a store over threads, their results merged in order.
+
+The C kernel and the digests of hashlib release the interpreter, so threads use all cores. Ranges
+are handed out a few ahead of the one that is merged: memory is bounded by ``workers`` ranges,
+whatever the size of the store.
+
+The audit of a store is, in this order: the facts (files, sizes, tails, small files), each log, each
+consume queue against the logs, the key index against the logs. Another engine may run the ranges
+elsewhere (:class:`RangeRunner`) and keeps the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from attrs import define, field
+
+from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
+from rmqpy.audit.facts import TAIL_CODES, Holder, StoreFacts, read_facts
+from rmqpy.audit.findings import Finding, FindingCode, Severity
+from rmqpy.audit.live import lock_holder
+from rmqpy.audit.merging import RowMerge, RowResult
+from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
+from rmqpy.audit.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.codec.tally import QueueTally, TallyPlan
+from rmqpy.model.config import StoreSettings
+from rmqpy.store.commitlog.recovery import Framing
+from rmqpy.store.files import FileLayer
+
+__all__ = ["AuditPlan", "Progress", "RangeRunner", "StoreAudit", "audit_store"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Progress(Protocol):
+    """Is told how far the work has come."""
+
+    def expect(self, total_bytes: int) -> None: ...
+
+    def advance(self, done_bytes: int) -> None: ...
+
+
+class NoProgress:
+    def expect(self, total_bytes: int) -> None:
+        pass
+
+    def advance(self, done_bytes: int) -> None:
+        pass
+
+
+class RangeRunner(Protocol):
+    """Audits ranges, in the order given; may do many at once."""
+
+    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
+
+    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class AuditPlan:
+    """What to do. ``digests``: blocks, frame groups and digests of messages as well; ``derived``:
+    consume queues, key index and DLedger index units too. ``sink`` gets findings as they are found.
+    """
+
+    root: str
+    settings: StoreSettings | None = None
+    digests: bool = False
+    derived: bool = True
+    range_bytes: int = RANGE_BYTES
+    workers: int = field(factory=lambda: os.cpu_count() or 1)
+    sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
+    progress: Progress = field(factory=NoProgress)
+    holder: Holder = lock_holder
+
+
+@define(slots=True, kw_only=True)
+class StoreAudit:
+    """What the audit of a whole store found. Findings went to the sink; here they are counted."""
+
+    facts: StoreFacts
+    classic: RowResult | None = None
+    ledger: RowResult | None = None
+    queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
+    counts: dict[FindingCode, int] = field(factory=dict)
+
+    @property
+    def logs(self) -> tuple[RowResult, ...]:
+        return tuple(row for row in (self.classic, self.ledger) if row is not None)
+
+    @property
+    def records(self) -> int:
+        return sum(row.tally.records for row in self.logs)
+
+    @property
+    def is_clean(self) -> bool:
+        return all(code.severity is Severity.NOTE for code in self.counts)
+
+
+def audit_store(
+    files: FileLayer, plan: AuditPlan, runner: RangeRunner | None = None
+) -> StoreAudit:
+    """Audit the store below ``plan.root``. ``runner``: who audits ranges; threads by default."""
+    return _StoreWalk(files, plan, runner or ThreadRunner(files, plan.workers)).run()
+
+
+class ThreadRunner:
+    """Ranges over threads of this process."""
+
+    def __init__(self, files: FileLayer, workers: int) -> None:
+        self._files = files
+        self._workers = max(1, workers)
+        self._views: dict[str, memoryview] = {}
+        self._lock = threading.Lock()
+
+    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        def audit(work: WorkRange) -> RangeResult:
+            return audit_range(self._view(work.path), work, plan)
+
+        for result in in_order(audit, works, self._workers):
+            yield result
+            if result.work.is_last:
+                with self._lock:
+                    self._views.pop(result.work.path, None)
+
+    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+        return audit_range(map_file(self._files, work.path), work, plan, begin)
+
+    def _view(self, path: str) -> memoryview:
+        with self._lock:
+            view = self._views.get(path)
+            if view is None:
+                view = self._views[path] = map_file(self._files, path)
+            return view
+
+
+def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """``do`` of each item in threads, results in order; no more than a few are kept waiting."""
+    if workers == 1:
+        yield from map(do, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="rmqpy-audit") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(do, item))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+class _StoreWalk:
+    def __init__(self, files: FileLayer, plan: AuditPlan, runner: RangeRunner) -> None:
+        self.files = files
+        self.plan = plan
+        self.runner = runner
+        self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
+        self.units = QueueUnits(files, self.directory)
+        self.counts: dict[FindingCode, int] = {}
+
+    def run(self) -> StoreAudit:
+        plan = self.plan
+        plan.progress.expect(sum(file.size for row in self.directory.logs for file in row.files))
+        facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
+        self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
+        audit = StoreAudit(facts=facts, counts=self.counts)
+        if self.directory.classic:
+            audit.classic = self._row(self.directory.classic, facts, None)
+        ledger = self.directory.ledger
+        if ledger is not None and ledger.data:
+            audit.ledger = self._row(ledger.data, facts, audit.classic)
+        audit.queues = audit.logs[-1].queues if audit.logs else {}
+        return audit
+
+    def _sink(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            self.counts[finding.code] = self.counts.get(finding.code, 0) + 1
+        if findings:
+            self.plan.sink(findings)
+
+    def _row(self, row: FileRow, facts: StoreFacts, before: RowResult | None) -> RowResult:
+        plan = self._tally_plan(row)
+
+        def again(work: WorkRange, begin: int) -> RangeResult:
+            return self.runner.again(work, plan, begin)
+
+        merge = RowMerge(row.name, again, self._sink, before)
+        works = split_row(row, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
+        for result in self.runner.run(works, plan):
+            merge.take(result)
+            self.plan.progress.advance(result.work.stop - result.work.start)
+        return merge.finish()
+
+    def _tally_plan(self, row: FileRow) -> TallyPlan:
+        dledger = row.framing is Framing.DLEDGER
+        entry_units = None
+        ledger = self.directory.ledger
+        if dledger and self.plan.derived and ledger is not None:
+            entry_units = map_row(self.files, ledger.index)
+        return TallyPlan(
+            dledger=dledger,
+            digests=self.plan.digests,
+            units_of=self.units if self.plan.derived else None,
+            entry_units=entry_units,
+        )

@@ -1,0 +1,255 @@
+"""The closed list of what can be wrong with a store directory.
+
+A code says what is wrong, how bad it is and what to do; a finding says where. Codes are stable:
+scripts and other engines compare them.
+
+=========  ==================================================================================
+severity   meaning
+=========  ==================================================================================
+DAMAGE     bytes of the log are not what was written, or not where they belong: messages are
+           lost, hidden, or would be told differently by another replica
+DERIVED    a consume queue, the key index, DLedger index units or a table disagrees with the log:
+           it can be built again from the log
+TAIL       what an interrupted write leaves behind the last record: the next start moves it away
+NOTE       harmless; told because somebody might wonder
+=========  ==================================================================================
+
+A store without findings above NOTE is clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import attrs
+from attrs import define
+
+__all__ = ["Finding", "FindingCode", "Severity", "is_clean"]
+
+
+class Severity(Enum):
+    DAMAGE = "damage"
+    DERIVED = "derived"
+    TAIL = "tail"
+    NOTE = "note"
+
+
+_FROM_REPLICA = "restore the file from a backup or a replica (rmqpy upgrade plan tells which)"
+_REBUILD = "start the broker: what is derived from the log is built again"
+_MOVE_AWAY = "move it elsewhere: a broker refuses to start on it"
+_NEXT_START = "none needed: the next start keeps these bytes in rmqpy/quarantine and goes on"
+_NONE = "none needed"
+_OPERATOR = "compare with a replica (rmqpy upgrade check) before anything is changed"
+
+
+class FindingCode(Enum):
+    """``code.text``, ``code.severity``, ``code.remedy``; the name is what reports show."""
+
+    text: str
+    severity: Severity
+    remedy: str
+
+    def __new__(cls, text: str, severity: Severity, remedy: str) -> FindingCode:
+        code = object.__new__(cls)
+        code._value_ = text
+        code.text, code.severity, code.remedy = text, severity, remedy
+        return code
+
+    # Files
+    FILE_STRAY = "a file or folder that does not belong here", Severity.DAMAGE, _MOVE_AWAY
+    FILE_SIZE = (
+        "a length that is not the file size of this log",
+        Severity.DAMAGE,
+        "set the file size key if the whole store was written so, else restore the file",
+    )
+    FILE_MISSING = "a file is missing between two others", Severity.DAMAGE, _FROM_REPLICA
+    FILE_EMPTY = "a last file of length 0: its creation was interrupted", Severity.NOTE, _NONE
+    FILE_AHEAD = "an empty file made ahead, never written", Severity.NOTE, _NONE
+    FILE_AHEAD_SEALED = (
+        "an empty file behind a closed one: a switch to DLedger would put the divide behind it",
+        Severity.TAIL,
+        "start and stop the broker once, or remove the empty file while the broker is stopped",
+    )
+    UNCLEAN_STOP = (
+        "abort is there: the last stop was not clean",
+        Severity.NOTE,
+        "start and stop the broker once before a switch to DLedger",
+    )
+    FORMAT_NEWER = (
+        "rmqpy/format is of a newer version",
+        Severity.DAMAGE,
+        "use the rmqpy version that wrote it, or a newer one",
+    )
+    LEDGER_SEVERAL = (
+        "more than one dledger-* folder with data",
+        Severity.DAMAGE,
+        "keep the one that dLegerSelfId names and move the others elsewhere",
+    )
+    DIVIDE_MISMATCH = (
+        "the DLedger log does not begin where the classic log ends",
+        Severity.DAMAGE,
+        _OPERATOR,
+    )
+    DIVIDE_OPEN = (
+        "DLedger data stands behind a classic log that was not sealed",
+        Severity.DAMAGE,
+        _OPERATOR,
+    )
+
+    # Records
+    RECORD_MAGIC = "the magic code of a record is wrong", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_SIZE = "the size of a record is wrong", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_FIELDS = (
+        "the lengths inside a record do not add up to its size",
+        Severity.DAMAGE,
+        _FROM_REPLICA,
+    )
+    RECORD_ZEROED = "zeros where a record should stand", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_BODY_CRC = "a body does not have its CRC", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_CHECKSUM = (
+        "a record does not have the checksum in its properties",
+        Severity.DAMAGE,
+        _FROM_REPLICA,
+    )
+    RECORD_PROPERTIES = "the properties are not well-formed", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_TOPIC = "the topic is not a name", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_PLACE = "PHYSICALOFFSET is not where the record stands", Severity.DAMAGE, _FROM_REPLICA
+    FILLER_SIZE = "the filler of a file does not reach to its end", Severity.DAMAGE, _FROM_REPLICA
+    FILLER_MISSING = (
+        "a file that is followed by others is not closed by a filler",
+        Severity.DAMAGE,
+        _FROM_REPLICA,
+    )
+    FILLER_NOT_ZERO = (
+        "a DLedger filler is not zero to the end: the members' files will differ",
+        Severity.NOTE,
+        _NONE,
+    )
+    TAIL_PARTIAL = "the last record was cut off while it was written", Severity.TAIL, _NEXT_START
+    TAIL_JUNK = "bytes that are no record behind the last one", Severity.TAIL, _NEXT_START
+
+    # DLedger entries
+    ENTRY_MAGIC = "the magic code of an entry is wrong", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_SIZE = "the size of an entry is wrong", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_FIELDS = "entry size and body length disagree", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_PLACE = "pos is not where the entry stands", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_INDEX = "an entry's index does not follow the one before", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_TERM = "an entry's term is smaller than the one before", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_RESERVED = (
+        "channel, chainCrc or bodyCrc of an entry is not 0",
+        Severity.DAMAGE,
+        _FROM_REPLICA,
+    )
+    ENTRY_UNIT = "an index unit does not lead to its entry", Severity.DERIVED, _REBUILD
+    LEDGER_CHECKPOINT = (
+        "the committed index of the DLedger checkpoint is behind the last entry's",
+        Severity.DERIVED,
+        "none needed: the group commits again what a quorum has",
+    )
+
+    # Queues
+    QUEUE_STEP = (
+        "a message's queue offset does not follow the one before in its queue",
+        Severity.DAMAGE,
+        _OPERATOR,
+    )
+    UNIT_MISSING = "a message without a consume queue unit", Severity.DERIVED, _REBUILD
+    UNIT_WRONG = "a consume queue unit that leads elsewhere", Severity.DERIVED, _REBUILD
+    UNIT_SURPLUS = "a consume queue unit without a message", Severity.DERIVED, _REBUILD
+
+    # Key index
+    KEY_MISSING = "a message that is not found by its key", Severity.DERIVED, _REBUILD
+    KEY_SURPLUS = "an index entry without a message of that key", Severity.DERIVED, _REBUILD
+    KEY_TWICE = "a message that stands twice in the key index", Severity.NOTE, _NONE
+    KEY_CHAIN = "an index entry that its slot does not lead to", Severity.DERIVED, _REBUILD
+    INDEX_HEADER = "the header of an index file is wrong", Severity.DERIVED, _REBUILD
+    KEYS_NOT_INDEXED = (
+        "messages from before the first index file are not found by key",
+        Severity.NOTE,
+        _NONE,
+    )
+
+    # Small files
+    CHECKPOINT = (
+        "the checkpoint cannot be read",
+        Severity.DERIVED,
+        "delete it: the next start walks the log from the first file",
+    )
+    CONFIG_UNREADABLE = (
+        "a configuration table that cannot be read, nor its .bak",
+        Severity.DAMAGE,
+        "restore it from a replica",
+    )
+    CONFIG_BACKUP = (
+        "a configuration table of which only the .bak can be read",
+        Severity.DERIVED,
+        "none needed: a start takes the .bak",
+    )
+    OFFSET_BEYOND = (
+        "a consumer offset behind the end of its queue",
+        Severity.DERIVED,
+        "let the group consume from the queue's end (its clients correct themselves)",
+    )
+
+
+@define(slots=True, frozen=True, kw_only=True, order=True)
+class Finding:
+    """One place where something is wrong. ``offset`` is the physical offset of the frame or of the
+    byte, -1 where there is none; ``length`` the bytes concerned; ``field`` Java's name.
+    """
+
+    offset: int = -1
+    code: FindingCode = attrs.field(order=lambda code: code.name)
+    file: str
+    """Path below the store's root."""
+    length: int = 0
+    topic: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+    field: str = ""
+    found: str = ""
+    expected: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Flat, with the code's name and severity; fields that say nothing are left out."""
+        rest = {
+            name: value
+            for name in _FIELDS
+            if (value := getattr(self, name)) not in ("", -1) and (name, value) != ("length", 0)
+        }
+        return {"code": self.code.name, "severity": self.code.severity.value, **rest}
+
+    def __str__(self) -> str:
+        place = f" at offset {self.offset}" if self.offset >= 0 else ""
+        if self.length:
+            place += f" ({self.length} bytes)"
+        if self.topic:
+            place += f", {self.topic} queue {self.queue_id}"
+            if self.queue_offset >= 0:
+                place += f" offset {self.queue_offset}"
+        what = f": {self.field}" if self.field else ""
+        if self.found:
+            what += f"{' is' if self.field else ':'} {self.found}"
+        if self.expected:
+            what += f", expected {self.expected}"
+        return f"{self.code.name} {self.file}{place}: {self.code.text}{what}"
+
+
+_FIELDS = (
+    "file",
+    "offset",
+    "length",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "field",
+    "found",
+    "expected",
+)
+
+
+def is_clean(findings: Iterable[Finding]) -> bool:
+    """Whether nothing but notes was found."""
+    return all(finding.code.severity is Severity.NOTE for finding in findings)

@@ -1,0 +1,339 @@
+"""The manifest: digests of a whole store as one value that travels between hosts.
+
+==========  =====================================================================================
+part        holds
+==========  =====================================================================================
+files       path below the root, length, time, and MD5 of every file as ``md5sum`` prints it
+logs        for each file of a log where its content ends, and digests of what is before: of each
+            64 KiB block (BLAKE2b, 16 bytes), and of the frames that begin in each block (offset of
+            the first, count, CRC-32). Bytes behind the last frame or in a filler do not count.
+queues      for each queue its smallest offset and the one behind its largest, and the digests of
+its
+            messages by 1024 queue offsets (:mod:`rmqpy.codec.tally` says of what); how many
+            of them the consume queue leads to
+tables      digests of the configuration tables by their meaning
+facts       what :mod:`rmqpy.audit.facts` says
+==========  =====================================================================================
+
+The JSON form (:meth:`Manifest.encode`, :meth:`Manifest.decode`) is stable: ``format`` counts its
+versions, a reader refuses a newer one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from attrs import asdict, define, evolve, field
+
+from rmqpy.audit.directory import StoreDirectory, read_directory
+from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit, audit_store, in_order
+from rmqpy.audit.facts import Mode
+from rmqpy.audit.merging import FileDigests, RowResult
+from rmqpy.audit.queue_units import map_file
+from rmqpy.audit.ranges import FrameGroup
+from rmqpy.audit.small_files import ConfigTable
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.tally import QueueTally
+from rmqpy.model.errors import RmqError
+from rmqpy.store.files import FileLayer
+
+__all__ = [
+    "FileMd5",
+    "LogDigest",
+    "LogFileDigest",
+    "Manifest",
+    "ManifestPlan",
+    "QueueDigest",
+    "make_manifest",
+]
+
+MANIFEST_FORMAT: Final = 1
+KIND: Final = "rmqpy-manifest"
+_CHUNK: Final = 1 << 20
+
+
+@define(slots=True, frozen=True)
+class FileMd5:
+    """One file. ``md5`` is "" when it was not asked for."""
+
+    path: str
+    size: int
+    mtime_ms: int
+    md5: str = ""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LogFileDigest:
+    """One file of a log. ``end`` is behind its last frame; ``sealed``: its filler closes it."""
+
+    path: str
+    first_offset: int
+    file_size: int
+    end: int
+    sealed: bool
+    blocks: tuple[str, ...] = ()
+    groups: tuple[FrameGroup, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.file_size
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LogDigest:
+    """One log: "classic" or "dledger". ``files`` hold content, in order, without gaps of name."""
+
+    kind: str
+    files: tuple[LogFileDigest, ...] = ()
+
+    @property
+    def begin(self) -> int:
+        return self.files[0].first_offset if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """Behind the last frame."""
+        return max((file.end for file in self.files), default=0)
+
+    @property
+    def file_size(self) -> int:
+        return self.files[0].file_size if self.files else 0
+
+
+Bucket = tuple[int, int, int, int]
+"""Number (-1: messages without a place in the queue), messages, content, place."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class QueueDigest:
+    """One queue, as the log tells it. ``right_units``: messages to which a unit leads."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    count: int
+    unqueued: int
+    right_units: int
+    buckets: tuple[Bucket, ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Manifest:
+    """A store at one moment. ``name`` tells replicas apart. ``findings``: code name → how many."""
+
+    name: str
+    taken_ms: int
+    mode: Mode
+    divided_offset: int | None
+    clean_stop: bool
+    running: bool
+    files: tuple[FileMd5, ...] = ()
+    logs: tuple[LogDigest, ...] = ()
+    queues: tuple[QueueDigest, ...] = ()
+    tables: tuple[ConfigTable, ...] = ()
+    findings: dict[str, int] = field(factory=dict)
+    facts: dict[str, Any] = field(factory=dict)
+
+    @property
+    def begin(self) -> int:
+        return min((log.begin for log in self.logs if log.files), default=0)
+
+    @property
+    def end(self) -> int:
+        """Behind the last frame of all."""
+        return max((log.end for log in self.logs), default=0)
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.count + queue.unqueued for queue in self.queues)
+
+    def log(self, kind: str) -> LogDigest | None:
+        return next((log for log in self.logs if log.kind == kind), None)
+
+    def fits(self, files: FileLayer, root: str) -> bool:
+        """Whether every log file still has the length and time that it had."""
+        known = {file.path: (file.size, file.mtime_ms) for file in self.files}
+        directory = read_directory(files, root)
+        found = {
+            directory.relative(file.path): (file.size, file.mtime_ms)
+            for row in directory.logs
+            for file in row.files
+        }
+        logs = {file.path for log in self.logs for file in log.files}
+        return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
+
+    def encode(self) -> bytes:
+        tree = asdict(evolve(self, logs=()), value_serializer=_plain)
+        tree["logs"] = [
+            {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
+        ]
+        head = {"kind": KIND, "format": MANIFEST_FORMAT}
+        return json.dumps({**head, **tree}, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Manifest:
+        """Raises RmqError for anything but a manifest of a known format."""
+        try:
+            tree = json.loads(raw)
+            if tree["kind"] != KIND:
+                raise RmqError(f"not a manifest but {tree['kind']!r}")
+            if tree["format"] > MANIFEST_FORMAT:
+                raise RmqError(f"a manifest of format {tree['format']}: use a newer rmqpy")
+            return _manifest_of(tree)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RmqError(f"not a manifest: {error!r}") from error
+
+
+def _plain(_owner: object, _name: object, value: object) -> object:
+    return value.value if isinstance(value, Mode) else value
+
+
+def _manifest_of(tree: dict[str, Any]) -> Manifest:
+    return Manifest(
+        name=tree["name"],
+        taken_ms=tree["taken_ms"],
+        mode=Mode(tree["mode"]),
+        divided_offset=tree["divided_offset"],
+        clean_stop=tree["clean_stop"],
+        running=tree["running"],
+        files=tuple(FileMd5(**file) for file in tree["files"]),
+        logs=tuple(
+            LogDigest(kind=log["kind"], files=tuple(map(_log_file_of, log["files"])))
+            for log in tree["logs"]
+        ),
+        queues=tuple(
+            QueueDigest(**{**queue, "buckets": tuple(map(_bucket_of, queue["buckets"]))})
+            for queue in tree["queues"]
+        ),
+        tables=tuple(ConfigTable(**table) for table in tree["tables"]),
+        findings=tree["findings"],
+        facts=tree["facts"],
+    )
+
+
+def _bucket_of(numbers: list[int]) -> Bucket:
+    number, count, content, place = numbers
+    return number, count, content, place
+
+
+def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
+    groups = [[group.offset, group.count, group.crc] for group in file.groups]
+    return {**asdict(evolve(file, groups=())), "groups": groups}
+
+
+def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
+    groups = tuple(FrameGroup(*group) for group in tree["groups"])
+    return LogFileDigest(**{**tree, "blocks": tuple(tree["blocks"]), "groups": groups})
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ManifestPlan:
+    """``audit.digests`` is set by itself. ``md5``: also read every file for ``md5sum``."""
+
+    name: str
+    audit: AuditPlan
+    now_ms: Callable[[], int]
+    md5: bool = True
+
+
+def make_manifest(
+    files: FileLayer, plan: ManifestPlan, runner: RangeRunner | None = None
+) -> tuple[Manifest, StoreAudit]:
+    """Audit a store and put its digests together."""
+    audit = audit_store(files, evolve(plan.audit, digests=True), runner)
+    directory = read_directory(files, plan.audit.root, plan.audit.settings)
+    return manifest_of_audit(files, plan, directory, audit), audit
+
+
+def manifest_of_audit(
+    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory, audit: StoreAudit
+) -> Manifest:
+    """The manifest of a store that was audited with digests, by whatever engine."""
+    facts = audit.facts
+    logs = [("classic", audit.classic), ("dledger", audit.ledger)]
+    return Manifest(
+        name=plan.name,
+        taken_ms=plan.now_ms(),
+        mode=facts.mode,
+        divided_offset=facts.divided_offset,
+        clean_stop=facts.clean_stop,
+        running=facts.running,
+        files=tuple(_file_md5s(files, plan, directory)),
+        logs=tuple(_log_digest(kind, row) for kind, row in logs if row is not None),
+        queues=tuple(_queue_digests(audit.queues.values())),
+        tables=facts.tables,
+        findings={code.name: count for code, count in sorted(audit.counts.items(), key=_by_name)},
+        facts=facts.as_json(),
+    )
+
+
+def _by_name(item: tuple[Any, int]) -> str:
+    name: str = item[0].name
+    return name
+
+
+def _log_digest(kind: str, row: RowResult) -> LogDigest:
+    with_content = [file for file in row.files if file.end > file.first_offset]
+    return LogDigest(kind=kind, files=tuple(map(_log_file_digest, with_content)))
+
+
+def _log_file_digest(file: FileDigests) -> LogFileDigest:
+    return LogFileDigest(
+        path=file.file,
+        first_offset=file.first_offset,
+        file_size=file.file_size,
+        end=file.end,
+        sealed=file.is_sealed,
+        blocks=tuple(file.blocks),
+        groups=tuple(file.groups),
+    )
+
+
+def _queue_digests(queues: Iterable[QueueTally]) -> list[QueueDigest]:
+    return [
+        QueueDigest(
+            topic=java_text(queue.topic),
+            queue_id=queue.queue_id,
+            min_offset=max(queue.first_queue_offset, 0),
+            max_offset=queue.last_queue_offset + 1,
+            count=queue.count,
+            unqueued=queue.unqueued,
+            right_units=queue.right_units,
+            buckets=tuple(
+                (number, sums[0], sums[1], sums[2])
+                for number, sums in sorted(queue.buckets.items())
+            ),
+        )
+        for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
+    ]
+
+
+def _file_md5s(
+    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory
+) -> Iterable[FileMd5]:
+    paths = sorted(directory.every_file())
+    small = [directory.paths.checkpoint, directory.paths.abort]
+    for ledger in directory.ledgers:
+        small += [ledger.checkpoint, ledger.current_term]
+    paths += [path for path in small if files.exists(path)]
+
+    def digest(path: str) -> FileMd5:
+        md5 = file_md5(files, path) if plan.md5 else ""
+        relative = directory.relative(path)
+        return FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5)
+
+    return in_order(digest, paths, plan.audit.workers)
+
+
+def file_md5(files: FileLayer, path: str) -> str:
+    """As ``md5sum`` prints it."""
+    md5 = hashlib.md5(usedforsecurity=False)
+    if files.size_of(path):
+        view = map_file(files, path)
+        for start in range(0, len(view), _CHUNK):
+            md5.update(view[start : start + _CHUNK])
+    return md5.hexdigest()

@@ -1,0 +1,491 @@
+"""Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
+
+``tally_frames`` exists in C too: take it from :mod:`rmqpy.codec.chosen`. Both give equal tallies on
+any bytes.
+
+The walk stops only where it cannot know where the next frame begins (:class:`StopReason`, as a
+scan, but an entry's pos, index and term are no reason to stop). Whatever else is wrong with a frame
+is an event, a row of six numbers ``(kind, frame offset, queue, found, expected, previous)``:
+
+==============  =============================  ================================================
+kind            found                          expected
+==============  =============================  ================================================
+BODY_CRC        CRC-32 of the body             BODYCRC
+PLACE           PHYSICALOFFSET                 the record's place
+PROPERTIES      0                              0
+TOPIC           0                              0
+CHECKSUM        0                              CRC-32 of the record
+QUEUE_STEP      QUEUEOFFSET                    previous + 1; ``previous``: frame of that one
+UNIT            offset in the unit, -1 absent  the record's place
+ENTRY_PLACE     pos                            the entry's place
+ENTRY_INDEX     index                          previous + 1
+ENTRY_TERM      term                           previous (at least)
+ENTRY_RESERVED  0                              0
+ENTRY_UNIT      pos in the unit, -1 absent     the entry's place
+==============  =============================  ================================================
+
+``queue`` is the number of the queue in the tally, -1 where it has none.
+
+Digests of messages are sums, so that they do not depend on how a log is split: ``content`` of all
+that a message is (BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, SYSFLAG, hosts, times, RECONSUMETIMES,
+BODYLENGTH and the set of its properties, apart from those whose value tells where the record
+stands), ``place`` of where it stands (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). Both are sums of
+64 bits over ``1 << BUCKET_SHIFT`` queue offsets, a bucket; messages without a place in a queue are
+summed in bucket -1.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.codec import layout
+from rmqpy.codec.entry import ENTRY_HEADER, INDEX_UNIT
+from rmqpy.codec.hashes import crc32, java_hash_of_bytes
+from rmqpy.codec.properties import PROPERTY_SEPARATOR, locate_property, well_formed
+from rmqpy.codec.scan import StopReason, key_hash_of_bytes, measure_record
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.flags import (
+    INNER_BATCH,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    has_queue_unit,
+)
+
+__all__ = [
+    "BLOCK_SHIFT",
+    "BLOCK_SIZE",
+    "BUCKET_SHIFT",
+    "EVENT_LIMIT",
+    "Event",
+    "EventKind",
+    "QueueTally",
+    "Tally",
+    "TallyPlan",
+    "UnitRow",
+    "mix64",
+    "tally_frames",
+]
+
+BLOCK_SHIFT: Final = 16
+BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
+"""Frames are counted by the 64 KiB block of the file in which they begin."""
+BUCKET_SHIFT: Final = 10
+EVENT_LIMIT: Final = 4096
+"""So many events and the walk pauses: the caller takes them and goes on."""
+
+EXT_ADDRESS_MAX: Final = -0x80000001
+"""Tags codes up to this are addresses in a consume queue extension."""
+
+CHECKSUM_HEAD: Final = b"__CRC32#\x01"
+CHECKSUM_SIZE: Final = 20
+"""The record checksum of 5.x, last in the properties: name, ten digits (lowest first), \\x02."""
+COVER_HEAD: Final = b"__RMQPY_ENTRY\x01"
+"""Covers the header of an entry that became part of a classic file (leaving DLedger)."""
+
+_MASK64: Final = (1 << 64) - 1
+_QUEUE_FACTOR: Final = 0x9E3779B97F4A7C15
+_PROPERTY_FACTOR: Final = 0xC2B2AE3D27D4EB4F
+_LENGTH_FACTOR: Final = 0x165667B19E3779F9
+_TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")
+_SIZE_MAGIC: Final = struct.Struct(">iI")
+_MAGIC_SIZE: Final = struct.Struct(">ii")
+
+
+class EventKind(IntEnum):
+    """What is wrong with a frame that can be walked over. The numbers are the C code's too."""
+
+    BODY_CRC = 0
+    PLACE = 1
+    PROPERTIES = 2
+    TOPIC = 3
+    CHECKSUM = 4
+    QUEUE_STEP = 5
+    UNIT = 6
+    ENTRY_PLACE = 7
+    ENTRY_INDEX = 8
+    ENTRY_TERM = 9
+    ENTRY_RESERVED = 10
+    ENTRY_UNIT = 11
+
+
+Event = tuple[int, int, int, int, int, int]
+
+
+@define(slots=True, frozen=True)
+class UnitRow:
+    """Files of units (of a consume queue, or a DLedger index), mapped: file ``n`` begins at byte
+    ``first + n * file_size`` of the row. A view of None is a file that is not there.
+
+    ``any_tags``: the tags code is not the hash of TAGS (delay topic).
+    """
+
+    views: tuple[memoryview | None, ...]
+    first: int
+    file_size: int
+    any_tags: bool = False
+
+    def read(self, position: int, size: int) -> bytes | None:
+        """The unit at byte ``position`` of the row; None where no file holds it."""
+        place = position - self.first
+        if place < 0 or not self.file_size:
+            return None
+        number, inside = divmod(place, self.file_size)
+        view = self.views[number] if number < len(self.views) else None
+        if view is None or inside + size > len(view):
+            return None
+        return bytes(view[inside : inside + size])
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class TallyPlan:
+    """What a walk checks. ``units_of`` gives the consume queue of (topic, queue id), None when it
+    has no files; without it consume queues are not looked at. ``keys``: physical offsets between
+    which the key index has to know messages (the second is included).
+    """
+
+    dledger: bool
+    check_crc: bool = True
+    digests: bool = True
+    units_of: Callable[[bytes, int], UnitRow | None] | None = None
+    entry_units: UnitRow | None = None
+    keys: tuple[int, int] | None = None
+
+
+@define(slots=True)
+class QueueTally:
+    """One queue in a range. ``next_queue_offset``: what the next message must have, -1 not known.
+    ``right_units`` counts messages whose consume queue unit is right.
+    """
+
+    topic: bytes
+    queue_id: int
+    count: int = 0
+    unqueued: int = 0
+    first_queue_offset: int = -1
+    first_frame: int = -1
+    last_queue_offset: int = -1
+    last_frame: int = -1
+    next_queue_offset: int = -1
+    right_units: int = 0
+    buckets: dict[int, list[int]] = field(factory=dict)
+    """Bucket number → [messages, content, place]."""
+
+
+@define(slots=True)
+class Tally:
+    """The counts of a walk so far; a walk that paused goes on with the same."""
+
+    plan: TallyPlan
+    records: int = 0
+    frame_bytes: int = 0
+    body_bytes: int = 0
+    version_2: int = 0
+    min_store_ms: int = -1
+    max_store_ms: int = -1
+    largest_record: int = 0
+    longest_properties: int = 0
+    first_frame: int = -1
+    last_frame: int = -1
+    first_index: int = -1
+    first_term: int = -1
+    last_index: int = -1
+    last_term: int = -1
+    right_entry_units: int = 0
+    key_count: int = 0
+    key_sum: int = 0
+    queues: list[QueueTally] = field(factory=list)
+    events: list[Event] = field(factory=list)
+    blocks: dict[int, list[int]] = field(factory=dict)
+    """Block number in the file → [position of its first frame, frames that begin in it]."""
+    queue_numbers: dict[tuple[bytes, int], int] = field(factory=dict)
+    unit_rows: list[UnitRow | None] = field(factory=list)
+
+    def queue_number(self, topic: bytes, queue_id: int) -> int:
+        """The number of a queue, which is a new one when it is not known yet."""
+        number = self.queue_numbers.get((topic, queue_id))
+        if number is None:
+            number = self.queue_numbers[topic, queue_id] = len(self.queues)
+            self.queues.append(QueueTally(topic, queue_id))
+            units_of = self.plan.units_of
+            self.unit_rows.append(units_of(topic, queue_id) if units_of else None)
+        return number
+
+
+def mix64(value: int) -> int:
+    """Spread 64 bits over 64 bits."""
+    value &= _MASK64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return value ^ (value >> 31)
+
+
+def tally_frames(
+    view: memoryview, base_offset: int, position: int, stop: int, tally: Tally
+) -> tuple[int, StopReason]:
+    """Walk the frames that begin at ``position`` or behind, before ``stop``, of a file whose first
+    byte is ``base_offset``. Returns where and why the walk ended: END at or behind ``stop``, LIMIT
+    when events wait to be taken.
+    """
+    walk = _Walk(view, base_offset, tally)
+    step = walk.entry if tally.plan.dledger else walk.classic
+    stop = min(stop, len(view))
+    while position < stop:
+        if len(tally.events) >= EVENT_LIMIT:
+            return position, StopReason.LIMIT
+        size = step(position)
+        if isinstance(size, StopReason):
+            return position, size
+        position += size
+    return position, StopReason.END
+
+
+@define(slots=True)
+class _Walk:
+    view: memoryview
+    base_offset: int
+    tally: Tally
+
+    def classic(self, start: int) -> int | StopReason:
+        rest = len(self.view) - start
+        if rest < layout.BLANK_SIZE:
+            return StopReason.TRUNCATED
+        size, magic = _SIZE_MAGIC.unpack_from(self.view, start)
+        if magic == layout.BLANK_MAGIC:
+            return StopReason.BLANK
+        if size == 0 and magic == 0:
+            return StopReason.ZERO
+        places = measure_record(self.view, start, rest)
+        if isinstance(places, StopReason):
+            return places
+        self._count(start, start, places[0][0])
+        self._record(start, start, places)
+        return int(places[0][0])
+
+    def entry(self, start: int) -> int | StopReason:
+        rest = len(self.view) - start
+        if rest < layout.ENTRY_FILLER_SIZE:
+            return StopReason.TRUNCATED
+        magic, size = _MAGIC_SIZE.unpack_from(self.view, start)
+        if magic == layout.ENTRY_FILLER_MAGIC:
+            return StopReason.BLANK
+        if size == 0 and magic == 0:
+            return StopReason.ZERO
+        if magic != layout.ENTRY_MAGIC:
+            return StopReason.BAD_MAGIC
+        if size < layout.ENTRY_HEADER_SIZE + layout.RECORD_SIZE_MIN:
+            return StopReason.BAD_SIZE
+        if size > rest:
+            return StopReason.TRUNCATED
+        header = ENTRY_HEADER.unpack_from(self.view, start)
+        if header[8] != size - layout.ENTRY_HEADER_SIZE:
+            return StopReason.BAD_FIELDS
+        body = start + layout.ENTRY_HEADER_SIZE
+        places = measure_record(self.view, body, header[8])
+        if isinstance(places, StopReason):
+            return places
+        if places[0][0] != header[8]:
+            return StopReason.BAD_FIELDS
+        self._count(start, body, size)
+        self._header(start, header)
+        self._record(start, body, places)
+        return int(size)
+
+    def _count(self, start: int, record: int, size: int) -> None:
+        tally = self.tally
+        frame = self.base_offset + start
+        if tally.first_frame < 0:
+            tally.first_frame = frame
+        tally.last_frame = frame
+        tally.records += 1
+        tally.frame_bytes += size
+        tally.blocks.setdefault(start >> BLOCK_SHIFT, [start, 0])[1] += 1
+
+    def _event(self, kind: EventKind, start: int, queue: int, *numbers: int) -> None:
+        found, expected, previous = (*numbers, 0, 0, 0)[:3]
+        frame = self.base_offset + start
+        self.tally.events.append((kind, frame, queue, found, expected, previous))
+
+    def _header(self, start: int, header: tuple[int, ...]) -> None:
+        tally = self.tally
+        _, size, index, term, pos, *reserved, _ = header
+        place = self.base_offset + start
+        if pos != place:
+            self._event(EventKind.ENTRY_PLACE, start, -1, pos, place)
+        if tally.last_index >= 0:
+            if index != tally.last_index + 1:
+                self._event(EventKind.ENTRY_INDEX, start, -1, index, tally.last_index + 1)
+            if term < tally.last_term:
+                self._event(EventKind.ENTRY_TERM, start, -1, term, tally.last_term)
+        else:
+            tally.first_index, tally.first_term = index, term
+        tally.last_index, tally.last_term = index, term
+        if any(reserved):
+            self._event(EventKind.ENTRY_RESERVED, start, -1)
+        if tally.plan.entry_units is not None:
+            self._entry_unit(start, INDEX_UNIT.pack(layout.ENTRY_MAGIC, place, size, index, term))
+
+    def _entry_unit(self, start: int, unit: bytes) -> None:
+        units = self.tally.plan.entry_units
+        assert units is not None
+        index = int.from_bytes(unit[16:24], signed=True)
+        found = None
+        if 0 <= index < 1 << 56:
+            found = units.read(index * layout.INDEX_UNIT_SIZE, layout.INDEX_UNIT_SIZE)
+        if found == unit:
+            self.tally.right_entry_units += 1
+            return
+        pos = -1 if found is None else int.from_bytes(found[4:12], signed=True)
+        self._event(EventKind.ENTRY_UNIT, start, -1, pos, self.base_offset + start)
+
+    def _record(
+        self, start: int, record: int, places: tuple[tuple[int, ...], int, int, int]
+    ) -> None:
+        """``start``: of the frame, ``record``: of the record in it."""
+        tally, view = self.tally, self.view
+        fields, body, topic, properties = places
+        size, magic, stored_crc, queue_id = fields[:4]
+        end, body_end = record + size, body + fields[-1]
+        name = bytes(view[topic : properties - 2])
+        raw = bytes(view[properties:end])
+        number = tally.queue_number(name, queue_id)
+        place = self.base_offset + record
+        tally.body_bytes += fields[-1]
+        tally.version_2 += magic == layout.MESSAGE_MAGIC_V2
+        tally.largest_record = max(tally.largest_record, size)
+        tally.longest_properties = max(tally.longest_properties, len(raw))
+        stored_ms = fields[11]
+        tally.max_store_ms = max(tally.max_store_ms, stored_ms)
+        if tally.min_store_ms < 0 or stored_ms < tally.min_store_ms:
+            tally.min_store_ms = stored_ms
+        if tally.plan.check_crc and body_end > body:
+            crc = crc32(view[body:body_end])
+            if crc != stored_crc:
+                self._event(EventKind.BODY_CRC, start, number, crc, stored_crc)
+        if fields[6] != place:
+            self._event(EventKind.PLACE, start, number, fields[6], place)
+        if not well_formed(raw):
+            self._event(EventKind.PROPERTIES, start, number)
+        if not _TOPIC.fullmatch(name):
+            self._event(EventKind.TOPIC, start, number)
+        if len(raw) >= CHECKSUM_SIZE and raw.startswith(CHECKSUM_HEAD, len(raw) - CHECKSUM_SIZE):
+            self._checksum(start, number, record, end)
+        if tally.plan.keys is not None:
+            self._keys(name, raw, place, fields[7])
+        self._queue(start, number, (place, size), fields, raw)
+        if tally.plan.digests:
+            self._digest(number, (record, body), place, fields, raw)
+
+    def _checksum(self, start: int, number: int, record: int, end: int) -> None:
+        crc = crc32(self.view[record : end - CHECKSUM_SIZE])
+        wanted = f"{crc:010d}"[::-1].encode() + PROPERTY_SEPARATOR
+        if bytes(self.view[end - len(wanted) : end]) != wanted:
+            self._event(EventKind.CHECKSUM, start, number, 0, crc)
+
+    def _keys(self, name: bytes, raw: bytes, place: int, sys_flag: int) -> None:
+        tally = self.tally
+        assert tally.plan.keys is not None
+        low, high = tally.plan.keys
+        if not low <= place <= high or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return
+        for key_hash in key_hashes(name, raw):
+            tally.key_count += 1
+            tally.key_sum = (tally.key_sum + key_digest(place, key_hash)) & _MASK64
+
+    def _queue(
+        self,
+        start: int,
+        number: int,
+        where: tuple[int, int],
+        fields: Sequence[int],
+        raw: bytes,
+    ) -> None:
+        tally = self.tally
+        queue = tally.queues[number]
+        queue_offset, sys_flag = fields[5], fields[7]
+        if not has_queue_unit(sys_flag):
+            queue.unqueued += 1
+            return
+        frame = self.base_offset + start
+        expected = queue.next_queue_offset
+        if expected >= 0 and queue_offset != expected:
+            self._event(
+                EventKind.QUEUE_STEP, start, number, queue_offset, expected, queue.last_frame
+            )
+        if not queue.count:
+            queue.first_queue_offset, queue.first_frame = queue_offset, frame
+        queue.count += 1
+        queue.last_queue_offset, queue.last_frame = queue_offset, frame
+        if sys_flag & INNER_BATCH:
+            queue.next_queue_offset = -1
+            return
+        queue.next_queue_offset = queue_offset + 1
+        units = tally.unit_rows[number]
+        if units is None:
+            return
+        place, size = where
+        first, last = locate_property(raw, b"TAGS")
+        tags_code = java_hash_of_bytes(raw[first:last]) if last else 0
+        found = None
+        if 0 <= queue_offset < 1 << 56:
+            found = units.read(queue_offset * layout.QUEUE_UNIT_SIZE, layout.QUEUE_UNIT_SIZE)
+        if found is None:
+            self._event(EventKind.UNIT, start, number, -1, place)
+            return
+        unit_place, unit_size, unit_tags = QUEUE_UNIT.unpack(found)
+        tags_right = units.any_tags or unit_tags == tags_code or unit_tags <= EXT_ADDRESS_MAX
+        if unit_place == place and unit_size == size and tags_right:
+            queue.right_units += 1
+        else:
+            absent = unit_place == 0 and unit_size == 0
+            self._event(EventKind.UNIT, start, number, -1 if absent else unit_place, place)
+
+    def _digest(
+        self,
+        number: int,
+        begins: tuple[int, int],
+        place: int,
+        fields: Sequence[int],
+        raw: bytes,
+    ) -> None:
+        record, body = begins
+        view, queue = self.view, self.tally.queues[number]
+        first = crc32(view[record + layout.BODY_CRC_POSITION : record + 28])
+        second = crc32(view[record + layout.SYS_FLAG_POSITION : body - 12])
+        third = sum(
+            crc32(piece)
+            for piece in raw.split(PROPERTY_SEPARATOR)
+            if piece and not piece.startswith((CHECKSUM_HEAD, COVER_HEAD))
+        )
+        queue_offset = fields[5]
+        content = mix64(
+            (first << 32 | second) + third * _PROPERTY_FACTOR + fields[-1] * _LENGTH_FACTOR
+        )
+        where = mix64(queue_offset * _QUEUE_FACTOR + place)
+        where += mix64(fields[15] + _PROPERTY_FACTOR)
+        bucket = queue_offset >> BUCKET_SHIFT if has_queue_unit(fields[7]) else -1
+        sums = queue.buckets.setdefault(bucket, [0, 0, 0])
+        sums[0] += 1
+        sums[1] = (sums[1] + content) & _MASK64
+        sums[2] = (sums[2] + where) & _MASK64
+
+
+def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
+    """The hashes under which the key index knows a message: of UNIQ_KEY, then of each of KEYS."""
+    hashes = []
+    start, stop = locate_property(raw_properties, b"UNIQ_KEY")
+    if stop:
+        hashes.append(key_hash_of_bytes(topic, raw_properties[start:stop]))
+    start, stop = locate_property(raw_properties, b"KEYS")
+    words = raw_properties[start:stop].split(b" ") if stop else []
+    return hashes + [key_hash_of_bytes(topic, word) for word in words if word]
+
+
+def key_digest(place: int, key_hash: int) -> int:
+    """What one entry of the key index adds to the sum of all."""
+    return mix64(place * _QUEUE_FACTOR + key_hash)

@@ -1,0 +1,121 @@
+"""The manifest: what md5sum says, what it cannot say, and its JSON form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from rmqpy.audit.engine import AuditPlan
+from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
+from rmqpy.model.errors import RmqError
+from rmqpy.store.disk import Disk
+
+STORES = [
+    "A-classic-clean-v497",
+    "A-classic-clean-v533",
+    "A-classic-killed-v497",
+    "B-master-slave-v497/master",
+    "B-master-slave-v497/slave",
+    "B-lagging-slave-v497/master",
+    "B-lagging-slave-v497/slave",
+    "C-upgraded-v497/n0",
+    "D-dledger-v497/n0",
+    "X-gap_same_file-v497/n0",
+]
+
+
+def manifest_of(store, md5=False, **more):
+    plan = ManifestPlan(
+        name=store.name, audit=AuditPlan(root=str(store), **more), now_ms=lambda: 7, md5=md5
+    )
+    return make_manifest(Disk(), plan)[0]
+
+
+def test_md5_is_what_java_manifests_say(store_of, manifest):
+    store = store_of("A-classic-clean-v497")
+    mine = {file.path: (file.size, file.md5) for file in manifest_of(store, md5=True).files}
+    java = next(iter(manifest("A-classic-clean-v497")["files"].values()))
+    for path, told in java.items():
+        if path.startswith(("commitlog", "consumequeue", "config", "checkpoint")):
+            assert mine[path] == (told["size"], told["md5"]), path
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_its_json_form_is_the_same_value(store_of, name):
+    manifest = manifest_of(store_of(name))
+    assert Manifest.decode(manifest.encode()) == manifest
+
+
+@pytest.mark.parametrize("name", STORES[:9])
+def test_every_message_has_its_unit(store_of, name):
+    for queue in manifest_of(store_of(name)).queues:
+        assert queue.right_units == queue.count
+        assert queue.max_offset - queue.min_offset == queue.count
+        assert sum(bucket[1] for bucket in queue.buckets) == queue.count + queue.unqueued
+
+
+def test_replicas_have_one_digest(store_of):
+    """Master and slave differ in index names and delay offsets, not in what counts."""
+    one = manifest_of(store_of("B-master-slave-v497/master"))
+    two = manifest_of(store_of("B-master-slave-v497/slave"))
+    assert one.logs == two.logs
+    assert one.queues == two.queues
+    assert {t.name for t, u in zip(one.tables, two.tables, strict=True) if t != u} <= {
+        "delayOffset.json"
+    }
+
+
+def test_bytes_behind_the_end_do_not_count(copy_of):
+    store = copy_of("C-upgraded-v497/n0")
+    before = manifest_of(store, md5=True)
+    file = sorted((store / "commitlog").iterdir())[-1]
+    data = bytearray(file.read_bytes())
+    data[-10:] = b"0123456789"
+    file.write_bytes(data)
+    after = manifest_of(store, md5=True)
+    assert after.logs == before.logs and after.queues == before.queues
+    changed = {f.path for f, g in zip(before.files, after.files, strict=True) if f.md5 != g.md5}
+    assert changed == {f"commitlog/{file.name}"}
+
+
+def test_blocks_are_of_the_valid_prefix(store_of):
+    store = store_of("A-classic-clean-v497")
+    (log,) = manifest_of(store).logs
+    last = log.files[-1]
+    data = (store / last.path).read_bytes()[: last.end - last.first_offset]
+    assert last.blocks == (hashlib.blake2b(data, digest_size=16).hexdigest(),)
+    assert log.end == 225556
+    assert sum(group.count for file in log.files for group in file.groups) == 279
+
+
+def test_it_tells_whether_the_files_are_still_the_same(copy_of):
+    store = copy_of("B-master-slave-v497/slave")
+    manifest = manifest_of(store)
+    assert manifest.fits(Disk(), str(store))
+    file = sorted((store / "commitlog").iterdir())[0]
+    file.touch()
+    assert not manifest.fits(Disk(), str(store))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"kind":"other","format":1}',
+        b'{"kind":"rmqpy-manifest","format":99}',
+        b'{"kind":"rmqpy-manifest","format":1,"name":3}',
+    ],
+)
+def test_what_is_no_manifest_is_refused(raw):
+    with pytest.raises(RmqError, match="manifest"):
+        Manifest.decode(raw)
+
+
+def test_facts_travel_along(store_of):
+    manifest = manifest_of(store_of("C-upgraded-v497/n0"))
+    assert manifest.facts["classic"]["tail"] == "blank"
+    assert json.loads(manifest.encode())["divided_offset"] == 262144
