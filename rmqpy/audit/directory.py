@@ -169,7 +169,7 @@ class _Reader:
     def read(self) -> StoreDirectory:
         paths = self._paths()
         classic = self._row("commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC)
-        ledgers = tuple(self._ledgers(paths))
+        ledgers = tuple(self._ledgers())
         queues = tuple(self._queues(paths.consume_queue))
         index_files = tuple(self._plain(paths.index, int))
         config_files = tuple(self._plain(paths.config, str))
@@ -188,10 +188,10 @@ class _Reader:
     def _paths(self) -> StorePaths:
         default = f"{self.root}/commitlog"
         if self.settings is None:
-            return StorePaths(self.root, default, None)
+            return StorePaths(self.root, default)
         told = StorePaths.of(self.settings)
         log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
-        return StorePaths(self.root, log, told.dledger_data)
+        return StorePaths(self.root, log)
 
     def _row(self, name: str, folders: list[str], framing: Framing) -> FileRow:
         found: list[LogFile] = []
@@ -212,13 +212,14 @@ class _Reader:
     def _file(self, path: str, first_offset: int = 0) -> LogFile:
         return LogFile(path, first_offset, self.files.size_of(path), self.files.mtime_ms(path))
 
-    def _ledgers(self, paths: StorePaths) -> Iterator[LedgerFolder]:
+    def _ledgers(self) -> Iterator[LedgerFolder]:
         for name in self.files.list_dir(self.root):
             folder = f"{self.root}/{name}"
             if not name.startswith(LEDGER_PREFIX) or not self.files.is_dir(folder):
                 continue
             self_id = name.removeprefix(LEDGER_PREFIX)
-            data = paths.dledger_data_of(self_id).split(PATH_SEPARATOR)
+            elsewhere = self.settings and self.settings.store_path_dledger_commit_log
+            data = (elsewhere or f"{folder}/data").split(PATH_SEPARATOR)
             yield LedgerFolder(
                 self_id,
                 folder,

@@ -33,6 +33,7 @@ from rmqpy.audit.merging import RowMerge, RowResult
 from rmqpy.audit.queue_units import QueueEnds, QueueUnits, map_file, read_ends
 from rmqpy.audit.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.audit.small_files import (
+    Checkpoint,
     ConfigTable,
     LedgerState,
     read_checkpoint,
@@ -44,7 +45,7 @@ from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.search import content_end
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.codec.units import Checkpoint, IndexHeader
+from rmqpy.codec.units import IndexHeader
 from rmqpy.model.config import StoreSettings
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer

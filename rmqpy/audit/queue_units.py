@@ -16,7 +16,7 @@ from rmqpy.audit.directory import FileRow, QueueFolder, StoreDirectory
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.search import content_end
 from rmqpy.codec.tally import UnitRow
-from rmqpy.codec.units import QUEUE_UNIT, QueueUnit
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.files import FileLayer
 
@@ -29,6 +29,9 @@ __all__ = [
     "read_ends",
     "unit_at",
 ]
+
+QueueUnit = tuple[int, int, int]
+"""Physical offset, record size, tags code."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 

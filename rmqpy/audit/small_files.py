@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 
 from attrs import define
 
 from rmqpy.audit.directory import LedgerFolder, StoreDirectory
 from rmqpy.codec.layout import CHECKPOINT_SIZE
-from rmqpy.codec.units import Checkpoint
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.fastjson import loads
+from rmqpy.store.checkpoint import SAFETY_MARGIN_MS
 from rmqpy.store.files import FileLayer
 from rmqpy.store.small_files import BACKUP_SUFFIX
 
 __all__ = [
+    "Checkpoint",
     "ConfigTable",
     "LedgerState",
     "read_checkpoint",
@@ -30,6 +32,14 @@ __all__ = [
 ]
 
 DATA_VERSION = "dataVersion"
+_CHECKPOINT = struct.Struct(">qqqqq")
+_CHECKPOINT_FIELDS = (
+    "physic_timestamp_ms",
+    "logics_timestamp_ms",
+    "index_timestamp_ms",
+    "master_flushed_offset",
+    "confirm_physical_offset",
+)
 TABLE_SUFFIX = ".json"
 
 
@@ -43,6 +53,25 @@ class ConfigTable:
     source: str
     digest: str = ""
     reason: str = ""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Checkpoint:
+    """Store times, in ms, up to which log, queues and index are on disk; the two offsets are
+    written by 5.x only.
+    """
+
+    physic_timestamp_ms: int = 0
+    logics_timestamp_ms: int = 0
+    index_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+
+    @property
+    def safe_timestamp_ms(self) -> int:
+        """Everything stored before this is in the log and in the consume queues."""
+        older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
+        return max(0, older - SAFETY_MARGIN_MS)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -117,7 +146,7 @@ def read_checkpoint(files: FileLayer, directory: StoreDirectory) -> Checkpoint |
     raw = files.read_bytes(path)
     if len(raw) != CHECKPOINT_SIZE:
         return f"{len(raw)} bytes, expected {CHECKPOINT_SIZE}"
-    return Checkpoint.decode(raw)
+    return Checkpoint(**dict(zip(_CHECKPOINT_FIELDS, _CHECKPOINT.unpack_from(raw), strict=True)))
 
 
 def read_ledger_state(files: FileLayer, ledger: LedgerFolder) -> LedgerState:

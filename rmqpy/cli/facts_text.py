@@ -31,7 +31,7 @@ def facts_lines(facts: StoreFacts) -> Iterator[str]:
         yield _line("committed index", state.committed_index)
         yield _line("current term", f"{state.current_term}, voted for {state.voted_for or '-'}")
     if facts.checkpoint is not None:
-        safe = facts.checkpoint.min_timestamp_ms()
+        safe = facts.checkpoint.safe_timestamp_ms
         yield _line("checkpoint", f"safe up to messages of {_time(safe)}" if safe else "never")
     yield from _derived_lines(facts)
     for opener in facts.openers:

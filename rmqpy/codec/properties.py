@@ -110,3 +110,9 @@ def is_whole(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return not raw.endswith(b"\0")
+
+
+def well_formed(raw: bytes) -> bool:
+    """Whether this is whole and each of its pieces has a name: what a broker writes."""
+    pieces = raw.removesuffix(PROPERTY_SEPARATOR).split(PROPERTY_SEPARATOR) if raw else []
+    return is_whole(raw) and all(piece.find(NAME_VALUE_SEPARATOR) > 0 for piece in pieces)
