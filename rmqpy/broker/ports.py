@@ -13,6 +13,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.cleaning import Cleaning
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.flushes import QueueFlush
 from rmqpy.store.results import Arrival, GetMessageResult, PutResult, QueryMessageResult
@@ -108,7 +109,10 @@ class Store(QueueReader, MessageSink, Protocol):
     @property
     def shortage(self) -> str | None: ...
 
-    def check_disk(self) -> None: ...
+    @property
+    def cleaning(self) -> Cleaning: ...
+
+    def delete_expired_queues(self) -> int: ...
 
     def catch_up_index(self) -> bool: ...
 

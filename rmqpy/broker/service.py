@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from attrs import define
 
+from rmqpy.broker.cleaning import StoreCleaning
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.delays import DelayOffsets
 from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
@@ -132,6 +133,7 @@ class Broker:
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self.own_messages = OwnMessages(self.store, clock, self.statistics)
+        self._cleaning = StoreCleaning(self.identity, self.store, self.topics, around.scheduler)
         self._tables = _Tables.load(self, around.files)
         self.delivery = DelayDelivery(
             DeliverySurroundings(
@@ -252,6 +254,7 @@ class Broker:
             **positions.handlers(),
             **administration.handlers(),
             **information.handlers(),
+            **self._cleaning.handlers(),
         }
 
     # -------------------------------------------------------------------------------------- life
@@ -269,7 +272,7 @@ class Broker:
             "queues", store.flush_consume_queue_thorough_interval, self._queue_flushing.begin
         )
         self._each("room", ROOM_PERIOD_MS, self._try_again)
-        self._each("disk", store.clean_resource_interval, self.store.check_disk)
+        self._each("cleaning", store.clean_resource_interval, self._cleaning.begin)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
         self._each("delays", store.flush_delay_offset_interval, self._tables.delays.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
@@ -290,6 +293,7 @@ class Broker:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._cleaning.stop()
 
         def flushed() -> None:
             self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)

@@ -30,6 +30,14 @@ def _between_10_and_95(percent: int) -> int:
     return max(10, min(percent, 95))
 
 
+def _between_35_and_90(percent: int) -> int:
+    return max(35, min(percent, 90))
+
+
+def _between_30_and_85(percent: int) -> int:
+    return max(30, min(percent, 85))
+
+
 @define(frozen=True, kw_only=True)
 class StoreSettings:
     """Java MessageStoreConfig: files, flushing, replication, delays, DLedger."""
@@ -142,14 +150,12 @@ class StoreSettings:
         "deleteCommitLogFilesInterval",
         default=100,
         unit="ms",
-        effect=Effect.LATER,
         doc="Pause between two deleted commit log files.",
     )
     delete_consume_queue_files_interval: int = key(
         "deleteConsumeQueueFilesInterval",
         default=100,
         unit="ms",
-        effect=Effect.LATER,
         doc="Pause between two queues whose files are deleted.",
     )
     destroy_maped_file_interval_forcibly: int = key(
@@ -163,15 +169,14 @@ class StoreSettings:
         "redeleteHangedFileInterval",
         default=120000,
         unit="ms",
-        effect=_ACCEPTED,
-        doc="When Java tries that again.",
+        doc="A file that could not be deleted is tried again after this time; until then no other "
+        "goes.",
     )
     delete_when: tuple[int, ...] = key(
         "deleteWhen",
         default=(4,),
         kind=HOURS,
         runtime=True,
-        effect=Effect.LATER,
         doc="Hours of the day in which expired files are deleted.",
     )
     disk_max_used_space_ratio: int = key(
@@ -180,7 +185,6 @@ class StoreSettings:
         unit="percent",
         clamp=_between_10_and_95,
         runtime=True,
-        effect=Effect.LATER,
         doc="Disk use above which expired files are deleted at any hour; moved into 10 … 95.",
     )
     file_reserved_time: int = key(
@@ -189,6 +193,24 @@ class StoreSettings:
         unit="h",
         runtime=True,
         doc="Age from which a commit log file is expired, and a half message given up.",
+    )
+    disk_space_warning_level_ratio: int = key(
+        "diskSpaceWarningLevelRatio",
+        default=90,
+        unit="percent",
+        clamp=_between_35_and_90,
+        runtime=True,
+        doc="Of 5.x (a system property in 4.9): disk use above which sends are refused, and log "
+        "files deleted before their time; moved into 35 … 90.",
+    )
+    disk_space_clean_forcibly_ratio: int = key(
+        "diskSpaceCleanForciblyRatio",
+        default=85,
+        unit="percent",
+        clamp=_between_30_and_85,
+        runtime=True,
+        doc="Of 5.x (a system property in 4.9): disk use above which log files are deleted before "
+        "their time, if cleanFileForciblyEnable; moved into 30 … 85.",
     )
     put_msg_index_hight_water: int = key(
         "putMsgIndexHightWater",
@@ -408,7 +430,6 @@ class StoreSettings:
         "cleanFileForciblyEnable",
         default=True,
         runtime=True,
-        effect=Effect.LATER,
         doc="Delete files before their time when the disk is nearly full.",
     )
     warm_maped_file_enable: bool = key(

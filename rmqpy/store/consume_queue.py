@@ -13,6 +13,7 @@ along a queue; ``max_physical_offset`` is the end of the last unit's record; a u
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 from attrs import define
 
@@ -201,14 +202,13 @@ class ConsumeQueue:
         first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
         self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
 
-    def expire(self, log_min_offset: int) -> int:
-        """Remove leading files whose units all point below the log; the last file always stays."""
+    def take_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
+        """Let go of leading files whose units all point below the log; the last file always
+        stays.
+        """
         self.correct_min_offset(log_min_offset)
-        count = 0
         while len(self._row) > 1 and self._row.first.end_offset <= self._min:
-            self._row.drop_first()
-            count += 1
-        return count
+            yield self._row.take_first()
 
     def truncate(self, log_end_offset: int) -> bool:
         """Drop the units of messages at or behind ``log_end_offset``; True when there were any."""

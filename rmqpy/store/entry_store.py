@@ -200,6 +200,20 @@ class EntryStore:
     def file_at(self, offset: int) -> MappedFile | None:
         return self._data.find(offset)
 
+    def release_first_file(self) -> MappedFile:
+        """The first data file leaves the log, and index files that only tell of it with it. All in
+        it is committed, and another follows.
+        """
+        following = self._data[1]
+        begin = decode_entry_header(following.view, 0, following.first_offset).index
+        file = self._data.take_first()
+        self.begin_index = LedgerIndex(begin)
+        while len(self._index) > 1 and self._index.first.end_offset <= begin * INDEX_UNIT_SIZE:
+            units = self._index.take_first()
+            self._files.unlink(units.path)
+            units.close()
+        return file
+
     def dirty_files(self) -> tuple[MappedFile, ...]:
         """Files with bytes that no sync has covered: data, then index."""
         start = self.flushed.value

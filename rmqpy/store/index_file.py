@@ -360,13 +360,13 @@ class KeyIndex:
         """A sync has been run without an error."""
         self._full = [file for file in self._full if file not in sync.parts]
 
-    def expire(self, log_min_offset: int) -> int:
-        """Delete files that only know messages below the log, never the last."""
-        count = 0
+    def take_expired(self, log_min_offset: int) -> Iterator[IndexFile]:
+        """Let go of files that only know messages below the log, never of the last."""
         while len(self._row) > 1 and self._row[0].header.end_offset < log_min_offset:
-            self._drop(self._row.pop(0))
-            count += 1
-        return count
+            file = self._row.pop(0)
+            if file in self._full:
+                self._full.remove(file)
+            yield file
 
     def sync(self) -> None:
         """Make the newest file durable, and the names of all."""

@@ -230,10 +230,9 @@ class MappedFiles:
         file.close()
         self._files.unlink(file.path)
 
-    def drop_first(self) -> None:
-        file = self._row.pop(0)
-        file.close()
-        self._files.unlink(file.path)
+    def take_first(self) -> MappedFile:
+        """The first file leaves the row; it stays on the disk, and open."""
+        return self._row.pop(0)
 
     def sync_directories(self) -> None:
         """Make creations and removals durable."""

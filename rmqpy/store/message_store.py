@@ -24,6 +24,8 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.model.message import MessageDraft
+from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.store.cleaning import Cleaning
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
@@ -43,9 +45,6 @@ from rmqpy.store.watermark import Watermark
 
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 
-DISK_FULL_RATIO = 0.90
-"""Use of the log's disk from which puts are refused (diskSpaceWarningLevelRatio)."""
-
 
 class MessageStore:
     """See the module's text. Open with :func:`open_store`."""
@@ -64,6 +63,9 @@ class MessageStore:
         self.tails = QueueTails()
         self.health = StoreHealth()
         self._flushes = StoreFlushes(parts)
+        self.cleaning = Cleaning(
+            context.files, self._paths, self._log, self._queues, self._index, self.health
+        )
         self._dispatch_failed = False
         self._tails_known = False
         self._learn_tails()
@@ -413,21 +415,19 @@ class MessageStore:
         self.commit()
         self.dispatch()
 
-    def check_disk(self) -> None:
-        """Refuse puts while the disk is nearly full; accept again when there is room."""
-        self.health.is_disk_full = self.disk_use_ratio(self._paths.commit_log) > DISK_FULL_RATIO
-
-    def disk_use_ratio(self, path: str) -> float:
-        total, free = self._files.disk_usage(path)
-        return 1 - free / total if total else 0.0
+    def delete_expired_queues(self) -> int:
+        """Delete queues whose messages are all gone from the log (request 306); how many."""
+        gone = self._queues.drop_below(self._log.min_offset, SCHEDULE_TOPIC)
+        self.tails.forget({(topic.encode(), queue_id) for topic, queue_id in gone})
+        return len(gone)
 
     def runtime_info(self) -> dict[str, str]:
         """The store's part of GET_BROKER_RUNTIME_INFO."""
-        log_ratio = self.disk_use_ratio(self._paths.commit_log)
+        log_ratio = self.cleaning.disk_use(self._paths.commit_log)
         info = {
             "commitLogDiskRatio": f"{log_ratio:.2f}",
             f"commitLogDiskRatio_{self._paths.commit_log}": f"{log_ratio:.2f}",
-            "consumeQueueDiskRatio": f"{self.disk_use_ratio(self._paths.root):.2f}",
+            "consumeQueueDiskRatio": f"{self.cleaning.disk_use(self._paths.root):.2f}",
             "commitLogMinOffset": str(self.min_physical_offset),
             "commitLogMaxOffset": str(self.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
@@ -442,6 +442,8 @@ class MessageStore:
             info["storeFailure"] = self.failure
         elif not self.health.is_slave and self.health.refusal is not None:
             info["storeRefusesPuts"] = self.health.refusal
+        if self.cleaning.failure is not None:
+            info["cleaningFailure"] = self.cleaning.failure
         return info
 
     def shutdown(self) -> None:

@@ -102,6 +102,23 @@ class ConsumeQueueTable:
             self._files.remove_tree(f"{self._directory}/{topic}")
         return len(names)
 
+    def drop_below(self, log_min_offset: int, spared_topic: str) -> list[QueueName]:
+        """Delete queues whose last message is below the log, but not those of ``spared_topic``;
+        returns them.
+        """
+        gone = [
+            name
+            for name, queue in self._queues.items()
+            if name[0] != spared_topic and 0 < queue.max_physical_offset < log_min_offset
+        ]
+        for topic, queue_id in gone:
+            self._queues.pop((topic, queue_id)).destroy()
+            self._files.remove_tree(f"{self._directory}/{topic}/{queue_id}")
+            if not any(name[0] == topic for name in self._queues):
+                self._files.remove_tree(f"{self._directory}/{topic}")
+        self.removals += bool(gone)
+        return gone
+
     def close(self) -> None:
         for queue in self:
             queue.close()

@@ -8,7 +8,7 @@ copy of its own; a queue keeps its cell as long as the table lives. ``generation
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 QueueKey = tuple[bytes, int]
 """Topic and queue id."""
@@ -49,6 +49,10 @@ class QueueTails:
             self.cells[number] = offset
         self.generation += 1
 
+    def forget(self, gone: Container[QueueKey]) -> None:
+        """Queues that were deleted begin at 0 again."""
+        self.replace({key: offset for key, offset in self.items() if key not in gone})
+
     def forget_topic(self, topic: bytes) -> None:
-        """Queues of a deleted topic begin at 0 again."""
-        self.replace({key: offset for key, offset in self.items() if key[0] != topic})
+        """All queues of it were deleted."""
+        self.forget({key for key, _ in self.items() if key[0] == topic})

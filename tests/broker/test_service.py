@@ -15,6 +15,7 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import REQUEST_HEADERS
+from rmqpy.store.cleaning import Cleaning
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
@@ -113,11 +114,11 @@ def test_periodic_work_that_fails_is_done_again(
     kit = build(start=False)
     calls: list[int] = []
 
-    def broken() -> None:
+    def broken(*_: object) -> None:
         calls.append(1)
         raise OSError("planted")
 
-    monkeypatch.setattr(kit.store, "check_disk", broken)
+    monkeypatch.setattr(Cleaning, "round", broken)
     kit.broker.start()
     kit.scheduler.advance(30_000)
     assert len(calls) == 3

@@ -58,6 +58,7 @@ SPELLINGS = {
     "checkCRCOnRecover": "check_crc_on_recover",
     "useTLS": "use_tls",
 }
+FROM_5 = {"diskSpaceWarningLevelRatio", "diskSpaceCleanForciblyRatio"}
 JAVA_KEYS = [(owner, name) for owner, fields in JAVA.items() for name in fields]
 
 
@@ -75,7 +76,7 @@ def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
 
 def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
-    assert ours - {name for _, name in JAVA_KEYS} == {"bindAddress"}
+    assert ours - {name for _, name in JAVA_KEYS} == {"bindAddress", *FROM_5}
 
 
 @pytest.mark.parametrize("settings", [*dict.fromkeys(CLASSES.values())])

@@ -404,14 +404,14 @@ def test_nobody_leads(kit: Any) -> None:
 def test_a_full_disk_and_a_slave(rig: Any) -> None:
     store = rig.open()
     rig.files.free_bytes = rig.files.total_bytes // 20
-    store.check_disk()
+    store.cleaning.check_disk(rig.settings())
     (result,) = store.put([rig.draft(0)])
     assert (result.status, result.remark) == (
         PutMessageStatus.SERVICE_NOT_AVAILABLE,
         "the disk is full",
     )
     rig.files.free_bytes = rig.files.total_bytes // 2
-    store.check_disk()
+    store.cleaning.check_disk(rig.settings())
     rig.put(store, 0)
     store.become(slave=True)
     assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE

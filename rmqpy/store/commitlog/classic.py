@@ -175,6 +175,16 @@ class ClassicCommitLog:
         self.flushed_mark.advance(self._end)
         return PhysicalOffset(self._end)
 
+    def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
+        """Never the file that is written."""
+        row = self._row
+        if len(row) < 2 or row.first.end_offset > self.flushed_mark.value:
+            return None
+        return (row.first, 0) if row[1].first_offset < self.written.value else None
+
+    def release_oldest(self) -> MappedFile:
+        return self._row.take_first()
+
     def drop_unused(self) -> None:
         """Remove the file that was made ahead and never written (clean stop)."""
         if self._prepared is not None and self._row and self._row.last is self._prepared:

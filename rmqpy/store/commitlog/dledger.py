@@ -17,7 +17,11 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
 from rmqpy.store.entry_store import ENTRY_SIZE_MAX, EntryStore
+from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
+
+DLEDGER_MORE_HOURS = 1
+"""The Java broker gives its ledger fileReservedTime + 1."""
 
 
 class Proposer(Protocol):
@@ -116,6 +120,16 @@ class DLedgerCommitLog:
             view = file.view[offset - file.first_offset : stop - file.first_offset]
             yield ScanRange(offset, view, PhysicalOffset(file.end_offset), dledger=True)
             offset = PhysicalOffset(file.end_offset)
+
+    def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
+        """Whole files of committed entries, kept an hour longer than the broker's own."""
+        data = self.entries.data
+        if len(data) < 2 or data.first.end_offset > self.entries.committed.value:
+            return None
+        return data.first, DLEDGER_MORE_HOURS
+
+    def release_oldest(self) -> MappedFile:
+        return self.entries.release_first_file()
 
     def flush_task(self) -> FlushTask | None:
         files = self.entries.dirty_files()

@@ -18,6 +18,7 @@ from attrs import define, field
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
 
 
@@ -108,6 +109,14 @@ class CommitLog(Protocol):
         """Readable pieces from ``offset`` (a record or entry start) to ``confirm_offset``, file by
         file.
         """
+
+    def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
+        """The file that may be removed next, and the hours that it is kept beyond fileReservedTime;
+        None when none may. ``nothing_went``: none has gone in this round so far.
+        """
+
+    def release_oldest(self) -> MappedFile:
+        """That file leaves the log; it stays on the disk, and open."""
 
     def flush_task(self) -> FlushTask | None:
         """The work that makes all written bytes durable; None when they are."""

@@ -14,6 +14,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import Appended, CommitLog, FlushTask, ScanRange
+from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
 
 
@@ -65,6 +66,16 @@ class JoinedCommitLog:
             yield from self.old.ranges(offset)
             offset = self.divided_offset
         yield from self.new.ranges(offset)
+
+    def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
+        """The old log's last file goes alone, the new log's files when the old log is gone."""
+        row = self.old.row
+        if not row:
+            return self.new.oldest_file(nothing_went=nothing_went)
+        return (row.first, 0) if len(row) > 1 or nothing_went else None
+
+    def release_oldest(self) -> MappedFile:
+        return self.old.release_oldest() if self.old.row else self.new.release_oldest()
 
     def flush_task(self) -> FlushTask | None:
         return self.new.flush_task()

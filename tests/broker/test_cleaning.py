@@ -1,0 +1,82 @@
+"""Cleaning and full disks as a broker meets them: rounds on a timer, requests 306, 316 and 329."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+HOUR_MS = 3_600_000
+
+
+def log_files(kit: Any) -> list[str]:
+    return sorted(path for path in kit.files.nodes if "/commitlog/" in path)
+
+
+def test_request_329_deletes_expired_files(build: Any) -> None:
+    kit = build(mapped_file_size_commit_log=4096, delete_when=())
+    kit.files.now_ms = kit.scheduler.now_ms()
+    for _ in range(40):
+        assert kit.send(b"x" * 500).code == 0
+    before = log_files(kit)
+    assert len(before) > 5
+    kit.scheduler.advance(73 * HOUR_MS)
+    assert log_files(kit) == before
+    assert kit.ask(329).code == 0
+    kit.scheduler.advance(20_000)
+    after = log_files(kit)
+    assert after == before[-len(after) :] and len(after) <= 2
+    info = kit.ask(28)
+    assert f'"commitLogMinOffset":"{int(after[0][-20:])}"' in info.body.decode()
+    assert kit.send().code == 0
+
+
+def test_requests_306_and_316(build: Any) -> None:
+    kit = build(mapped_file_size_commit_log=4096, delete_when=())
+    kit.files.now_ms = kit.scheduler.now_ms()
+    kit.send(topic="Idle")
+    kit.send(topic="Unknown")
+    for _ in range(40):
+        kit.send(b"x" * 500)
+    kit.broker.topics.delete("Unknown")
+    assert kit.ask(306).code == 0
+    assert {topic for topic, _ in kit.store.queues()} == {"Idle", "Unknown", "T"}
+    assert kit.ask(316).code == 0
+    assert {topic for topic, _ in kit.store.queues()} == {"Idle", "T"}
+    kit.scheduler.advance(73 * HOUR_MS)
+    kit.ask(329)
+    kit.scheduler.advance(20_000)
+    assert kit.ask(306).code == 0
+    assert {topic for topic, _ in kit.store.queues()} == {"T"}
+
+
+def test_a_disk_without_room_and_with_room_again(kit: Any) -> None:
+    """Code 14 for those who wait and those who come, pulls go on, then everything by itself."""
+    assert kit.send(b"first").code == 0
+    kit.files.fail_write("/commitlog/", errno.ENOSPC)
+    assert [kit.send().code, kit.send().code] == [14, 14]
+    found = kit.pull()
+    assert found.code == 0 and b"first" in found.body
+    assert "storeRefusesPuts" in kit.ask(28).body.decode()
+    kit.scheduler.advance(5_000)
+    assert kit.send().code == 14
+    kit.files.heal()
+    kit.scheduler.advance(2_000)
+    assert kit.send(b"last").code == 0
+    assert "storeRefusesPuts" not in kit.ask(28).body.decode()
+    page = kit.pull()
+    assert b"last" in page.body
+
+
+def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
+    """SYNC_FLUSH: the sender is told at once, not after a timeout; nobody is acknowledged later."""
+    from rmqpy.model.config import FlushDiskType
+
+    kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    kit.files.fail_sync("/commitlog/")
+    kit.tell(kit.send_command(b"lost"))
+    kit.scheduler.advance(10)
+    assert kit.channel.take_one().code == 14
+    kit.files.heal()
+    kit.scheduler.advance(5_000)
+    assert kit.send().code == 14
+    assert "storeFailure" in kit.ask(28).body.decode()

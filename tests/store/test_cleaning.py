@@ -1,0 +1,352 @@
+"""Cleaning: what goes, when, in which order; and what a crash in the middle leaves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.store.cleaning import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, Pause
+
+DAY_MS = 24 * HOUR_MS
+NEVER = 23 * HOUR_MS
+BODY = b"x" * 700
+
+
+@pytest.fixture
+def rig(kit: Any) -> Any:
+    return kit.rig(changes={"delete_when": (), "file_reserved_time": 72})
+
+
+def fill(rig: Any, store: Any, numbers: range) -> None:
+    for number in numbers:
+        rig.files.now_ms = rig.clock.now_ms()
+        rig.put(store, number, body=BODY + b"%d" % number)
+    rig.flush(store)
+
+
+def clean(rig: Any, store: Any) -> list[int]:
+    """A whole round; the pauses it made."""
+    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    pauses, error = [], None
+    while True:
+        try:
+            step = steps.send(error)
+        except StopIteration:
+            return pauses
+        error = None
+        if isinstance(step, Pause):
+            pauses.append(step.delay_ms)
+            continue
+        try:
+            step.run()
+        except OSError as failed:
+            error = failed
+
+
+def names(rig: Any, part: str = "commitlog/") -> list[int]:
+    return [int(path.rpartition("/")[2]) for path in sorted(rig.tree()) if path.startswith(part)]
+
+
+def use(rig: Any, ratio: float) -> None:
+    rig.files.free_bytes = int(rig.files.total_bytes * (1 - ratio))
+
+
+def test_nothing_goes_before_its_time(rig: Any) -> None:
+    store = rig.open()
+    fill(rig, store, range(30))
+    before = rig.tree()
+    rig.clock.advance(4 * DAY_MS)
+    assert clean(rig, store) == []
+    assert rig.tree() == before, "expired, but it is not the hour"
+    store.shutdown()
+
+
+def test_expired_files_go_at_the_hour(rig: Any, kit: Any) -> None:
+    store = rig.open()
+    fill(rig, store, range(30))
+    files = names(rig)
+    rig.changes["delete_when"] = (datetime.fromtimestamp(rig.clock.now_ms() / 1000).hour,)
+    clean(rig, store)
+    assert names(rig) == files, "not expired"
+    rig.clock.advance(3 * DAY_MS)
+    fill(rig, store, range(30, 32))
+    last = names(rig)
+    pauses = clean(rig, store)
+    kept = names(rig)
+    assert kept == last[-len(kept) :] and 1 <= len(kept) <= 2
+    assert pauses[: len(files) - 3] == [100] * (len(files) - 3)
+    assert store.min_physical_offset == kept[0]
+    for records in kit.read_all(store).values():
+        assert records
+    for queue_id in range(2):
+        low = store.min_queue_offset("Topic", queue_id)
+        assert low > 0
+        page = store.get_message("g", "Topic", queue_id, low - 1, 1, None)
+        assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, low)
+    store.shutdown()
+    store = rig.open()
+    assert names(rig)[0] == store.min_physical_offset == kept[0]
+    fill(rig, store, range(40, 44))
+    store.shutdown()
+
+
+def test_ten_files_a_round(rig: Any) -> None:
+    store = rig.open()
+    fill(rig, store, range(80))
+    count = len(names(rig))
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert len(names(rig)) == count - FILES_A_ROUND
+    for _ in range(MANUAL_ROUNDS - 1):
+        clean(rig, store)
+    left = names(rig)
+    assert 1 <= len(left) <= 2, "never the file that is written"
+    fill(rig, store, range(80, 120))
+    rig.clock.advance(4 * DAY_MS)
+    assert clean(rig, store) == [] and names(rig)[0] == left[0], "twenty rounds, no more"
+    store.shutdown()
+
+
+def test_the_disk_decides(rig: Any) -> None:
+    store = rig.open()
+    fill(rig, store, range(40))
+    count = len(names(rig))
+    use(rig, 0.80)
+    clean(rig, store)
+    assert len(names(rig)) == count, "above diskMaxUsedSpaceRatio, but nothing is expired"
+    rig.changes["clean_file_forcibly_enable"] = False
+    use(rig, 0.88)
+    clean(rig, store)
+    assert len(names(rig)) == count and store.writeable
+    use(rig, 0.95)
+    clean(rig, store)
+    assert len(names(rig)) == count
+    (result,) = store.put([rig.draft(0)])
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    rig.changes["clean_file_forcibly_enable"] = True
+    use(rig, 0.88)
+    clean(rig, store)
+    assert len(names(rig)) <= max(2, count - FILES_A_ROUND) and store.writeable
+    rig.changes |= {"disk_space_warning_level_ratio": 40}
+    use(rig, 0.50)
+    clean(rig, store)
+    assert not store.writeable
+    store.shutdown()
+
+
+def test_queues_and_index_follow(rig: Any, kit: Any) -> None:
+    store = rig.open()
+    fill(rig, store, range(130))
+    rig.clock.advance(4 * DAY_MS)
+    fill(rig, store, range(130, 134))
+    store.cleaning.delete_manually()
+    for _ in range(4):
+        clean(rig, store)
+    low = store.min_physical_offset
+    for queue_id in range(2):
+        folder = f"consumequeue/Topic/{queue_id}/"
+        first = names(rig, folder)[0] // 20
+        assert 0 < first <= store.min_queue_offset("Topic", queue_id)
+        unit = store.parts.queues.find("Topic", queue_id).unit(first + 19)
+        assert unit is None or unit[0] >= low or len(names(rig, folder)) == 1
+    assert 1 <= len(names(rig, "index/")) <= 2
+    assert not store.query_message("Topic", "key0", 64, 0, 1 << 50).messages
+    assert store.query_message("Topic", "key133", 64, 0, 1 << 50).messages
+    before = kit.read_all(store)
+    rig = rig.after(rig.files.kill())
+    store = rig.open()
+    assert kit.read_all(store) == before
+    store.shutdown()
+
+
+def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
+    """On the real disk: a view into a file that is removed meanwhile."""
+    from rmqpy.store.disk import Disk
+
+    rig = kit.rig(Disk(), str(tmp_path / "s"), changes={"delete_when": ()})
+    store = rig.open()
+    for number in range(20):
+        rig.put(store, number, body=BODY)
+    rig.flush(store)
+    page = store.get_message("g", "Topic", 0, 0, 3, None)
+    held, copied = list(page.messages), [bytes(message) for message in page.messages]
+    rig.clock.advance(10**9 * 1000)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert store.min_physical_offset > 0
+    assert [bytes(message) for message in held] == copied
+    page = store.get_message("g", "Topic", 0, 0, 3, None)
+    assert page.status is GetMessageStatus.OFFSET_TOO_SMALL
+    del held, page
+    store.shutdown()
+
+
+def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Any, kit: Any) -> None:
+    class Stubborn(kit.DyingFiles):  # type: ignore[misc]
+        stubborn = True
+
+        def unlink(self, path: str) -> None:
+            if self.stubborn and "/commitlog/" in path:
+                raise OSError(kit.EIO, "planted", path)
+            super().unlink(path)
+
+    rig.files = Stubborn()
+    store = rig.open()
+    fill(rig, store, range(40))
+    files = names(rig)
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert names(rig) == files
+    assert store.min_physical_offset == files[1], "it has left the log"
+    assert "planted" in store.runtime_info()["cleaningFailure"]
+    rig.files.stubborn = False
+    clean(rig, store)
+    assert names(rig) == files, "tried again after redeleteHangedFileInterval"
+    rig.clock.advance(121_000)
+    clean(rig, store)
+    assert names(rig)[0] > files[0]
+    assert "cleaningFailure" not in store.runtime_info()
+    store.shutdown()
+
+
+@pytest.mark.parametrize("end", ["kill", "crash"])
+def test_dying_at_every_operation_of_a_round(kit: Any, end: str) -> None:
+    """The next start finds a log without a gap, queues that agree with it, and goes on."""
+    operations = 0
+    while True:
+        rig = kit.rig(kit.DyingFiles(), changes={"delete_when": ()})
+        store = rig.open()
+        fill(rig, store, range(60))
+        store.flush_queues()
+        rig.clock.advance(4 * DAY_MS)
+        store.cleaning.delete_manually()
+        rig.files.dies_at = rig.files.operations + operations
+        try:
+            clean(rig, store)
+            done = True
+        except kit.Interrupted:
+            done = False
+        after = rig.after(getattr(rig.files, end)())
+        store = after.open()
+        bodies = kit.bodies(store)
+        present = sorted(int(body[len(BODY) :]) for body in bodies)
+        assert present == list(range(60 - len(present), 60))
+        store.cleaning.delete_manually()
+        clean(after, store)
+        rig.put(store, 70)
+        assert rig.draft(70).body in kit.bodies(store)
+        store.shutdown()
+        if done:
+            break
+        operations += 1
+    assert operations > 20
+
+
+# Across the divide
+
+
+def joined(kit: Any, **changes: Any) -> tuple[Any, Any]:
+    rig = kit.rig(changes={"delete_when": (), **changes})
+    store = rig.open()
+    fill(rig, store, range(20))
+    store.shutdown()
+    rig.flag = True
+    store = rig.open()
+    fill(rig, store, range(20, 40))
+    return rig, store
+
+
+DATA = "dledger-n0/data/"
+
+
+def test_old_files_go_first_and_the_divide_stays(kit: Any) -> None:
+    rig, store = joined(kit)
+    divided = store.divided_offset
+    new = names(rig, DATA)
+    assert len(new) > 3 and names(rig)
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert len(names(rig)) == 1, "the last of them goes in a round of its own"
+    assert names(rig, DATA) == new, "the new log waits for the old one"
+    store.shutdown()
+    store = rig.open()
+    assert store.divided_offset == divided
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert names(rig) == []
+    assert store.min_physical_offset >= divided
+    assert names(rig, DATA)[0] == divided or not names(rig)
+    before = kit.read_all(store)
+    store.shutdown()
+    store = rig.open()
+    assert kit.read_all(store) == before
+    fill(rig, store, range(40, 42))
+    store.shutdown()
+
+
+def test_the_new_log_is_kept_an_hour_longer(kit: Any) -> None:
+    rig, store = joined(kit)
+    rig.clock.advance(3 * DAY_MS)
+    store.cleaning.delete_manually()
+    for _ in range(3):
+        clean(rig, store)
+    assert names(rig) == []
+    new = names(rig, DATA)
+    rig.clock.advance(HOUR_MS)
+    clean(rig, store)
+    left = names(rig, DATA)
+    assert left == new[-len(left) :] and len(left) < len(new)
+    assert store.entries.begin_index > 0
+    before = kit.read_all(store)
+    for records in before.values():
+        assert records
+    store.shutdown()
+    store = rig.open()
+    assert kit.read_all(store) == before
+    assert store.min_physical_offset == left[0]
+    fill(rig, store, range(40, 44))
+    store.shutdown()
+    store = rig.open()
+    store.shutdown()
+
+
+def test_force_takes_the_old_files_whatever_their_age(kit: Any) -> None:
+    rig, store = joined(kit)
+    use(rig, 0.88)
+    new = names(rig, DATA)
+    clean(rig, store)
+    assert len(names(rig)) == 1 and names(rig, DATA) == new
+    clean(rig, store)
+    assert names(rig) == []
+    clean(rig, store)
+    assert len(names(rig, DATA)) < len(new)
+    store.shutdown()
+
+
+# Queues
+
+
+def test_queues_whose_messages_are_gone(rig: Any) -> None:
+    store = rig.open()
+    for number in range(4):
+        rig.put(store, number, topic=b"Idle", queue_id=0)
+        rig.put(store, number, topic=b"SCHEDULE_TOPIC_XXXX", queue_id=1)
+    fill(rig, store, range(30))
+    assert store.delete_expired_queues() == 0
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert store.delete_expired_queues() == 1
+    assert ("Idle", 0) not in list(store.queues())
+    assert not [path for path in rig.tree() if "/Idle/" in path]
+    (result,) = store.put([rig.draft(9, topic=b"Idle", queue_id=0)])
+    assert result.queue_offset == 0
+    store.commit()
+    store.dispatch()
+    store.shutdown()
