@@ -55,11 +55,11 @@ def test_file_overrides_and_environment(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "brokerName = broker-a\nflushDiskType=SYNC_FLUSH\nlistenPort=30911\nbrokerClusterName=ü\n"
-        "deleteWhen=04;16\nbrokerIP1=10.0.0.9\n",
+        "deleteWhen=04;16\nbrokerIP1=10.0.0.9\nosPageCacheBusyTimeOutMills=9\n",
     )
     environment = PLAIN | {"NAMESRV_ADDR": "ns1:9876;ns2:9876", "ROCKETMQ_HOME": "/opt/mq"}
     result = load_broker_configuration(path, {"listenPort": "30921"}, environment)
-    assert result.notes == ["without effect in this version: deleteWhen"]
+    assert result.notes == ["without effect in this version: osPageCacheBusyTimeOutMills"]
     configuration = result.configuration
     assert configuration.broker.broker_name == "broker-a"
     assert configuration.broker.broker_cluster_name == "ü"
