@@ -4,7 +4,8 @@ is.
 Where the log goes on behind damage, in this order:
 
 1. where the damaged frame's own size leads, or the sum of the lengths inside it (one of the two
-   survives damage to any single field), if a whole frame or the file's filler stands there;
+   survives damage to any single field), if a whole frame, the file's filler, or a damaged frame
+   that still says its place stands there;
 2. at the first whole frame behind it (:func:`rmqpy.codec.search.find_frames`) from which the log
    runs on: to the filler or the end of the file, further than any frame is long, or to a place that
    was a frame. A forged frame in the body of a damaged message does not run on: behind it the rest
@@ -100,6 +101,10 @@ def next_frame(file: FileView, position: int) -> int | None:
     """
     for end in _claimed_ends(file, position):
         if _goes_on_at(file, end):
+            return end
+    for end in _claimed_ends(file, position):
+        # The next frame may be damaged too: its place is enough, where a length leads to it.
+        if _says_its_place(file, end):
             return end
     best: tuple[int, int] | None = None
     passed = position
@@ -207,15 +212,18 @@ def was_a_frame(file: FileView, position: int) -> bool:
     """Whether something at ``position`` tells of a frame that once stood there: its place, or its
     magic code.
     """
+    magic = file.uint_at(position + file.record_shift + layout.MAGIC_POSITION)
+    return magic in _MAGICS or _says_its_place(file, position)
+
+
+def _says_its_place(file: FileView, position: int) -> bool:
+    """Whether pos or PHYSICALOFFSET of a frame at ``position`` is where it would be."""
     record = position + file.record_shift
-    if file.dledger and file.long_at(position + layout.ENTRY_POS_POSITION) == (
-        file.base_offset + position
-    ):
-        return True
+    if file.base_offset + position == 0:
+        return False  # Zeros say that they stand at 0.
+    pos = file.long_at(position + layout.ENTRY_POS_POSITION) if file.dledger else -1
     place = file.long_at(record + layout.PHYSICAL_OFFSET_POSITION)
-    if place == file.base_offset + record and place > 0:
-        return True
-    return file.uint_at(record + layout.MAGIC_POSITION) in _MAGICS
+    return pos == file.base_offset + position or place == file.base_offset + record
 
 
 def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Diagnosis:

@@ -23,8 +23,10 @@ from attrs import define, field
 from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
 from rmqpy.audit.facts import TAIL_CODES, Holder, StoreFacts, read_facts
 from rmqpy.audit.findings import Finding, FindingCode, Severity
+from rmqpy.audit.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.live import lock_holder
 from rmqpy.audit.merging import RowMerge, RowResult
+from rmqpy.audit.queue_check import LogReader, QueueCheck
 from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
 from rmqpy.audit.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec.tally import QueueTally, TallyPlan
@@ -158,6 +160,10 @@ def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator
                 future.cancel()
 
 
+UNIT_CODES = frozenset((FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG))
+_MASK64 = (1 << 64) - 1
+
+
 class _StoreWalk:
     def __init__(self, files: FileLayer, plan: AuditPlan, runner: RangeRunner) -> None:
         self.files = files
@@ -166,6 +172,9 @@ class _StoreWalk:
         self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
         self.units = QueueUnits(files, self.directory)
         self.counts: dict[FindingCode, int] = {}
+        self.reported: set[tuple[str, int, int]] = set()
+        self.tables: list[IndexTable] = []
+        self.key_range: tuple[int, int] | None = None
 
     def run(self) -> StoreAudit:
         plan = self.plan
@@ -173,19 +182,62 @@ class _StoreWalk:
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
         audit = StoreAudit(facts=facts, counts=self.counts)
+        if plan.derived:
+            self._open_index(facts)
         if self.directory.classic:
             audit.classic = self._row(self.directory.classic, facts, None)
         ledger = self.directory.ledger
         if ledger is not None and ledger.data:
             audit.ledger = self._row(ledger.data, facts, audit.classic)
         audit.queues = audit.logs[-1].queues if audit.logs else {}
+        if plan.derived:
+            self._derived(audit)
         return audit
+
+    def _derived(self, audit: StoreAudit) -> None:
+        facts, logs = audit.facts, audit.logs
+        check = QueueCheck(
+            directory=self.directory,
+            units=self.units,
+            reader=LogReader(self.files, self.directory),
+            queues=audit.queues,
+            reported=self.reported,
+            stretches=logs[-1].stretches if logs else [],
+            log=(facts.begin, facts.end),
+            limit=facts.confirmed_end,
+        )
+        for findings in check.run():
+            self._sink(findings)
+        if self.key_range is None:
+            return
+        told = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
+        keys = KeyCheck(
+            files=self.files,
+            directory=self.directory,
+            tables=self.tables,
+            low=self.key_range[0],
+            high=self.key_range[1],
+            told=(sum(told[0]), sum(told[1]) & _MASK64),
+        )
+        for findings in keys.run():
+            self._sink(findings)
 
     def _sink(self, findings: list[Finding]) -> None:
         for finding in findings:
+            if finding.code in UNIT_CODES:
+                slot = finding.topic, finding.queue_id, finding.queue_offset
+                self.reported.add(slot)
             self.counts[finding.code] = self.counts.get(finding.code, 0) + 1
         if findings:
             self.plan.sink(findings)
+
+    def _open_index(self, facts: StoreFacts) -> None:
+        self.tables, found = open_index(self.files, self.directory, self.plan.settings)
+        self._sink(found)
+        if self.tables:
+            low = max(self.tables[0].header.begin_offset, facts.begin)
+            high = facts.end if facts.confirmed_end is None else facts.confirmed_end
+            self.key_range = low, high
 
     def _row(self, row: FileRow, facts: StoreFacts, before: RowResult | None) -> RowResult:
         plan = self._tally_plan(row)
@@ -211,4 +263,5 @@ class _StoreWalk:
             digests=self.plan.digests,
             units_of=self.units if self.plan.derived else None,
             entry_units=entry_units,
+            keys=self.key_range,
         )

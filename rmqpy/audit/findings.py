@@ -166,9 +166,10 @@ class FindingCode(Enum):
     KEY_CHAIN = "an index entry that its slot does not lead to", Severity.DERIVED, _REBUILD
     INDEX_HEADER = "the header of an index file is wrong", Severity.DERIVED, _REBUILD
     KEYS_NOT_INDEXED = (
-        "messages from before the first index file are not found by key",
+        "messages that no index file covers are not found by key (Java deletes the newest index"
+        " file after an unclean stop)",
         Severity.NOTE,
-        _NONE,
+        "none needed; rmqpy builds the whole index when index/ is removed while it is stopped",
     )
 
     # Small files

@@ -325,7 +325,8 @@ class _RangeWalk:
 
     def _finding_of(self, event: Event) -> Finding | None:
         kind, frame, number, found, expected, previous = event
-        if kind == EventKind.QUEUE_STEP and found > expected and self._lost(previous, frame):
+        steps = kind in (EventKind.QUEUE_STEP, EventKind.ENTRY_INDEX)
+        if steps and found > expected and self._lost(previous, frame):
             return None
         code, field_name = EVENT_CODES[EventKind(kind)]
         if kind in DOUBTS:

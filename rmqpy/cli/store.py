@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, Parser, add_format_option, add_log_options
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
 from rmqpy.model.config import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
@@ -27,6 +27,18 @@ def add_commands(commands: Commands) -> None:
     add_format_option(inspect)
     add_log_options(inspect)
     inspect.set_defaults(command=_inspect)
+
+
+    fsck = verbs.add_parser(
+        "fsck", help="check every record, consume queue and key: exit code 2 when damage is found"
+    )
+    _directory_options(fsck)
+    add_format_option(fsck)
+    fsck.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="threads; default one a processor"
+    )
+    add_log_options(fsck)
+    fsck.set_defaults(command=_fsck)
 
 
 def _directory_options(parser: argparse.ArgumentParser) -> None:
@@ -68,3 +80,24 @@ def _inspect(options: argparse.Namespace) -> int:
         for line in facts_lines(facts):
             print(line)
     return EXIT_DONE
+
+
+def _fsck(options: argparse.Namespace) -> int:
+    from rmqpy.audit.engine import AuditPlan, audit_store
+    from rmqpy.cli.findings_text import Report
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.store.disk import Disk
+
+    report = Report(as_json=options.format == "json")
+    workers = {"workers": options.workers} if options.workers > 0 else {}
+    with ProgressLine("checked") as progress:
+        plan = AuditPlan(
+            root=_root(options),
+            settings=_settings(options),
+            sink=report.findings,
+            progress=progress,
+            **workers,
+        )
+        audit = audit_store(Disk(), plan)
+    report.end(audit)
+    return EXIT_DONE if audit.is_clean else EXIT_NO

@@ -18,7 +18,7 @@ CHECKSUM        0                              CRC-32 of the record
 QUEUE_STEP      QUEUEOFFSET                    previous + 1; ``previous``: frame of that one
 UNIT            offset in the unit, -1 absent  the record's place
 ENTRY_PLACE     pos                            the entry's place
-ENTRY_INDEX     index                          previous + 1
+ENTRY_INDEX     index                          previous + 1; ``previous``: that entry
 ENTRY_TERM      term                           previous (at least)
 ENTRY_RESERVED  0                              0
 ENTRY_UNIT      pos in the unit, -1 absent     the entry's place
@@ -146,7 +146,7 @@ class UnitRow:
 class TallyPlan:
     """What a walk checks. ``units_of`` gives the consume queue of (topic, queue id), None when it
     has no files; without it consume queues are not looked at. ``keys``: physical offsets between
-    which the key index has to know messages (the second is included).
+    which the key index has to know messages (before the second).
     """
 
     dledger: bool
@@ -263,7 +263,7 @@ class _Walk:
         places = measure_record(self.view, start, rest)
         if isinstance(places, StopReason):
             return places
-        self._count(start, start, places[0][0])
+        self._count(start, places[0][0])
         self._record(start, start, places)
         return int(places[0][0])
 
@@ -291,12 +291,13 @@ class _Walk:
             return places
         if places[0][0] != header[8]:
             return StopReason.BAD_FIELDS
-        self._count(start, body, size)
-        self._header(start, header)
+        previous = self.tally.last_frame
+        self._count(start, size)
+        self._header(start, header, previous)
         self._record(start, body, places)
         return int(size)
 
-    def _count(self, start: int, record: int, size: int) -> None:
+    def _count(self, start: int, size: int) -> None:
         tally = self.tally
         frame = self.base_offset + start
         if tally.first_frame < 0:
@@ -311,7 +312,7 @@ class _Walk:
         frame = self.base_offset + start
         self.tally.events.append((kind, frame, queue, found, expected, previous))
 
-    def _header(self, start: int, header: tuple[int, ...]) -> None:
+    def _header(self, start: int, header: tuple[int, ...], previous: int) -> None:
         tally = self.tally
         _, size, index, term, pos, *reserved, _ = header
         place = self.base_offset + start
@@ -319,7 +320,8 @@ class _Walk:
             self._event(EventKind.ENTRY_PLACE, start, -1, pos, place)
         if tally.last_index >= 0:
             if index != tally.last_index + 1:
-                self._event(EventKind.ENTRY_INDEX, start, -1, index, tally.last_index + 1)
+                expected = tally.last_index + 1
+                self._event(EventKind.ENTRY_INDEX, start, -1, index, expected, previous)
             if term < tally.last_term:
                 self._event(EventKind.ENTRY_TERM, start, -1, term, tally.last_term)
         else:
@@ -391,7 +393,7 @@ class _Walk:
         tally = self.tally
         assert tally.plan.keys is not None
         low, high = tally.plan.keys
-        if not low <= place <= high or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        if not low <= place < high or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
         for key_hash in key_hashes(name, raw):
             tally.key_count += 1

@@ -1,0 +1,161 @@
+"""Consume queues against the log: what the walk of the log cannot see.
+
+The walk has looked at the unit of every message. If a queue has as many units as messages with a
+right unit, none is left over and nothing more is to do; else every unit is looked at: it must lead
+to the message of this queue with this queue offset. Units that lead into lost bytes or missing
+files are no findings of their own: they tell what was lost there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import define, field
+
+from rmqpy.audit.directory import QueueFolder, StoreDirectory
+from rmqpy.audit.findings import Finding, FindingCode
+from rmqpy.audit.queue_units import QueueUnits, each_unit, map_file, read_ends
+from rmqpy.codec import layout
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import StopReason, measure_record
+from rmqpy.codec.tally import QueueTally
+from rmqpy.store.files import FileLayer
+
+__all__ = ["MULTI_DISPATCH_PREFIX", "LogReader", "QueueCheck"]
+
+MULTI_DISPATCH_PREFIX = "%LMQ%"
+"""Queues that hold units of messages of other topics."""
+
+_MAPPED_MAX = 8
+
+Slot = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+
+class LogReader:
+    """Records of a store by physical offset."""
+
+    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+        self._files = files
+        self._rows = directory.logs
+        self._views: dict[str, memoryview] = {}
+
+    def view_at(self, offset: int) -> tuple[memoryview, int] | None:
+        """(bytes of the file, position in it) for a physical offset; None where no file is."""
+        # The later log first: it holds what both claim.
+        for row in reversed(self._rows):
+            file = row.file_at(offset)
+            if file is None:
+                continue
+            view = self._views.get(file.path)
+            if view is None:
+                if len(self._views) >= _MAPPED_MAX:
+                    self._views.pop(next(iter(self._views)))
+                view = self._views[file.path] = map_file(self._files, file.path)
+            return view, offset - file.first_offset
+        return None
+
+    def identity(self, offset: int, size: int) -> Slot | None:
+        """Which message stands at ``offset`` with this size; None when none does."""
+        found = self.view_at(offset)
+        if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
+            return None
+        view, position = found
+        places = measure_record(view, position, len(view) - position)
+        if isinstance(places, StopReason):
+            return None
+        fields, _, topic, properties = places
+        if fields[6] != offset or fields[0] != size:
+            return None
+        return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]
+
+
+@define(slots=True)
+class QueueCheck:
+    """``reported``: slots about which the walk of the log has told already. ``stretches``: lost
+    bytes. ``log`` is (begin, end) of the address space; ``limit`` of a running broker's store.
+    """
+
+    directory: StoreDirectory
+    units: QueueUnits
+    reader: LogReader
+    queues: dict[tuple[bytes, int], QueueTally]
+    reported: set[Slot]
+    stretches: list[tuple[int, int]]
+    log: tuple[int, int]
+    limit: int | None = None
+    known: set[tuple[bytes, int]] = field(factory=set)
+
+    def run(self) -> Iterator[list[Finding]]:
+        """Findings, queue by queue."""
+        for queue in self.directory.queues:
+            key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
+            self.known.add(key)
+            yield list(self._queue(queue, self.queues.get(key)))
+        yield list(self._without_files())
+
+    def _without_files(self) -> Iterable[Finding]:
+        batch = {name for name in self.directory.strays if "batchconsumequeue" in name}
+        for key, tally in sorted(self.queues.items()):
+            row = self.units(*key)
+            if row is not None or not tally.count or batch:
+                continue
+            if tally.next_queue_offset < 0:
+                continue  # Inner batches have queues of another kind.
+            topic = java_text(key[0])
+            yield Finding(
+                code=FindingCode.UNIT_MISSING,
+                file=f"consumequeue/{topic}/{key[1]}",
+                offset=tally.first_frame,
+                topic=topic,
+                queue_id=key[1],
+                queue_offset=tally.first_queue_offset,
+                found="no file of the queue",
+                expected=f"units of {tally.count} messages",
+            )
+
+    def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:
+        row = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
+        if row is None:
+            return
+        ends = read_ends(queue, row, self.log[0], self.limit)
+        right = tally.right_units if tally else 0
+        if ends.count == right:
+            return
+        for queue_offset, unit in each_unit(row, ends.min_offset, ends.max_offset):
+            offset, size, _ = unit
+            slot = queue.topic, queue.queue_id, queue_offset
+            if size == 0 and offset == 0 and self._is_inside(tally, queue_offset):
+                continue
+            if slot in self.reported or self._is_lost(offset):
+                continue
+            identity = self.reader.identity(offset, size)
+            multi = queue.topic.startswith(MULTI_DISPATCH_PREFIX)
+            if identity == slot or (multi and identity is not None):
+                continue
+            place = queue_offset * layout.QUEUE_UNIT_SIZE
+            file = queue.row.file_at(place)
+            yield Finding(
+                code=FindingCode.UNIT_SURPLUS,
+                file=self.directory.relative(file.path) if file else queue.row.name,
+                offset=offset,
+                length=size if 0 < size < self.log[1] else 0,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=queue_offset,
+                found=_told(identity),
+            )
+
+    def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
+        """Whether the log has told about the message that this place is for."""
+        return tally is not None and queue_offset <= tally.last_queue_offset
+
+    def _is_lost(self, offset: int) -> bool:
+        return any(begin <= offset < end for begin, end in self.stretches)
+
+
+def _told(identity: Slot | None) -> str:
+    if identity is None:
+        return "no message there"
+    topic, queue_id, queue_offset = identity
+    return f"{topic} queue {queue_id} offset {queue_offset} there"

@@ -1,0 +1,47 @@
+"""Findings as they come, for a person or as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO
+
+from rmqpy.audit.engine import StoreAudit
+from rmqpy.audit.findings import Finding
+
+
+class Report:
+    """Writes to ``stream``: findings when they are found, so that memory stays bounded."""
+
+    def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
+        self._as_json = as_json
+        self._stream = stream or sys.stdout
+        self._count = 0
+        if as_json:
+            self._stream.write('{"findings": [')
+
+    def findings(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            if self._as_json:
+                separator = ",\n" if self._count else "\n"
+                self._stream.write(separator + json.dumps(finding.as_json()))
+            else:
+                self._stream.write(f"{finding.code.severity.value:<8} {finding}\n")
+            self._count += 1
+
+    def end(self, audit: StoreAudit) -> None:
+        """Behind the last finding: the summary."""
+        if self._as_json:
+            rest = {
+                "clean": audit.is_clean,
+                "counts": {code.name: count for code, count in audit.counts.items()},
+                "records": audit.records,
+                "facts": audit.facts.as_json(),
+            }
+            self._stream.write("\n], " + json.dumps(rest)[1:] + "\n")
+            return
+        for code, count in audit.counts.items():
+            self._stream.write(f"{count:>8} {code.name}: {code.text}; {code.remedy}\n")
+        queues = len(audit.queues)
+        verdict = "clean" if audit.is_clean else "damage was found"
+        self._stream.write(f"{audit.records} records, {queues} queues: {verdict}\n")

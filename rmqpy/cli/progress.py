@@ -1,0 +1,93 @@
+"""One line on stderr about long work: how much, how fast, how long still.
+
+On a terminal the line is written over and over; into a file it is a new line now and then. Work
+that is done at once says nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+TERMINAL_INTERVAL_S = 0.5
+FILE_INTERVAL_S = 10.0
+
+
+class ProgressLine:
+    """``verb``: what is done to the bytes ("checked"). May be told by several threads."""
+
+    def __init__(
+        self,
+        verb: str,
+        stream: TextIO | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._verb = verb
+        self._stream = stream or sys.stderr
+        self._now_s = now_s
+        self._overwrites = self._stream.isatty()
+        self._interval_s = TERMINAL_INTERVAL_S if self._overwrites else FILE_INTERVAL_S
+        self._lock = threading.Lock()
+        self._begin_s = self._told_s = now_s()
+        self._total = self._done = 0
+        self._shown = False
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown and self._overwrites:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def expect(self, total_bytes: int) -> None:
+        """Bytes more to do."""
+        with self._lock:
+            self._total += total_bytes
+
+    def advance(self, done_bytes: int) -> None:
+        with self._lock:
+            self._done += done_bytes
+            now_s = self._now_s()
+            if now_s - self._told_s < self._interval_s:
+                return
+            self._told_s = now_s
+            self._show(self.text(now_s - self._begin_s))
+
+    def text(self, passed_s: float) -> str:
+        """What the line says after so many seconds."""
+        rate = self._done / passed_s if passed_s > 0 else 0.0
+        text = f"{self._verb} {_size(self._done)} of {_size(self._total)}, {_size(rate)}/s"
+        if rate and self._total > self._done:
+            text += f", {_duration((self._total - self._done) / rate)} left"
+        return text
+
+    def _show(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}" if self._overwrites else f"{text}\n")
+        self._stream.flush()
+        self._shown = True
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
