@@ -4,17 +4,18 @@ A group is a module with ``add_commands(commands)``, which adds its subparsers; 
 default ``command``: a function of the parsed options that returns an exit code
 (:mod:`rmqpy.cli.parsing`). A new group is one more line in ``GROUPS``.
 
-What a command runs is imported in its function: a broker shall not pay for the demo when it starts.
+Only the group of the command that is called is imported, and what it runs in its function: a broker
+shall not pay for the others when it starts.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rmqpy import __version__
-from rmqpy.cli import demo, servers, store
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO, Parser
 from rmqpy.model.errors import RmqError
 from rmqpy.net.log_lines import configure_logging
@@ -24,12 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_NO", "GROUPS", "main"]
 
-GROUPS = (servers, demo, store)
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "servers": ("namesrv", "broker"),
+    "demo": ("demo",),
+    "store": ("store",),
+    "admin": ("admin",),
+}
+"""Module of this package to the commands that it adds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = _parser(words).parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     configure_logging(as_json=options.log_json, level=options.log_level)
     try:
@@ -41,13 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
-def _parser() -> Parser:
+def _parser(words: Sequence[str]) -> Parser:
     parser = Parser(
         prog="rmqpy",
         description="RocketMQ-compatible name server and broker that switch to DLedger in place.",
     )
     parser.add_argument("--version", action="version", version=f"rmqpy {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for group in GROUPS:
-        group.add_commands(commands)
+    for module in _modules(words):
+        import_module(f"rmqpy.cli.{module}").add_commands(commands)
     return parser
+
+
+def _modules(words: Sequence[str]) -> list[str]:
+    """The module of the command that ``words`` call; all of them where they call none."""
+    command = next((word for word in words if not word.startswith("-")), None)
+    found = [module for module, names in GROUPS.items() if command in names]
+    return found or list(GROUPS)

@@ -30,15 +30,12 @@ from rmqpy.codec.properties import (
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
-from rmqpy.model.names import retry_topic
+from rmqpy.model.names import INNER_PRODUCER_GROUP, retry_topic
 from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 
 LOG = logging.getLogger(__name__)
 
 FIRST_RETRY_LEVEL = 3
-CLIENT_INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
-"""The group name under which Java's consumers send."""
-
 
 @define(slots=True, frozen=True)
 class SendBack:
@@ -90,7 +87,7 @@ class SendBack:
             raise NetworkFault(f"the broker {queue.broker_name} has no master now")
         stored, times = message.stored, message.stored.reconsume_times
         header = SendMessageRequestHeaderV2(
-            producer_group=CLIENT_INNER_PRODUCER_GROUP,
+            producer_group=INNER_PRODUCER_GROUP,
             topic=topic,
             default_topic=topic,
             default_topic_queue_nums=len(queues),

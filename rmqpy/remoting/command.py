@@ -22,6 +22,9 @@ FLAG_ONEWAY: Final = 2
 CURRENT_VERSION: Final = 407
 """V4_9_7, sent in requests and responses."""
 
+_V4_0_0_SNAPSHOT: Final = 212
+"""From here on the numbers are regular: ten patches a minor version, a snapshot before each."""
+
 LANGUAGE_JAVA: Final = 0
 LANGUAGE_CPP: Final = 1
 LANGUAGE_PYTHON: Final = 3
@@ -108,3 +111,13 @@ class RemotingCommand:
             serialize_type=request.serialize_type,
             header_type=type(header) if header is not None else None,
         )
+
+
+def version_text(version: int) -> str:
+    """Java's name of a client or broker version, ``V4_9_7``; the few before 4.0 by number."""
+    if version < _V4_0_0_SNAPSHOT:
+        return f"V3({version})"
+    minor, rest = divmod(version - _V4_0_0_SNAPSHOT, 20)
+    patch, released = divmod(rest, 2)
+    name = f"V{4 + minor // 10}_{minor % 10}_{patch}"
+    return name if released else f"{name}_SNAPSHOT"

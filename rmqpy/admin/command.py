@@ -1,0 +1,117 @@
+"""What a command of ``rmqpy admin`` is: its name and options as in mqadmin, and what it does.
+
+Commands are values: the command line makes parsers of them, the conformance list counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from attrs import define
+
+from rmqpy.admin.api import Admin
+from rmqpy.admin.outcome import Outcome
+from rmqpy.model.errors import RmqError
+
+
+class UsageFault(RmqError):
+    """Options that do not go together, or a value that cannot be."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Option:
+    """``-letter --name VALUE``; a ``flag`` has no value."""
+
+    letter: str
+    name: str
+    help: str
+    required: bool = False
+    flag: bool = False
+
+
+@define(slots=True, frozen=True)
+class Given:
+    """The options of one call, by their long names."""
+
+    values: dict[str, str]
+
+    def text(self, name: str) -> str:
+        """A required option."""
+        return self.values[name].strip()
+
+    def optional(self, name: str) -> str | None:
+        value = self.values.get(name)
+        return value.strip() if value is not None else None
+
+    def has(self, name: str) -> bool:
+        return name in self.values
+
+    def number(self, name: str, default: int) -> int:
+        value = self.optional(name)
+        if value is None:
+            return default
+        try:
+            return int(value)
+        except ValueError:
+            raise UsageFault(f"--{name} {value}: a number is needed") from None
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self.optional(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise UsageFault(f"--{name} {value}: true or false is needed")
+        return value.lower() == "true"
+
+
+Show: TypeAlias = Callable[[str], None]
+"""Prints a line now: for commands that go on and on."""
+
+
+@define(slots=True, frozen=True)
+class Call:
+    """One call of a command."""
+
+    admin: Admin
+    given: Given
+    show: Show
+
+
+Run: TypeAlias = Callable[[Call], Awaitable[Outcome]]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Command:
+    """``ours`` are not in mqadmin."""
+
+    name: str
+    help: str
+    run: Run
+    options: Sequence[Option] = ()
+    aliases: Sequence[str] = ()
+    ours: bool = False
+
+
+def option(
+    letter: str, name: str, text: str, *, required: bool = False, flag: bool = False
+) -> Option:
+    """Shorter in tables."""
+    return Option(letter=letter, name=name, help=text, required=required, flag=flag)
+
+
+BROKER = option("b", "brokerAddr", "which broker, as host:port")
+CLUSTER = option("c", "clusterName", "all masters of which cluster")
+TOPIC = option("t", "topic", "topic name", required=True)
+GROUP = option("g", "consumerGroup", "consumer group name", required=True)
+
+
+async def masters(call: Call) -> list[str]:
+    """The broker of ``-b``, or the masters of ``-c``; exactly one of the two is needed."""
+    broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
+    if (broker is None) == (cluster is None):
+        raise UsageFault("give either -b BROKER (host:port) or -c CLUSTER")
+    if broker is not None:
+        return [broker]
+    assert cluster is not None
+    return await call.admin.masters(cluster)

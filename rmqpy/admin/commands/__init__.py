@@ -1,0 +1,38 @@
+"""Every command: those of mqadmin 4.9.7 by its names and options, and ours."""
+
+from __future__ import annotations
+
+from rmqpy.admin.command import Command
+from rmqpy.admin.commands import (
+    access,
+    brokers,
+    export,
+    groups,
+    latency,
+    messages,
+    monitoring,
+    namesrv,
+    offsets,
+    stats,
+    topics,
+    trace,
+)
+
+_MODULES = (
+    topics,
+    groups,
+    brokers,
+    namesrv,
+    messages,
+    trace,
+    offsets,
+    stats,
+    latency,
+    access,
+    export,
+    monitoring,
+)
+
+COMMANDS: tuple[Command, ...] = tuple(
+    command for module in _MODULES for command in module.COMMANDS
+)

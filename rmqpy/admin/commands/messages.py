@@ -1,0 +1,496 @@
+"""Commands that find messages, print them, and send test messages."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.commands.offsets import timestamp_of
+from rmqpy.admin.commands.tracking import track
+from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
+from rmqpy.client.consumer import PullResult, PullStatus
+from rmqpy.client.message import Message, ReceivedMessage, SendResult, host_address
+from rmqpy.client.producer import Producer
+from rmqpy.client.pull_consumer import PullConsumer
+from rmqpy.model.errors import RmqError
+from rmqpy.model.names import TOOLS_GROUP
+from rmqpy.remoting.bodies import MessageQueue
+
+PAGE = 32
+KEPT_BODIES = "rocketmq/msgbodys"
+"""Where mqadmin leaves bodies, below the system's temporary folder."""
+
+_BY_KEY = Table(
+    [Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "]
+)
+_SENT = Table(
+    [
+        Column("#Broker Name", -32),
+        Column("#QID", -4),
+        Column("#Send Result", -20),
+        Column("#MsgId", 0),
+    ],
+    ["  ", "  ", "    "],
+)
+
+
+async def query_by_id(call: Call) -> Outcome:
+    given = call.given
+    ids = [part.strip() for part in given.text("msgId").split(",") if part.strip()]
+    if given.has("consumerGroup") and given.has("clientId"):
+        return await _consume_directly(call, ids)
+    if given.has("sendMessage"):
+        if not given.truth("sendMessage", False):
+            return Outcome([], "")
+        return await _resend(call, ids)
+    found, texts = [], []
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        for offset_id in ids:
+            message = await consumer.view_message(offset_id)
+            found.append(message)
+            texts.append(await _described(call, message, with_id=True))
+    return Outcome([message_data(each) for each in found], "\n".join(texts))
+
+
+async def _consume_directly(call: Call, ids: Sequence[str]) -> Outcome:
+    group, client = call.given.text("consumerGroup"), call.given.text("clientId")
+    results, lines = [], []
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        for offset_id in ids:
+            message = await consumer.view_message(offset_id)
+            address = host_address(message.stored.store_host)
+            result = await call.admin.consume_directly(address, group, client, offset_id)
+            results.append(result)
+            lines.append(
+                f"ConsumeMessageDirectlyResult [order={java_bool(result.order)},"
+                f" autoCommit={java_bool(result.auto_commit)},"
+                f" consumeResult={result.consume_result}, remark={result.remark or 'null'},"
+                f" spentTimeMills={result.spent_time_mills}]"
+            )
+    return Outcome(results, "\n".join(lines))
+
+
+async def _resend(call: Call, ids: Sequence[str]) -> Outcome:
+    results, lines = [], []
+    instance = call.admin.instance
+    async with (
+        PullConsumer(TOOLS_GROUP, instance=instance) as consumer,
+        Producer("ReSendMsgById", instance=instance) as producer,
+    ):
+        for offset_id in ids:
+            message = await consumer.view_message(offset_id)
+            again = Message(
+                topic=message.topic, body=message.body, tags=message.tags, keys=message.keys
+            )
+            result = await producer.send(again)
+            results.append(_sent_data(result))
+            lines.append(f"prepare resend msg. originalMsgId={offset_id}{_sent_text(result)}")
+    return Outcome(results, "\n".join(lines))
+
+
+async def query_by_key(call: Call) -> Outcome:
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        messages = await consumer.query_by_key(
+            call.given.text("topic"), call.given.text("msgKey"), 64
+        )
+    rows = [[each.msg_id, each.stored.queue_id, each.queue_offset] for each in messages]
+    return Outcome([message_data(each) for each in messages], _BY_KEY.text(rows))
+
+
+async def query_by_unique_key(call: Call) -> Outcome:
+    given = call.given
+    topic, unique_id = given.text("topic"), given.text("msgId")
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        messages = await consumer.query_by_key(topic, unique_id, PAGE, unique=True)
+    messages.sort(key=lambda each: each.stored.store_timestamp_ms)
+    if given.has("consumerGroup") and given.has("clientId"):
+        return await _consume_directly(call, [each.offset_msg_id for each in messages])
+    shown = messages if given.has("showAll") else messages[:1]
+    texts = [await _described(call, each, with_id=False) for each in shown]
+    data = [message_data(each) for each in shown]
+    return Outcome(data, "\n".join(texts), says_no=not messages)
+
+
+async def query_by_offset(call: Call) -> Outcome:
+    given = call.given
+    queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
+    offset = given.number("offset", 0)
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        result = await consumer.pull(queue, offset, 1)
+    found = [each for each in result.messages if each.queue_offset == offset]
+    if not found:
+        return Outcome([], "", says_no=True)
+    text = await _described(call, found[0], with_id=True)
+    return Outcome([message_data(found[0])], text)
+
+
+async def print_messages(call: Call) -> Outcome:
+    topic, given = call.given.text("topic"), call.given
+    show_body = given.truth("printBody", True)
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        for queue in await consumer.queues(topic):
+            begin, end = await _range(call, consumer, queue)
+            call.show(f"minOffset={begin}, maxOffset={end}, {queue_text(queue)}")
+            async for page in _pages(call, consumer, queue, begin, end):
+                if page.status is PullStatus.NO_MATCHED_MSG:
+                    call.show(_page_text(queue, "no matched msg", page))
+                for message in page.messages:
+                    call.show(_line(call, message, show_body))
+            call.show("-" * 56)
+    return Outcome(None, "")
+
+
+async def print_queue(call: Call) -> Outcome:
+    given = call.given
+    queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
+    show, show_body = given.truth("print", False), given.truth("printBody", False)
+    tags: Counter[str] = Counter()
+    async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
+        begin, end = await _range(call, consumer, queue)
+        async for page in _pages(call, consumer, queue, begin, end):
+            if page.status is not PullStatus.FOUND:
+                break
+            for message in page.messages:
+                tags.update([message.tags] if message.tags else [])
+                if show:
+                    call.show(_line(call, message, show_body))
+    counted = tags.most_common() if given.truth("calculate", False) else []
+    lines = [f"Tag: {tag:<30} Count: {count}" for tag, count in counted]
+    return Outcome(dict(counted), "\n".join(lines))
+
+
+async def consume_messages(call: Call) -> Outcome:
+    given = call.given
+    count = given.number("MessageNumber", 128)
+    if count <= 0:
+        raise UsageFault("Please input a positive messageNumber!")
+    if given.has("queueId") and not given.has("brokerName"):
+        raise UsageFault("Please set the brokerName before queueId!")
+    if given.has("offset") and not given.has("queueId"):
+        raise UsageFault("Please set queueId before offset!")
+    topic = given.text("topic")
+    group = given.optional("consumerGroup") or TOOLS_GROUP
+    data: list[dict[str, object]] = []
+    async with PullConsumer(group, instance=call.admin.instance) as consumer:
+        queues = await consumer.queues(topic)
+        if given.has("queueId"):
+            queues = [MessageQueue(topic, given.text("brokerName"), given.number("queueId", 0))]
+        for queue in queues:
+            begin, end = await _range(call, consumer, queue)
+            begin = max(begin, given.number("offset", 0))
+            left = count - len(data)
+            if end - begin > left:
+                name = queue.queue_id
+                call.show(f"The older {left} message of the {name} queue will be provided")
+            async for page in _pages(call, consumer, queue, begin, min(end, begin + left)):
+                if page.messages:
+                    call.show("Consume ok")
+                for message in page.messages[: count - len(data)]:
+                    call.show(_line(call, message, True))
+                    data.append(message_data(message))
+            if len(data) >= count:
+                break
+    return Outcome(data, "")
+
+
+async def send_message(call: Call) -> Outcome:
+    given = call.given
+    topic = given.text("topic")
+    queue = None
+    if given.has("qid"):
+        if not given.has("broker"):
+            raise UsageFault("Broker name must be set if the queue is chosen!")
+        queue = MessageQueue(topic, given.text("broker"), given.number("qid", 0))
+    message = Message(
+        topic=topic,
+        body=given.text("body").encode(),
+        tags=given.optional("tags"),
+        keys=given.optional("key") or "",
+    )
+    async with Producer("ADMIN_SENDER", instance=call.admin.instance) as producer:
+        result = await producer.send(message, queue)
+    row = [result.queue.broker_name, result.queue.queue_id, result.status.value, result.msg_id]
+    return Outcome(_sent_data(result), _SENT.text([row]))
+
+
+# ------------------------------------------------------------------------------ reading queues
+
+
+async def _range(call: Call, consumer: PullConsumer, queue: MessageQueue) -> tuple[int, int]:
+    """The offsets between which to read: all, or those of a span of time."""
+    begin, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+    if call.given.has("beginTimestamp"):
+        moment = timestamp_of(call.given.text("beginTimestamp"))
+        begin = await consumer.search_offset(queue, moment)
+    if call.given.has("endTimestamp"):
+        moment = timestamp_of(call.given.text("endTimestamp"))
+        end = await consumer.search_offset(queue, moment)
+    return begin, end
+
+
+async def _pages(
+    call: Call, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
+) -> AsyncIterator[PullResult]:
+    expression = call.given.optional("subExpression") or "*"
+    offset = begin
+    while offset < end:
+        page = await consumer.pull(queue, offset, min(PAGE, end - offset), expression)
+        yield page
+        if page.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL):
+            call.show(_page_text(queue, "print msg finished", page))
+            return
+        offset = page.next_begin_offset
+
+
+# ------------------------------------------------------------------------------ as text
+
+
+async def _described(call: Call, message: ReceivedMessage, *, with_id: bool) -> str:
+    stored = message.stored
+    head = [("OffsetID:", message.offset_msg_id)] if with_id else []
+    pairs = [
+        *head,
+        ("Topic:", stored.topic),
+        ("Tags:", f"[{message.tags or 'null'}]"),
+        ("Keys:", f"[{message.keys or 'null'}]"),
+        ("Queue ID:", stored.queue_id),
+        ("Queue Offset:", stored.queue_offset),
+        ("CommitLog Offset:", stored.physical_offset),
+        ("Reconsume Times:", stored.reconsume_times),
+        ("Born Timestamp:", java_time(stored.born_timestamp_ms)),
+        ("Store Timestamp:", java_time(stored.store_timestamp_ms)),
+        ("Born Host:", host_address(stored.born_host)),
+        ("Store Host:", host_address(stored.store_host)),
+        ("System Flag:", stored.sys_flag),
+        ("Properties:", _map_text(message)),
+        ("Message Body Path:", _kept_body(message)),
+    ]
+    lines = [f"{name:<20} {value}" for name, value in pairs]
+    tracks = await track(call, message)
+    if not tracks:
+        return "\n".join([*lines, "", "", "WARN: No Consumer"])
+    return "\n".join([*lines, "", "", "".join(each.text for each in tracks)])
+
+
+def _kept_body(message: ReceivedMessage) -> Path:
+    """The body as a file of its own, for tools that want the bytes."""
+    folder = Path(tempfile.gettempdir()) / KEPT_BODIES
+    folder.mkdir(parents=True, exist_ok=True)
+    # The id comes from a producer: only letters and digits may become part of a path.
+    name = "".join(letter for letter in message.msg_id if letter.isalnum()) or "body"
+    path = folder / name
+    path.write_bytes(_body(message))
+    return path
+
+
+def _body(message: ReceivedMessage) -> bytes:
+    try:
+        return message.body
+    except RmqError:
+        return message.stored.body  # cannot be inflated: as it is
+
+
+def queue_text(queue: MessageQueue) -> str:
+    """As Java's MessageQueue prints itself."""
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name},"
+        f" queueId={queue.queue_id}]"
+    )
+
+
+def _page_text(queue: MessageQueue, what: str, page: PullResult) -> str:
+    return (
+        f"{queue_text(queue)} {what}. status={page.status.value}, offset={page.next_begin_offset}"
+    )
+
+
+def _line(call: Call, message: ReceivedMessage, show_body: bool) -> str:
+    charset = call.given.optional("charsetName") or "UTF-8"
+    body = "NOT PRINT BODY"
+    if show_body:
+        try:
+            body = _body(message).decode(charset, "replace")
+        except LookupError:
+            raise UsageFault(f"--charsetName {charset} is not known") from None
+    return f"MSGID: {message.msg_id} {_message_text(message)} BODY: {body}"
+
+
+def _message_text(message: ReceivedMessage) -> str:
+    """As Java's MessageExt prints itself."""
+    stored = message.stored
+    signed = [byte - 256 if byte > 127 else byte for byte in _body(message)]
+    return (
+        f"MessageExt [brokerName={message.queue.broker_name}, queueId={stored.queue_id},"
+        f" storeSize={stored.size}, queueOffset={stored.queue_offset}, sysFlag={stored.sys_flag},"
+        f" bornTimestamp={stored.born_timestamp_ms}, bornHost=/{host_address(stored.born_host)},"
+        f" storeTimestamp={stored.store_timestamp_ms},"
+        f" storeHost=/{host_address(stored.store_host)}, msgId={message.offset_msg_id},"
+        f" commitLogOffset={stored.physical_offset}, bodyCRC={stored.body_crc},"
+        f" reconsumeTimes={stored.reconsume_times},"
+        f" preparedTransactionOffset={stored.prepared_transaction_offset},"
+        f" toString()=Message{{topic='{stored.topic}', flag={stored.flag},"
+        f" properties={_map_text(message)}, body={signed}, transactionId='null'}}]"
+    )
+
+
+def _map_text(message: ReceivedMessage) -> str:
+    pairs = ", ".join(f"{key}={value}" for key, value in message.properties.items())
+    return f"{{{pairs}}}"
+
+
+def message_data(message: ReceivedMessage) -> dict[str, object]:
+    """A message as plain values; the body as text where it is UTF-8, else in hex."""
+    stored, body = message.stored, _body(message)
+    try:
+        shown: dict[str, object] = {"body": body.decode()}
+    except UnicodeDecodeError:
+        shown = {"bodyHex": body.hex()}
+    return {
+        "topic": stored.topic,
+        "brokerName": message.queue.broker_name,
+        "queueId": stored.queue_id,
+        "queueOffset": stored.queue_offset,
+        "physicalOffset": stored.physical_offset,
+        "msgId": message.msg_id,
+        "offsetMsgId": message.offset_msg_id,
+        "bornTimestamp": stored.born_timestamp_ms,
+        "storeTimestamp": stored.store_timestamp_ms,
+        "reconsumeTimes": stored.reconsume_times,
+        "sysFlag": stored.sys_flag,
+        "properties": dict(message.properties),
+        **shown,
+    }
+
+
+def _sent_data(result: SendResult) -> dict[str, object]:
+    return {
+        "status": result.status.value,
+        "msgId": result.msg_id,
+        "offsetMsgId": result.offset_msg_id,
+        "queue": result.queue,
+        "queueOffset": result.queue_offset,
+    }
+
+
+def _sent_text(result: SendResult) -> str:
+    """As Java's SendResult prints itself."""
+    return (
+        f"SendResult [sendStatus={result.status.value}, msgId={result.msg_id},"
+        f" offsetMsgId={result.offset_msg_id}, messageQueue={queue_text(result.queue)},"
+        f" queueOffset={result.queue_offset}]"
+    )
+
+
+_CHARSET = option("c", "charsetName", "for bodies, default UTF-8")
+_EXPRESSION = option("s", "subExpression", "TagA || TagB")
+_BEGIN = option("b", "beginTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS")
+_END = option("e", "endTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS")
+_ONE_GROUP = option("g", "consumerGroup", "have this group consume it now")
+_ONE_CLIENT = option("d", "clientId", "in this client")
+_QUEUE_ID = option("i", "queueId", "queue id", required=True)
+
+COMMANDS = (
+    Command(
+        name="queryMsgById",
+        help="messages by their offset ids",
+        run=query_by_id,
+        options=(
+            option("i", "msgId", "ids, separated by ,", required=True),
+            _ONE_GROUP,
+            _ONE_CLIENT,
+            option("s", "sendMessage", "true: send a copy"),
+            option("u", "unitName", "without effect"),
+        ),
+    ),
+    Command(
+        name="queryMsgByKey",
+        help="messages by a key",
+        run=query_by_key,
+        options=(TOPIC, option("k", "msgKey", "key", required=True)),
+    ),
+    Command(
+        name="queryMsgByUniqueKey",
+        help="a message by the id that its producer gave it",
+        run=query_by_unique_key,
+        options=(
+            option("i", "msgId", "unique id", required=True),
+            _ONE_GROUP,
+            _ONE_CLIENT,
+            TOPIC,
+            option("a", "showAll", "all with this id, at most 32", flag=True),
+        ),
+    ),
+    Command(
+        name="queryMsgByOffset",
+        help="the message at a queue offset",
+        run=query_by_offset,
+        options=(
+            TOPIC,
+            option("b", "brokerName", "broker name", required=True),
+            _QUEUE_ID,
+            option("o", "offset", "queue offset", required=True),
+        ),
+    ),
+    Command(
+        name="printMsg",
+        help="all messages of a topic",
+        run=print_messages,
+        options=(
+            TOPIC,
+            _CHARSET,
+            _EXPRESSION,
+            _BEGIN,
+            _END,
+            option("d", "printBody", "true or false: with bodies, default true"),
+        ),
+    ),
+    Command(
+        name="printMsgByQueue",
+        help="all messages of a queue, or its tags counted",
+        run=print_queue,
+        options=(
+            TOPIC,
+            option("a", "brokerName", "broker name", required=True),
+            _QUEUE_ID,
+            _CHARSET,
+            _EXPRESSION,
+            _BEGIN,
+            _END,
+            option("p", "print", "true or false: each message"),
+            option("d", "printBody", "true or false: with bodies"),
+            option("f", "calculate", "true or false: count tags"),
+        ),
+    ),
+    Command(
+        name="consumeMessage",
+        help="messages of a topic, a queue, or from an offset on; no offset is stored",
+        run=consume_messages,
+        options=(
+            TOPIC,
+            option("b", "brokerName", "broker name"),
+            option("i", "queueId", "queue id"),
+            option("o", "offset", "queue offset"),
+            option("g", "consumerGroup", "group to pull as"),
+            option("s", "beginTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS"),
+            _END,
+            option("c", "MessageNumber", "at most so many, default 128"),
+        ),
+    ),
+    Command(
+        name="sendMessage",
+        help="send a message",
+        run=send_message,
+        options=(
+            TOPIC,
+            option("p", "body", "text", required=True),
+            option("k", "key", "keys"),
+            option("c", "tags", "tags"),
+            option("b", "broker", "broker name"),
+            option("i", "qid", "queue id"),
+            option("m", "msgTraceEnable", "without effect: this client does not trace"),
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Commands about name servers: their settings, their pairs, who may be written to."""
+
+from __future__ import annotations
+
+from rmqpy.admin.command import Call, Command, option
+from rmqpy.admin.commands.brokers import settings_text
+from rmqpy.admin.outcome import Outcome
+from rmqpy.model.errors import RmqError
+
+_NAMESPACE = option("s", "namespace", "namespace", required=True)
+_KEY = option("k", "key", "key", required=True)
+_VALUE = option("v", "value", "value", required=True)
+_BROKER_NAME = option("b", "brokerName", "broker name", required=True)
+
+
+async def update_kv_config(call: Call) -> Outcome:
+    namespace, key, value = (call.given.text(name) for name in ("namespace", "key", "value"))
+    await call.admin.put_kv(namespace, key, value)
+    return Outcome(
+        {"namespace": namespace, "key": key, "value": value},
+        "create or update kv config to namespace success.",
+    )
+
+
+async def delete_kv_config(call: Call) -> Outcome:
+    namespace, key = call.given.text("namespace"), call.given.text("key")
+    await call.admin.delete_kv(namespace, key)
+    return Outcome(
+        {"namespace": namespace, "key": key}, "delete kv config from namespace success."
+    )
+
+
+async def wipe_write_perm(call: Call) -> Outcome:
+    return await _permission(call, wipe=True)
+
+
+async def add_write_perm(call: Call) -> Outcome:
+    return await _permission(call, wipe=False)
+
+
+async def _permission(call: Call, *, wipe: bool) -> Outcome:
+    name = call.given.text("brokerName")
+    word = "wipe" if wipe else "add"
+    change = call.admin.wipe_write_perm if wipe else call.admin.add_write_perm
+    counts: dict[str, int | None] = {}
+    lines = []
+    for server in call.admin.name_servers:
+        head = f"{word} write perm of broker[{name}] in name server[{server}]"
+        try:
+            counts[server] = await change(server, name)
+            lines.append(f"{head} OK, {counts[server]}")
+        except RmqError as fault:
+            counts[server] = None
+            lines += [f"{head} Failed", str(fault)]
+    return Outcome(counts, "\n".join(lines), says_no=None in counts.values())
+
+
+async def get_namesrv_config(call: Call) -> Outcome:
+    found, lines = {}, []
+    for server in call.admin.name_servers:
+        found[server] = await call.admin.namesrv_config(server)
+        lines += [f"============{server}============", settings_text(found[server]), ""]
+    return Outcome(found, "\n".join(lines))
+
+
+async def update_namesrv_config(call: Call) -> Outcome:
+    key, value = call.given.text("key"), call.given.text("value")
+    for server in call.admin.name_servers:
+        await call.admin.update_namesrv_config(server, {key: value})
+    text = f"update name server config success!\n{key} : {value}"
+    return Outcome({"servers": list(call.admin.name_servers), "key": key, "value": value}, text)
+
+
+COMMANDS = (
+    Command(
+        name="updateKvConfig",
+        help="set a pair of the name servers",
+        run=update_kv_config,
+        options=(_NAMESPACE, _KEY, _VALUE),
+    ),
+    Command(
+        name="deleteKvConfig",
+        help="remove a pair of the name servers",
+        run=delete_kv_config,
+        options=(_NAMESPACE, _KEY),
+    ),
+    Command(
+        name="wipeWritePerm",
+        help="let nobody write to a broker, until it registers anew",
+        run=wipe_write_perm,
+        options=(_BROKER_NAME,),
+    ),
+    Command(
+        name="addWritePerm",
+        help="let it be written to again",
+        run=add_write_perm,
+        options=(_BROKER_NAME,),
+    ),
+    Command(
+        name="getNamesrvConfig", help="the settings of the name servers", run=get_namesrv_config
+    ),
+    Command(
+        name="updateNamesrvConfig",
+        help="change one setting of all name servers",
+        run=update_namesrv_config,
+        options=(_KEY, _VALUE),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Commands that move the offsets of groups.
+
+A group that is online moves itself: the broker tells its clients (request code 222). Of a group
+that is offline the offsets on the brokers are set.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from attrs import define
+
+from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.commands.groups import consume_stats
+from rmqpy.admin.outcome import Column, Outcome, Table, java_bool
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.headers import (
+    ResetOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+
+NOW: Final = -1
+"""As a timestamp: behind the last message."""
+
+_ONLINE = Table([Column("#brokerName", -40), Column("#queueId", -40), Column("#offset", -40)])
+_OFFLINE = Table(
+    [
+        Column("#brokerName", -20),
+        Column("#queueId", -20),
+        Column("#brokerOffset", -20),
+        Column("#consumerOffset", -20),
+        Column("#timestampOffset", -20),
+        Column("#rollbackOffset", -20),
+    ]
+)
+
+
+@define(slots=True, frozen=True)
+class _Reset:
+    group: str
+    topic: str
+    timestamp_ms: int
+    force: bool
+
+
+async def reset_offset_by_time(call: Call) -> Outcome:
+    given = call.given
+    text = given.text("timestamp")
+    reset = _Reset(
+        given.text("group"), given.text("topic"), timestamp_of(text), given.truth("force", True)
+    )
+    head = (
+        f"{{}}[{reset.group}], topic[{reset.topic}], force[{java_bool(reset.force)}],"
+        f" timestamp(string)[{text}], timestamp(long)[{reset.timestamp_ms}]"
+    )
+    outcome, online = await _reset(call, reset)
+    kind = "group" if online else "consumerGroup"
+    title = head.format(f"rollback consumer offset by specified {kind}")
+    return Outcome(outcome.data, f"{title}\n{outcome.text}")
+
+
+async def skip_accumulated(call: Call) -> Outcome:
+    given = call.given
+    force = given.truth("force", True)
+    outcome, _ = await _reset(call, _Reset(given.text("group"), given.text("topic"), NOW, force))
+    return outcome
+
+
+async def _reset(call: Call, reset: _Reset) -> tuple[Outcome, bool]:
+    """What was set, and whether the group was online."""
+    header = ResetOffsetRequestHeader(
+        topic=reset.topic,
+        group=reset.group,
+        timestamp=reset.timestamp_ms,
+        is_force=reset.force,
+    )
+    moved: dict[MessageQueue, int] = {}
+    try:
+        for broker in (await call.admin.route(reset.topic)).broker_datas:
+            address = broker.broker_addrs[min(broker.broker_addrs)]
+            moved.update(await call.admin.reset_offset(address, header))
+    except Refusal as refusal:
+        if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        return await _reset_offline(call, reset), False
+    rows = [
+        [queue.broker_name, queue.queue_id, offset] for queue, offset in sorted(moved.items())
+    ]
+    return Outcome(moved, _ONLINE.text(rows)), True
+
+
+async def _reset_offline(call: Call, reset: _Reset) -> Outcome:
+    try:
+        known = (await consume_stats(call, reset.group, reset.topic)).offset_table
+    except RmqError:
+        known = {}  # a group that has never consumed
+    rows, data = [], []
+    for broker in (await call.admin.route(reset.topic)).broker_datas:
+        address = broker.broker_addrs.get(MASTER_ID)
+        if address is None:
+            continue
+        stats = await call.admin.topic_stats(address, reset.topic)
+        for queue, positions in sorted(stats.offset_table.items()):
+            consumed = known[queue].consumer_offset if queue in known else 0
+            wanted = positions.max_offset
+            if reset.timestamp_ms != NOW:
+                wanted = await _offset_at(call, address, queue, reset.timestamp_ms)
+            rolled = consumed
+            if reset.force or queue not in known or wanted <= consumed:
+                await call.admin.set_consumer_offset(address, reset.group, queue, wanted)
+                rolled = wanted
+            rows.append(
+                [
+                    queue.broker_name,
+                    queue.queue_id,
+                    positions.max_offset,
+                    consumed,
+                    wanted,
+                    rolled,
+                ]
+            )
+            data.append({"queue": queue, "from": consumed, "to": rolled})
+    return Outcome(data, _OFFLINE.text(rows))
+
+
+async def _offset_at(call: Call, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+    header = SearchOffsetRequestHeader(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+    )
+    response = await call.admin.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    return SearchOffsetResponseHeader.decode(response.ext_fields).offset
+
+
+async def clone_group_offset(call: Call) -> Outcome:
+    given, admin = call.given, call.admin
+    source, target, topic = given.text("srcGroup"), given.text("destGroup"), given.text("topic")
+    route = await admin.route(topic)
+    masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
+    cloned = {}
+    for queue, offset in sorted((await consume_stats(call, source)).offset_table.items()):
+        address = masters.get(queue.broker_name)
+        if address is not None and offset.consumer_offset >= 0:
+            await admin.set_consumer_offset(address, target, queue, offset.consumer_offset)
+            cloned[queue] = offset.consumer_offset
+    text = (
+        f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
+    )
+    return Outcome(cloned, text)
+
+
+def timestamp_of(text: str) -> int:
+    """``now``, milliseconds, or ``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
+    if text == "now":
+        return NOW
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f")
+    except ValueError:
+        raise UsageFault(
+            f"{text}: a time is now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"
+        ) from None
+    return round(moment.timestamp() * 1000)
+
+
+_GROUP = option("g", "group", "consumer group", required=True)
+_FORCE = option("f", "force", "true or false: forwards too; default true")
+
+COMMANDS = (
+    Command(
+        name="resetOffsetByTime",
+        help="have a group consume again from a time on",
+        run=reset_offset_by_time,
+        options=(
+            _GROUP,
+            TOPIC,
+            option("s", "timestamp", "now, ms, or yyyy-MM-dd#HH:mm:ss:SSS", required=True),
+            _FORCE,
+            option("c", "cplus", "the group has C++ clients", flag=True),
+        ),
+    ),
+    Command(
+        name="skipAccumulatedMessage",
+        help="have a group go on behind the last message",
+        run=skip_accumulated,
+        options=(_GROUP, TOPIC, _FORCE),
+    ),
+    Command(
+        name="cloneGroupOffset",
+        help="give a group the offsets of another",
+        run=clone_group_offset,
+        options=(
+            option("s", "srcGroup", "whose offsets", required=True),
+            option("d", "destGroup", "who gets them", required=True),
+            TOPIC,
+            option("o", "offline", "true or false; without effect, as in Java"),
+        ),
+    ),
+)

@@ -1,0 +1,162 @@
+"""Commands about figures: rates of topics and groups, the units of a consume queue."""
+
+from __future__ import annotations
+
+from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.commands.groups import consume_stats
+from rmqpy.admin.commands.topics import groups_of
+from rmqpy.admin.outcome import Column, Outcome, Table, java_bool
+from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.names import is_dlq_topic, is_retry_topic
+from rmqpy.remoting.bodies import BrokerStatsData, TopicRouteData
+from rmqpy.remoting.fastjson import dumps
+from rmqpy.remoting.headers import QueryConsumeQueueRequestHeader
+
+_LINE = "=" * 38
+_STATS = Table(
+    [
+        Column("#Topic", -64),
+        Column("#Consumer Group", -64),
+        Column("#Accumulation", 12),
+        Column("#InTPS", 11),
+        Column("#OutTPS", 11),
+        Column("#InMsg24Hour", 14),
+        Column("#OutMsg24Hour", 14),
+    ],
+    ["  ", " "],
+)
+
+
+async def stats_all(call: Call) -> Outcome:
+    wanted, active = call.given.optional("topic"), call.given.has("activeTopic")
+    rows: list[list[object]] = []
+    for topic in [wanted] if wanted is not None else await call.admin.topics():
+        if wanted is None and (is_retry_topic(topic) or is_dlq_topic(topic)):
+            continue
+        try:
+            route = await call.admin.route(topic)
+        except Refusal:
+            if wanted is not None:
+                raise
+            continue  # a name of a cluster or broker, or gone since
+        rows += await _topic_rows(call, topic, route, active)
+    names = ["topic", "group", "behind", "inTps", "outTps", "in24Hours", "out24Hours"]
+    return Outcome([dict(zip(names, row, strict=True)) for row in rows], _STATS.text(rows))
+
+
+async def _topic_rows(
+    call: Call, topic: str, route: TopicRouteData, active: bool
+) -> list[list[object]]:
+    put_tps, put_day = await _rates(call, route, "TOPIC_PUT_NUMS", topic)
+    groups = await groups_of(call, topic, route)
+    if not groups:
+        idle = active and not put_day
+        row = [topic, "", 0, f"{put_tps:.2f}", "", put_day, "NO_CONSUMER"]
+        return [] if idle else [row]
+    rows: list[list[object]] = []
+    for group in groups:
+        got_tps, got_day = await _rates(call, route, "GROUP_GET_NUMS", f"{topic}@{group}")
+        if active and not put_day and not got_day:
+            continue
+        try:
+            table = (await consume_stats(call, group, topic)).offset_table
+        except RmqError:
+            table = {}
+        behind = sum(each.broker_offset - each.consumer_offset for each in table.values())
+        rates = [f"{put_tps:.2f}", f"{got_tps:.2f}"]
+        rows.append([topic, group, max(behind, 0), *rates, put_day, got_day])
+    return rows
+
+
+async def _rates(
+    call: Call, route: TopicRouteData, name: str, key: str
+) -> tuple[float, int]:
+    """Per second over the last minute, and in a day, over all masters that know the key."""
+    tps, day = 0.0, 0
+    for broker in route.broker_datas:
+        address = broker.broker_addrs.get(MASTER_ID)
+        if address is None:
+            continue
+        try:
+            data = await call.admin.broker_stats(address, name, key)
+        except RmqError:
+            continue  # nothing has been counted under this key
+        tps += data.stats_minute.tps if data.stats_minute is not None else 0.0
+        day += _day_sum(data)
+    return tps, day
+
+
+def _day_sum(data: BrokerStatsData) -> int:
+    """Of the longest span that has counted something."""
+    for item in (data.stats_day, data.stats_hour, data.stats_minute):
+        if item is not None and item.sum:
+            return item.sum
+    return 0
+
+
+async def query_consume_queue(call: Call) -> Outcome:
+    given = call.given
+    topic, first = given.text("topic"), given.number("index", 0)
+    address = given.optional("broker")
+    if not address:
+        route = await call.admin.route(topic)
+        address = route.broker_datas[0].broker_addrs.get(MASTER_ID)
+        if address is None:
+            raise UsageFault(f"the first broker of {topic} has no master: give one with -b")
+    header = QueryConsumeQueueRequestHeader(
+        topic=topic,
+        queue_id=given.number("queue", 0),
+        index=first,
+        count=given.number("count", 10),
+        consumer_group=given.optional("consumer"),
+    )
+    body = await call.admin.consume_queue(address, header)
+    lines = []
+    if body.subscription_data is not None:
+        shown = dumps(body.subscription_data.to_json(), pretty=True).decode()
+        lines += ["Subscription data: ", shown, _LINE]
+    if body.filter_data is not None:
+        lines += ["Filter data: ", body.filter_data, _LINE]
+    lines += ["Queue data: ", f"max: {body.max_queue_index}, min: {body.min_queue_index}", _LINE]
+    for number, unit in enumerate(body.queue_data or [], first):
+        lines += [
+            f"idx: {number}",
+            f"ConsumeQueueData{{physicOffset={unit.physic_offset},"
+            f" physicSize={unit.physic_size}, tagsCode={unit.tags_code},"
+            f" extendDataJson='{_or_null(unit.extend_data_json)}',"
+            f" bitMap='{_or_null(unit.bit_map)}', eval={java_bool(unit.eval)},"
+            f" msg='{_or_null(unit.msg)}'}}",
+            _LINE,
+        ]
+    return Outcome(body, "\n".join(lines))
+
+
+def _or_null(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+COMMANDS = (
+    Command(
+        name="statsAll",
+        help="rates of topics and of their consumers",
+        run=stats_all,
+        options=(
+            option("a", "activeTopic", "only what has moved", flag=True),
+            option("t", "topic", "one topic; all without it"),
+        ),
+    ),
+    Command(
+        name="queryCq",
+        help="units of a consume queue",
+        run=query_consume_queue,
+        options=(
+            TOPIC,
+            option("q", "queue", "queue id", required=True),
+            option("i", "index", "first unit", required=True),
+            option("c", "count", "how many, default 10"),
+            option("b", "broker", "which broker, as host:port"),
+            option("g", "consumer", "as this consumer group sees it"),
+        ),
+    ),
+)

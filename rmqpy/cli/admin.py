@@ -1,0 +1,99 @@
+"""``rmqpy admin``: the commands of mqadmin by the same names, options and columns.
+
+Exit codes: 0 done, 1 could not be done (bad usage, no answer, refused by a broker), 2 the answer is
+no. ``--format json`` prints one line of JSON instead of columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from rmqpy.admin.command import Call, Command, Given, Option
+from rmqpy.admin.commands import COMMANDS
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.admin.outcome import Outcome
+    from rmqpy.cli.parsing import Commands, Parser
+
+
+def add_commands(commands: Commands) -> None:
+    admin = commands.add_parser("admin", help="administrate name servers and brokers")
+    names = admin.add_subparsers(required=True, metavar="NAME", parser_class=type(admin))
+    for command in COMMANDS:
+        parser = names.add_parser(command.name, aliases=list(command.aliases), help=command.help)
+        parser.add_argument(
+            "-n",
+            "--namesrvAddr",
+            dest="name_servers",
+            default=os.environ.get("NAMESRV_ADDR"),
+            metavar="HOST:PORT[;HOST:PORT]",
+            help="name servers; default NAMESRV_ADDR of the environment",
+        )
+        for option in command.options:
+            _add_option(parser, option)
+        add_format_option(parser)
+        add_log_options(parser)
+        parser.set_defaults(command=_run, admin_command=command)
+
+
+def _add_option(parser: Parser, option: Option) -> None:
+    if option.flag:
+        parser.add_argument(
+            f"-{option.letter}",
+            f"--{option.name}",
+            dest=_dest(option),
+            action="store_const",
+            const="true",
+            help=option.help,
+        )
+    else:
+        parser.add_argument(
+            f"-{option.letter}",
+            f"--{option.name}",
+            dest=_dest(option),
+            required=option.required,
+            metavar=option.name.upper(),
+            help=option.help,
+        )
+
+
+def _dest(option: Option) -> str:
+    return f"option_{option.name}"
+
+
+def _run(options: argparse.Namespace) -> int:
+    command: Command = options.admin_command
+    if not options.name_servers:
+        raise RmqError("no name server: give one with -n host:port, or set NAMESRV_ADDR")
+    values = {
+        option.name: value
+        for option in command.options
+        if (value := getattr(options, _dest(option))) is not None
+    }
+    as_json = options.format == "json"
+    outcome = asyncio.run(_call(command, Given(values), options.name_servers, as_json))
+    text = outcome.as_json() if as_json else outcome.text
+    if text:
+        print(text)
+    return EXIT_NO if outcome.says_no else EXIT_DONE
+
+
+async def _call(command: Command, given: Given, name_servers: str, as_json: bool) -> Outcome:
+    from rmqpy.admin.api import Admin
+    from rmqpy.client.instance import ClientInstance, ClientSettings, split_name_servers
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    instance = await ClientInstance.open(ClientSettings(name_servers=name_servers))
+    try:
+        admin = Admin(instance, split_name_servers(name_servers))
+        return await command.run(Call(admin, given, show))
+    finally:
+        await instance.close()
