@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rmqpy.client.consumer import SUBSCRIBE_ALL, Consumer, PullOrder, PullResult, PullSettings
 from rmqpy.client.instance import ClientInstance
 from rmqpy.client.routes import subscribe_queues
+from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import (
     CLUSTERING,
     CONSUME_ACTIVELY,
@@ -16,6 +17,10 @@ from rmqpy.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+
+_GROUP_CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
 class PullConsumer(Consumer):
@@ -31,6 +36,14 @@ class PullConsumer(Consumer):
     ) -> None:
         super().__init__(group, name_servers, pulling=settings, instance=instance)
         self._topics: dict[str, int] = {}
+
+    async def _join(self, instance: ClientInstance) -> None:
+        await super()._join(instance)
+        instance.pushed.answer(self.group, {_GROUP_CHANGED: _not_concerned})
+
+    async def _leave(self, instance: ClientInstance) -> None:
+        instance.pushed.forget(self.group, [_GROUP_CHANGED])
+        await super()._leave(instance)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of ``topic``, sorted."""
@@ -74,3 +87,7 @@ class PullConsumer(Consumer):
                 for topic, since_ms in sorted(self._topics.items())
             ],
         )
+
+
+async def _not_concerned(_channel: Channel, _request: RemotingCommand) -> None:
+    """Whose queue is whose is the caller's business."""

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.process import BrokerProcess
 from rmqpy.client import Message, Producer
 from rmqpy.client.consuming import ConsumeResult, ConsumeSettings
 from rmqpy.client.instance import ClientInstance, ClientSettings
 from rmqpy.client.message import ReceivedMessage
 from rmqpy.client.push_consumer import PushConsumer, PushSettings
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
-from rmqpy.namesrv.process import NamesrvProcess
-from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.bodies import CONSUME_FROM_FIRST_OFFSET, MessageQueue
-from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.in_process import name_server_and_broker
 
 Run = Callable[[Any], Any]
 QUICK = ConsumeSettings(pause_ms=1, fault_pause_ms=1, suspend_ms=1_000)
@@ -31,35 +27,8 @@ FIRST = PushSettings(from_where=CONSUME_FROM_FIRST_OFFSET, consuming=QUICK)
 @asynccontextmanager
 async def running_broker(root: Path) -> AsyncIterator[str]:
     """The name server's address."""
-    home = {"HOME": str(root)}
-    scheduler = AsyncioScheduler()
-    ports = free_port_block(4)
-    ports.release()
-    namesrv = NamesrvProcess(
-        load_namesrv_configuration(
-            None, {"listenPort": str(ports[1]), "kvConfigPath": str(root / "kv.json")}, home
-        ).configuration,
-        scheduler,
-    )
-    settings = {
-        "brokerName": "a",
-        "listenPort": str(ports.broker_port),
-        "brokerIP1": "127.0.0.1",
-        "namesrvAddr": f"127.0.0.1:{ports[1]}",
-        "storePathRootDir": str(root / "store"),
-        "mappedFileSizeCommitLog": "1048576",
-        "maxHashSlotNum": "100",
-        "maxIndexNum": "400",
-    }
-    broker = BrokerProcess(load_broker_configuration(None, settings, home).configuration, scheduler)
-    await namesrv.start()
-    await broker.start()
-    try:
-        yield f"127.0.0.1:{ports[1]}"
-    finally:
-        await broker.stop()
-        await namesrv.stop()
-        await scheduler.close()
+    async with name_server_and_broker(root) as running:
+        yield running.name_server
 
 
 @define

@@ -427,9 +427,17 @@ def _fields(group: SubscriptionGroupConfig) -> str:
 
 
 def _group_fields(group: SubscriptionGroupConfig) -> list[tuple[str, str]]:
+    """In the order of Java's class."""
     return [
-        (name, java_bool(value) if isinstance(value, bool) else str(value))
-        for name, value in group.to_json().items()
+        ("groupName", group.group_name),
+        ("consumeEnable", java_bool(group.consume_enable)),
+        ("consumeFromMinEnable", java_bool(group.consume_from_min_enable)),
+        ("consumeBroadcastEnable", java_bool(group.consume_broadcast_enable)),
+        ("retryQueueNums", str(group.retry_queue_nums)),
+        ("retryMaxTimes", str(group.retry_max_times)),
+        ("brokerId", str(group.broker_id)),
+        ("whichBrokerWhenConsumeSlowly", str(group.which_broker_when_consume_slowly)),
+        ("notifyConsumerIdsChangedEnable", java_bool(group.notify_consumer_ids_changed_enable)),
     ]
 
 

@@ -252,7 +252,7 @@ async def update_order_conf(call: Call) -> Outcome:
     topic, method = call.given.text("topic"), call.given.text("method")
     if method == "get":
         text = await call.admin.kv(ORDER_NAMESPACE, topic)
-        shown = f"get orderConf success. topic=[{topic}], orderConf=[{text}] "
+        shown = f"get orderConf success. topic=[{topic}], orderConf=[{text or 'null'}] "
         return Outcome({"topic": topic, "orderConf": text}, shown)
     if method == "put":
         text = call.given.optional("orderConf")

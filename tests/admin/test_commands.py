@@ -1,0 +1,353 @@
+"""The commands of mqadmin against a name server and a broker of ours: the columns that Java prints,
+and JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.admin.api import Admin
+from rmqpy.admin.command import Call, Command, Given, UsageFault
+from rmqpy.admin.commands import COMMANDS
+from rmqpy.admin.outcome import Outcome
+from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.testing.in_process import InProcess, name_server_and_broker
+
+LISTED = Path(__file__).with_name("mqadmin-4.9.7.tsv")
+BY_NAME = {command.name: command for command in COMMANDS}
+
+
+class Shell:
+    """Runs commands as the command line does; ``shown`` is what they print as they go."""
+
+    def __init__(self, instance: ClientInstance, running: InProcess) -> None:
+        self.running = running
+        self.instance = instance
+        self.shown: list[str] = []
+        self._admin = Admin(instance, [running.name_server])
+
+    async def __call__(self, line: str) -> Outcome:
+        words = line.replace("BROKER", self.running.broker_address).split()
+        command = BY_NAME[words[0]]
+        given = Given(given_of(command, words[1:]))
+        return await command.run(Call(self._admin, given, self.shown.append))
+
+
+def given_of(command: Command, words: list[str]) -> dict[str, str]:
+    options = {f"-{option.letter}": option for option in command.options}
+    given = {}
+    while words:
+        option = options[words.pop(0)]
+        given[option.name] = "true" if option.flag else words.pop(0)
+    missing = [each.name for each in command.options if each.required and each.name not in given]
+    assert not missing, missing
+    return given
+
+
+def run_shell(root: Path, story: Callable[[Shell], Any]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), name_server_and_broker(root) as running:
+            settings = ClientSettings(name_servers=running.name_server)
+            instance = await ClientInstance.open(settings)
+            try:
+                await story(Shell(instance, running))
+            finally:
+                await instance.close()
+
+    asyncio.run(main())
+
+
+def masked(text: str, *secrets: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "@")
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?", "TIME", text)
+
+
+# ------------------------------------------------------------------------------ which commands
+
+
+def test_every_command_of_mqadmin_with_its_options() -> None:
+    listed = [line.split("\t") for line in LISTED.read_text().splitlines()]
+    assert len(listed) == 57
+    for names, options in listed:
+        name, *aliases = re.findall(r"\w+", names)
+        command = BY_NAME[name]
+        assert set(aliases) <= set(command.aliases)
+        letters = {option.letter for option in command.options}
+        assert set(re.findall(r"-(\w)", options)) - {"n"} <= letters, name
+
+
+def test_names_and_letters_are_unique() -> None:
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    assert len(names) == len(set(names))
+    for command in COMMANDS:
+        letters = [option.letter for option in command.options]
+        assert len(letters) == len(set(letters)), command.name
+        assert not {"n", "h"} & set(letters), command.name
+
+
+# ------------------------------------------------------------------------------ topics
+
+
+def test_a_topic_from_creation_to_deletion(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        made = await shell("updateTopic -b BROKER -t Orders -r 3 -w 2")
+        assert masked(made.text, shell.running.broker_address) == (
+            "create topic to @ success.\n"
+            "TopicConfig [topicName=Orders, readQueueNums=3, writeQueueNums=2, perm=RW-,"
+            " topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false]"
+        )
+        route = await shell("topicRoute -t Orders")
+        assert json.loads(route.as_json())["queueDatas"] == [
+            {
+                "brokerName": "a",
+                "perm": 6,
+                "readQueueNums": 3,
+                "topicSysFlag": 0,
+                "writeQueueNums": 2,
+            }
+        ]
+        assert '\t"brokerDatas":[\n' in route.text
+        listed = await shell("topicRoute -t Orders -l")
+        lines = listed.text.splitlines()
+        assert lines[0].split() == [
+            "#ClusterName",
+            "#BrokerName",
+            "#BrokerAddrs",
+            "#ReadQueue",
+            "#WriteQueue",
+            "#Perm",
+        ]
+        assert lines[2] == "-" * 158
+        assert lines[3].split() == ["Total:", "1", "3", "2"]
+        assert (await shell("topicClusterList -t Orders")).data == ["DefaultCluster"]
+        assert "Orders" in (await shell("topicList")).text.splitlines()
+        changed = await shell("updateTopicPerm -b BROKER -t Orders -p 4")
+        assert "update topic perm from 6 to 4 in" in changed.text
+        assert "perm=R--" in changed.text
+        gone = await shell("deleteTopic -t Orders -c DefaultCluster")
+        assert gone.text == (
+            "delete topic [Orders] from cluster [DefaultCluster] success.\n"
+            "delete topic [Orders] from NameServer success."
+        )
+        assert "Orders" not in (await shell("topicList")).text.splitlines()
+
+    run_shell(tmp_path, story)
+
+
+def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
+        sent = await shell("sendMessage -t Orders -p hello -k order-7 -c new")
+        assert sent.text.splitlines()[0] == (
+            "#Broker Name                      #QID  #Send Result            #MsgId"
+        )
+        message_id = sent.data["msgId"]  # type: ignore[index]
+        status = await shell("topicStatus -t Orders")
+        assert masked(status.text).splitlines() == [
+            "#Broker Name                      #QID  #Min Offset           #Max Offset"
+            "             #Last Updated",
+            "a                                 0     0                     1"
+            "                       TIME",
+        ]
+        by_key = await shell("queryMsgByKey -t Orders -k order-7")
+        assert by_key.text.splitlines()[1] == f"{message_id:<50} {0:>4} {0:>40}"
+        found = await shell("queryMsgByOffset -t Orders -b a -i 0 -o 0")
+        assert "Tags:                [new]" in found.text
+        assert found.text.endswith("WARN: No Consumer")
+        offset_id = found.data[0]["offsetMsgId"]  # type: ignore[index]
+        by_id = await shell(f"queryMsgById -i {offset_id}")
+        assert by_id.text.splitlines()[0] == f"OffsetID:            {offset_id}"
+        unique = await shell(f"queryMsgByUniqueKey -t Orders -i {message_id}")
+        assert unique.text.splitlines()[0] == "Topic:               Orders"
+        path = re.search(r"Message Body Path: +(\S+)", unique.text)
+        assert path is not None and Path(path[1]).read_bytes() == b"hello"
+        Path(path[1]).unlink()
+        assert (await shell("queryMsgByUniqueKey -t Orders -i 00")).says_no
+        consumed = await shell("consumeMessage -t Orders -c 5")
+        assert [each["body"] for each in consumed.data] == ["hello"]  # type: ignore[attr-defined]
+        assert shell.shown[-1].startswith(
+            f"MSGID: {message_id} MessageExt [brokerName=a, queueId=0"
+        )
+        assert shell.shown[-1].endswith("transactionId='null'}] BODY: hello")
+        counted = await shell("printMsgByQueue -t Orders -a a -i 0 -f true")
+        assert counted.text == "Tag: new                            Count: 1"
+
+    run_shell(tmp_path, story)
+
+
+# ------------------------------------------------------------------------------ groups
+
+
+def test_a_group_and_how_far_it_has_come(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
+        made = await shell("updateSubGroup -b BROKER -g Readers -q 2")
+        assert made.text.splitlines()[1] == (
+            "SubscriptionGroupConfig [groupName=Readers, consumeEnable=true,"
+            " consumeFromMinEnable=false, consumeBroadcastEnable=false, retryQueueNums=2,"
+            " retryMaxTimes=16, brokerId=0, whichBrokerWhenConsumeSlowly=1,"
+            " notifyConsumerIdsChangedEnable=true]"
+        )
+        settings = await shell("getConsumerConfig -g Readers")
+        assert settings.text.splitlines()[:2] == [
+            f"{'=' * 29}DefaultCluster:a{'=' * 29}",
+            "groupName                               =  Readers",
+        ]
+        assert (await shell("getConsumerConfig -g Nobody")).says_no
+        queue = MessageQueue("Orders", "a", 0)
+        async with (
+            Producer("Writers", instance=shell.instance) as producer,
+            PullConsumer("Readers", instance=shell.instance) as consumer,
+        ):
+            for number in range(3):
+                await producer.send(Message(topic="Orders", body=b"%d" % number))
+            await consumer.pull(queue, 0)
+            await consumer.commit_offset(queue, 2)
+            await shell.instance.send_heartbeats()
+            connection = await shell("consumerConnection -g Readers -b BROKER")
+            assert connection.text.splitlines()[0].split() == [
+                "#ClientId",
+                "#ClientAddr",
+                "#Language",
+                "#Version",
+            ]
+            assert "ConsumeType: CONSUME_ACTIVELY\nMessageModel: CLUSTERING" in connection.text
+            writers = await shell("producerConnection -g Writers -t Orders")
+            assert writers.text.startswith("0001  ") and writers.text.endswith("V4_9_7")
+            assert (
+                "producer group (Writers) instance : clientId="
+                in (await shell("producer -b BROKER")).text
+            )
+        # The group's retry topic leads the way to the brokers that have its offsets.
+        progress = await shell("consumerProgress -g Readers")
+        lines = masked(progress.text).splitlines()
+        assert lines[0].split("  ")[0] == "#Topic"
+        assert lines[1].split() == ["Orders", "a", "0", "3", "2", "1", "TIME"]
+        assert lines[-2:] == ["Consume TPS: 0.00", "Diff Total: 1"]
+        every = await shell("consumerProgress")
+        assert ["Readers", "0", "OFFLINE", "0", "1"] in [
+            line.split() for line in every.text.splitlines()
+        ]
+        cloned = await shell("cloneGroupOffset -s Readers -d Others -t Orders")
+        assert cloned.data == {queue: 2}
+        deleted = await shell("deleteSubGroup -c DefaultCluster -g Readers")
+        assert "delete topic [%DLQ%Readers] from NameServer success." in deleted.text
+
+    run_shell(tmp_path, story)
+
+
+# ------------------------------------------------------------------------------ servers
+
+
+def test_brokers_and_clusters(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        address = shell.running.broker_address
+        listed = (await shell("clusterList")).text.splitlines()
+        assert listed[0] == (
+            "#Cluster Name     #Broker Name            #BID  #Addr                  #Version"
+            "                #InTPS(LOAD)       #OutTPS(LOAD) #PCWait(ms) #Hour #SPACE"
+        )
+        assert listed[1].split()[:5] == ["DefaultCluster", "a", "0", address, "V4_9_7"]
+        more = (await shell("clusterList -m")).text.splitlines()
+        assert more[1].split() == ["DefaultCluster", "a", "0", "0", "0", "0"]
+        status = await shell("brokerStatus -b BROKER")
+        assert "brokerVersionDesc               : V4_9_7" in status.text
+        both = await shell("brokerStatus -c DefaultCluster")
+        assert both.text.splitlines()[0].startswith(f"{address:<24} ")
+        settings = await shell("getBrokerConfig -c DefaultCluster")
+        assert settings.text.splitlines()[0] == f"============Master: {address}============"
+        assert "brokerName                                        =  a" in settings.text
+        with pytest.raises(UsageFault, match="either -b BROKER"):
+            await shell("getBrokerConfig")
+        with pytest.raises(Refusal, match="cluster x has no master; known clusters: DefaultCluste"):
+            await shell("cleanUnusedTopic -c x")
+
+    run_shell(tmp_path, story)
+
+
+def test_name_servers(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        server = shell.running.name_server
+        settings = (await shell("getNamesrvConfig")).text
+        assert settings.startswith(f"============{server}============\n")
+        wiped = await shell("wipeWritePerm -b a")
+        assert re.fullmatch(
+            rf"wipe write perm of broker\[a\] in name server\[{server}\] OK, \d+", wiped.text
+        )
+        assert (await shell("addWritePerm -b a")).data == wiped.data
+        assert (await shell("updateKvConfig -s NS -k a -v b")).text == (
+            "create or update kv config to namespace success."
+        )
+        assert (await shell("deleteKvConfig -s NS -k a")).text == (
+            "delete kv config from namespace success."
+        )
+        assert (await shell("updateOrderConf -t Orders -m put -v a:4")).text == (
+            "update orderConf success. topic=[Orders], orderConf=[a:4]"
+        )
+        assert (await shell("updateOrderConf -t Orders -m get")).text == (
+            "get orderConf success. topic=[Orders], orderConf=[a:4] "
+        )
+        await shell("updateOrderConf -t Orders -m delete")
+        assert "orderConf=[null]" in (await shell("updateOrderConf -t Orders -m get")).text
+        with pytest.raises(UsageFault, match="put, get or delete"):
+            await shell("updateOrderConf -t Orders -m drop")
+
+    run_shell(tmp_path, story)
+
+
+def test_exports_are_files(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
+        await shell("updateSubGroup -b BROKER -g Readers")
+        for command, name in (
+            ("exportMetadata", "metadata"),
+            ("exportConfigs", "configs"),
+            ("exportMetrics", "metrics"),
+        ):
+            path = tmp_path / "out" / f"{name}.json"
+            done = await shell(f"{command} -c DefaultCluster -f {path.parent}")
+            assert done.text == f"export {path} success"
+            assert json.loads(path.read_text()) == done.data["content"]  # type: ignore[index]
+        metadata = json.loads((tmp_path / "out" / "metadata.json").read_text())
+        assert list(metadata["topicConfigTable"]) == ["Orders"]
+        assert list(metadata["subscriptionGroupTable"]) == ["Readers"]
+        configs = json.loads((tmp_path / "out" / "configs.json").read_text())
+        assert configs["clusterScale"] == {
+            "namesrvSize": 1,
+            "masterBrokerSize": 1,
+            "slaveBrokerSize": 0,
+        }
+
+    run_shell(tmp_path, story)
+
+
+def test_latencies(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        await shell("updateTopic -b BROKER -t Orders -r 2 -w 2")
+        checked = await shell("checkMsgSendRT -t Orders -a 3")
+        lines = checked.text.splitlines()
+        assert [line.split()[:3] for line in lines[1:4]] == [
+            ["a", "0", "true"],
+            ["a", "1", "true"],
+            ["a", "0", "true"],
+        ]
+        assert re.fullmatch(r"Avg RT: \d+\.\d\d", lines[4])
+        await shell("sendMsgStatus -b a -c 2")
+        assert sum("SendResult=SendResult [sendStatus=SEND_OK" in each for each in shell.shown) == 2
+        rounds = await shell("clusterRT -a 2 -r 1")
+        assert rounds.data[0]["ok"] == 2  # type: ignore[index]
+        watched = await shell("startMonitoring -r 1")
+        assert shell.shown[-2:] == ["[MONITOR] beginRound", "[MONITOR] endRound"]
+        assert not watched.says_no
+
+    run_shell(tmp_path, story)
