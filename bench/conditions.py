@@ -1,0 +1,95 @@
+"""What surrounds a load: scheduling, the other brokers, memory, admin commands."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import RmqError
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.processes import ServerProcess
+
+REALTIME_PRIORITY = "5"
+ADMIN_PAUSE_S = 0.1
+ADMIN_COMMANDS: tuple[tuple[RequestCode, tuple[str, ...]], ...] = (
+    (RequestCode.GET_BROKER_RUNTIME_INFO, ()),
+    (RequestCode.GET_ALL_TOPIC_CONFIG, ()),
+    (RequestCode.GET_TOPIC_STATS_INFO, ("topic",)),
+    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ()),
+    (RequestCode.GET_BROKER_CONFIG, ()),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, ()),
+)
+"""What a console that watches a broker asks for; code and the fields it takes."""
+
+
+@contextmanager
+def realtime(pid: int) -> Iterator[None]:
+    """All threads of the broker in a real-time class for the seconds of a load."""
+    subprocess.run(["chrt", "-a", "-r", "-p", REALTIME_PRIORITY, str(pid)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["chrt", "-a", "-o", "-p", "0", str(pid)], check=True)
+
+
+@contextmanager
+def stopped(brokers: Iterable[ServerProcess]) -> Iterator[None]:
+    """These brokers cost nothing meanwhile."""
+    stopped_now = list(brokers)
+    for broker in stopped_now:
+        os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for broker in stopped_now:
+            os.kill(broker.pid, signal.SIGCONT)
+
+
+def use_memory(megabytes: int) -> None:
+    """Touch that much memory and give it back at once.
+
+    A hypervisor that lends memory on first touch makes every page of a growing log cost ten times
+    its copying, until it has been used once. The load behind this call finds pages in use, as on a
+    machine that has been up for a day.
+    """
+    if megabytes:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        mmap.mmap(-1, megabytes << 20, flags=flags).close()
+
+
+@contextmanager
+def admin_commands(address: str, topic: str) -> Iterator[None]:
+    """One admin command after the other, ten a second."""
+    ended = threading.Event()
+    failures: list[RmqError] = []
+
+    def ask() -> None:
+        try:
+            with BlockingConnection(address) as connection:
+                number = 0
+                while not ended.wait(ADMIN_PAUSE_S):
+                    code, fields = ADMIN_COMMANDS[number % len(ADMIN_COMMANDS)]
+                    number += 1
+                    named = {"topic": topic}
+                    connection.call(
+                        RemotingCommand(code, ext_fields={name: named[name] for name in fields})
+                    )
+        except RmqError as failure:
+            failures.append(failure)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        asking.join()
+    if failures:
+        raise failures[0]
