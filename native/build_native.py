@@ -10,7 +10,18 @@ FOLDER = Path(__file__).parent
 HEADER = (FOLDER / "rmqpy_native.h").read_text(encoding="utf-8")
 DECLARATIONS = HEADER.partition("/* cffi: begin */")[2].partition("/* cffi: end */")[0]
 
-SOURCES = ("crc32", "append", "scan", "header", "feed", "pull", "dispatch", "socket")
+SOURCES = (
+    "crc32",
+    "properties",
+    "scan",
+    "header",
+    "append",
+    "replies",
+    "feed",
+    "pull",
+    "dispatch",
+    "socket",
+)
 
 ffibuilder = FFI()
 ffibuilder.cdef(DECLARATIONS)

@@ -58,7 +58,7 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
 /* The hashes of a record's keys, UNIQ_KEY first; -1: Python has to find them. */
 static int find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes)
 {
-    const uint8_t *const topic = view + row[RMQ_TOPIC_POSITION];
+    const uint32_t topic_hash = rmq_java_hash(0, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
     const uint8_t *word = view + row[RMQ_KEYS_POSITION];
     const uint8_t *const end = word + row[RMQ_KEYS_LENGTH];
     int count = 0;
@@ -73,7 +73,7 @@ static int find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes)
         if (stop > word) {
             if (count == KEYS_MAX)
                 return -1;
-            hashes[count++] = rmq_index_key_hash(topic, (size_t)row[RMQ_TOPIC_LENGTH], word, (size_t)(stop - word));
+            hashes[count++] = rmq_index_key_hash(topic_hash, word, (size_t)(stop - word));
         }
         word = stop + 1;
     }

@@ -113,6 +113,26 @@ static int take_string(cursor *in, rmq_text *text)
     return take(in, '"') && take_rest_of_string(in, text);
 }
 
+/* A decimal number within [-maximum - 1, maximum]; 0: it is none that C takes. */
+static int read_number(rmq_text text, int64_t maximum, int64_t *value)
+{
+    const uint32_t negative = text.length > 0 && text.at[0] == '-';
+    int64_t number = 0;
+
+    if (text.length == negative || text.length > NUMBER_DIGITS_MAX)
+        return 0;
+    for (uint32_t i = negative; i < text.length; i++) {
+        const uint8_t digit = (uint8_t)(text.at[i] - '0');
+        if (digit > 9)
+            return 0;
+        number = number * 10 + digit;
+    }
+    if (number > maximum)
+        return 0;
+    *value = negative ? -number : number;
+    return 1;
+}
+
 static int take_number(cursor *in, int32_t *value)
 {
     rmq_text text = {NULL, 0, 0, 0};
@@ -128,7 +148,7 @@ static int take_number(cursor *in, int32_t *value)
     const size_t sign = text.length > 0 && text.at[0] == '-';
     if (text.length - sign > 1 && text.at[sign] == '0')
         return 0;
-    if (!rmq_number(text, INT32_MAX, &number))
+    if (!read_number(text, INT32_MAX, &number))
         return 0;
     *value = (int32_t)number;
     return 1;
@@ -173,54 +193,43 @@ static int take_ext_fields(cursor *in, rmq_request *request)
     return take(in, '}');
 }
 
-static inline int is_name(const rmq_text *name, const char *wanted, size_t length)
-{
-    return name->length == length && memcmp(name->at, wanted, length) == 0;
-}
+enum { CODE, EXT_FIELDS, OPAQUE, FLAG, VERSION, LANGUAGE, SERIALIZE_TYPE, FIELD_COUNT };
 
-enum { HAS_CODE = 1, HAS_OPAQUE = 2, HAS_FLAG = 4, HAS_EXT = 8 };
+/* The value of a field of the header. */
+static int take_field(cursor *in, int field, rmq_request *request)
+{
+    rmq_text ignored;
+    int32_t version;
+
+    switch (field) {
+    case CODE: return take_number(in, &request->code) && is_hot(request->code);
+    case EXT_FIELDS: return is_hot(request->code) && take_ext_fields(in, request);
+    case OPAQUE: return take_number(in, &request->opaque);
+    case FLAG: return take_number(in, &request->flag);
+    case VERSION: return take_number(in, &version);
+    default: return take_string(in, &ignored) && !ignored.escaped;
+    }
+}
 
 static int read_json(cursor *in, rmq_request *request)
 {
+    static const char *const FIELDS[FIELD_COUNT] = {"code",    "extFields", "opaque",
+                                                    "flag",    "version",   "language",
+                                                    "serializeTypeCurrentRPC"};
     unsigned seen = 0;
 
     if (!take(in, '{'))
         return 0;
     do {
-        rmq_text name, ignored;
-        unsigned now = 0;
-        int32_t number;
-        if (!take_string(in, &name) || name.escaped || !take(in, ':'))
+        rmq_text name;
+        if (!take_string(in, &name) || name.length == 0 || !take(in, ':'))
             return 0;
-        if (is_name(&name, "code", 4)) {
-            now = HAS_CODE;
-            if (!take_number(in, &request->code) || !is_hot(request->code))
-                return 0;
-        } else if (is_name(&name, "extFields", 9)) {
-            now = HAS_EXT;
-            if (!(seen & HAS_CODE) || !take_ext_fields(in, request))
-                return 0;
-        } else if (is_name(&name, "opaque", 6)) {
-            now = HAS_OPAQUE;
-            if (!take_number(in, &request->opaque))
-                return 0;
-        } else if (is_name(&name, "flag", 4)) {
-            now = HAS_FLAG;
-            if (!take_number(in, &request->flag))
-                return 0;
-        } else if (is_name(&name, "version", 7)) {
-            if (!take_number(in, &number))
-                return 0;
-        } else if (!is_name(&name, "language", 8) && !is_name(&name, "serializeTypeCurrentRPC", 23)) {
+        const int field = find_name(FIELDS, FIELD_COUNT, name.at, name.length);
+        if (field < 0 || (field < VERSION && (seen & 1u << field)) || !take_field(in, field, request))
             return 0;
-        } else if (!take_string(in, &ignored) || ignored.escaped) {
-            return 0;
-        }
-        if (seen & now)
-            return 0;
-        seen |= now;
+        seen |= 1u << field;
     } while (take(in, ','));
-    if (!take(in, '}') || (seen & (HAS_CODE | HAS_EXT)) != (HAS_CODE | HAS_EXT))
+    if (!take(in, '}') || !(seen & 1u << EXT_FIELDS))
         return 0;
     skip_blanks(in);
     return in->at == in->end;
@@ -278,65 +287,35 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request)
     return request->binary ? read_binary(&in, request) : read_json(&in, request);
 }
 
-int rmq_number(rmq_text text, int64_t maximum, int64_t *value)
+int rmq_numbers(const rmq_text *texts, const rmq_wanted *wanted, int count, int64_t *values)
 {
-    const int negative = text.length > 0 && text.at[0] == '-';
-    int64_t number = 0;
-
-    if (text.length == (uint32_t)negative || text.length > NUMBER_DIGITS_MAX)
-        return 0;
-    for (uint32_t i = (uint32_t)negative; i < text.length; i++) {
-        if (text.at[i] < '0' || text.at[i] > '9')
+    for (int i = 0; i < count; i++) {
+        const rmq_text text = texts[wanted[i].text];
+        values[i] = 0;
+        if ((text.at != NULL || wanted[i].required) && !read_number(text, wanted[i].maximum, &values[i]))
             return 0;
-        number = number * 10 + (text.at[i] - '0');
     }
-    if (number > maximum)
-        return 0;
-    *value = negative ? -number : number;
     return 1;
 }
 
-static int hex_digit(uint8_t byte)
+/* The escape behind a backslash; 0: none, or no ASCII character, which clients have no reason to escape. */
+static size_t unescape_one(const uint8_t *at, size_t rest, uint8_t *out)
 {
-    if (byte >= '0' && byte <= '9')
-        return byte - '0';
-    const uint8_t small = byte | 0x20;
-    return small >= 'a' && small <= 'f' ? small - 'a' + 10 : -1;
-}
-
-/* The escape behind a backslash; 0: none, or half a surrogate pair. */
-static size_t unescape_one(const uint8_t *at, size_t rest, uint8_t **out)
-{
-    static const char SHORT[] = "\"\\/bfnrt", MEANING[] = "\"\\/\b\f\n\r\t";
-    uint32_t code = 0;
+    static const char SHORT[] = "\"\\/bfnrt", MEANING[] = "\"\\/\b\f\n\r\t", HEX[] = "0123456789abcdefABCDEF";
 
     if (rest == 0)
         return 0;
     const char *const known = *at ? memchr(SHORT, *at, sizeof SHORT - 1) : NULL;
     if (known != NULL) {
-        *(*out)++ = (uint8_t)MEANING[known - SHORT];
+        *out = (uint8_t)MEANING[known - SHORT];
         return 1;
     }
-    if (*at != 'u' || rest < 5)
+    if (rest < 5 || memcmp(at, "u00", 3) != 0 || at[3] < '0' || at[3] > '7')
         return 0;
-    for (size_t i = 1; i < 5; i++) {
-        const int digit = hex_digit(at[i]);
-        if (digit < 0)
-            return 0;
-        code = code * 16 + (uint32_t)digit;
-    }
-    if (code >= 0xD800u && code <= 0xDFFFu)
+    const char *const low = at[4] ? memchr(HEX, at[4], sizeof HEX - 1) : NULL;
+    if (low == NULL)
         return 0;
-    if (code < 0x80u) {
-        *(*out)++ = (uint8_t)code;
-    } else if (code < 0x800u) {
-        *(*out)++ = (uint8_t)(0xC0u | code >> 6);
-        *(*out)++ = (uint8_t)(0x80u | (code & 0x3Fu));
-    } else {
-        *(*out)++ = (uint8_t)(0xE0u | code >> 12);
-        *(*out)++ = (uint8_t)(0x80u | (code >> 6 & 0x3Fu));
-        *(*out)++ = (uint8_t)(0x80u | (code & 0x3Fu));
-    }
+    *out = (uint8_t)((at[3] - '0') * 16 + (low - HEX < 16 ? low - HEX : low - HEX - 6));
     return 5;
 }
 
@@ -361,7 +340,7 @@ int64_t rmq_unescape(rmq_text text, uint8_t *out)
         to += stop - at;
         if (stop == end)
             break;
-        const size_t used = unescape_one(stop + 1, (size_t)(end - stop - 1), &to);
+        const size_t used = unescape_one(stop + 1, (size_t)(end - stop - 1), to++);
         if (used == 0)
             return -1;
         at = stop + 1 + used;

@@ -1,6 +1,5 @@
 /* Pulls that find something: the checks of rmqpy/broker/pull.py and the page of rmqpy/store/queue_reader.py. */
 #include <string.h>
-
 #include "rmqpy_native.h"
 
 #define UNIT_SIZE 20
@@ -13,12 +12,14 @@
 #define FLAG_SUSPEND 2
 #define FLAG_SUBSCRIPTION 4
 #define FLAG_ONEWAY 2
-#define COLD 0
-#define HOT 1
 
-typedef struct {
-    int64_t queue_id, offset, count, sys_flag, commit_offset, suspend_ms, sub_version;
-} pull_header;
+enum { QUEUE_ID, OFFSET, COUNT, SYS_FLAG, COMMIT_OFFSET, SUSPEND, VERSION, NUMBER_COUNT };
+
+static const rmq_wanted WANTED[NUMBER_COUNT] = {
+    {PULL_QUEUE_ID, 1, INT32_MAX}, {PULL_OFFSET, 1, INT64_MAX},  {PULL_COUNT, 1, INT32_MAX},
+    {PULL_SYS_FLAG, 1, INT32_MAX}, {PULL_COMMIT, 1, INT64_MAX},  {PULL_SUSPEND, 1, INT64_MAX},
+    {PULL_VERSION, 1, INT64_MAX},
+};
 
 typedef struct {
     const uint8_t *messages[PAGE_MAX];
@@ -26,18 +27,6 @@ typedef struct {
     int64_t bytes, count;
     int64_t next_offset;
 } page;
-
-static int read_header(const rmq_text *texts, pull_header *header)
-{
-    return rmq_number(texts[PULL_QUEUE_ID], INT32_MAX, &header->queue_id)
-           && rmq_number(texts[PULL_OFFSET], INT64_MAX, &header->offset)
-           && rmq_number(texts[PULL_COUNT], INT32_MAX, &header->count)
-           && rmq_number(texts[PULL_SYS_FLAG], INT32_MAX, &header->sys_flag)
-           && rmq_number(texts[PULL_COMMIT], INT64_MAX, &header->commit_offset)
-           && rmq_number(texts[PULL_SUSPEND], INT64_MAX, &header->suspend_ms)
-           && rmq_number(texts[PULL_VERSION], INT64_MAX, &header->sub_version)
-           && (header->sys_flag & ~(FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION)) == 0;
-}
 
 static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
 {
@@ -54,17 +43,17 @@ static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
 }
 
 /* Every message, or those of the subscription; tags in the request are Python's. */
-static int choose_codes(const rmq_text *texts, const pull_header *header, const rmq_reader *reader, int32_t *code_count)
+static int choose_codes(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, int32_t *code_count)
 {
     const rmq_text expression = texts[PULL_EXPRESSION], type = texts[PULL_TYPE];
 
     *code_count = reader->code_count;
-    if (!(header->sys_flag & FLAG_SUBSCRIPTION))
-        return reader->subscribed && reader->sub_version >= header->sub_version;
+    if (!(numbers[SYS_FLAG] & FLAG_SUBSCRIPTION))
+        return reader->subscribed && reader->sub_version >= numbers[VERSION];
     *code_count = 0;
-    if (type.length != 0 && (type.length != 3 || memcmp(type.at, "TAG", 3) != 0))
-        return COLD;
-    return expression.length == 0 || (expression.length == 1 && expression.at[0] == '*');
+    if (type.length != 0 && !rmq_is_text(type, "TAG"))
+        return RMQ_IS_COLD;
+    return expression.length == 0 || rmq_is_text(expression, "*");
 }
 
 static int is_wanted(const rmq_reader *reader, int32_t code_count, int64_t tags_code)
@@ -96,12 +85,12 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
     return found != NULL ? found : rmq_locate(&core->logs[1], offset, size);
 }
 
-/* Collect the page that begins at header->offset; COLD when anything but messages was found. */
-static int collect(const rmq_core *core, const rmq_reader *reader, const pull_header *header, int32_t code_count,
+/* Collect the page that begins at numbers[OFFSET]; cold when anything but messages was found. */
+static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t *numbers, int32_t code_count,
                    const rmq_queue *queue, page *found)
 {
-    const int64_t end = queue->state[RMQ_QUEUE_END], position = header->offset * UNIT_SIZE;
-    const int64_t window = header->count > WINDOW_UNITS ? header->count : WINDOW_UNITS;
+    const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
+    const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
     const int64_t in_file = (queue->files.file_size - position % queue->files.file_size) / UNIT_SIZE;
     int64_t units = (end - position) / UNIT_SIZE;
 
@@ -109,12 +98,12 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const pull_he
     units = units < in_file ? units : in_file;
     const uint8_t *unit = rmq_locate(&queue->files, position, units * UNIT_SIZE);
     if (unit == NULL)
-        return COLD;
+        return RMQ_IS_COLD;
     found->bytes = found->count = 0;
     int64_t scanned = 0;
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
         const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
-        if (is_full(core, found, header->count, size, core->confirm_offset - offset > core->memory_distance))
+        if (is_full(core, found, numbers[COUNT], size, core->confirm_offset - offset > core->memory_distance))
             break;
         if (size == FILLER_SIZE || !is_wanted(reader, code_count, rmq_load_long(unit + 12)))
             continue;
@@ -122,13 +111,13 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const pull_he
         if (message == NULL || found->count == PAGE_MAX || size < (int32_t)RMQ_RECORD_SIZE_MIN
             || rmq_load_int(message) != size
             || rmq_load_long(message + PHYSICAL_OFFSET_POSITION) != offset)
-            return COLD;
+            return RMQ_IS_COLD;
         found->messages[found->count] = message;
         found->sizes[found->count++] = size;
         found->bytes += size;
     }
-    found->next_offset = header->offset + scanned;
-    return found->count > 0 ? HOT : COLD;
+    found->next_offset = numbers[OFFSET] + scanned;
+    return found->count > 0 ? RMQ_IS_HOT : RMQ_IS_COLD;
 }
 
 static void write_page(rmq_core *core, int64_t peer, const rmq_request *request, const page *found,
@@ -150,9 +139,9 @@ static void write_page(rmq_core *core, int64_t peer, const rmq_request *request,
 }
 
 /* The last word of a reader about a queue counts. There is room for one more. */
-static void note_commit(rmq_core *core, const rmq_reader *reader, const pull_header *header)
+static void note_commit(rmq_core *core, const rmq_reader *reader, const int64_t *numbers)
 {
-    const rmq_offset_commit now = {reader - core->readers, header->queue_id, header->commit_offset};
+    const rmq_offset_commit now = {reader - core->readers, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]};
 
     for (int64_t i = core->commit_count - 1; i >= 0 && i >= core->commit_count - 8; i--)
         if (core->commits[i].reader == now.reader && core->commits[i].queue_id == now.queue_id) {
@@ -164,39 +153,40 @@ static void note_commit(rmq_core *core, const rmq_reader *reader, const pull_hea
 
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
 {
-    pull_header header;
+    int64_t numbers[NUMBER_COUNT];
     page found;
     int32_t code_count;
 
-    if (!core->pull_enabled || core->peers[peer].no_pull || !read_header(request->texts, &header))
-        return COLD;
+    if (!core->pull_enabled || core->peers[peer].no_pull || !rmq_numbers(request->texts, WANTED, NUMBER_COUNT, numbers)
+        || (numbers[SYS_FLAG] & ~(FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION)) != 0)
+        return RMQ_IS_COLD;
     rmq_reader *const reader = find_reader(core, request->texts);
-    if (reader == NULL || header.queue_id < 0 || header.queue_id >= reader->read_queues
-        || !choose_codes(request->texts, &header, reader, &code_count))
-        return COLD;
+    if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
+        || !choose_codes(request->texts, numbers, reader, &code_count))
+        return RMQ_IS_COLD;
     const rmq_topic *const topic = &core->topics[reader->topic];
-    if (header.queue_id >= topic->queue_count || topic->queues[header.queue_id] < 0)
-        return COLD;
-    const int commits = (header.sys_flag & FLAG_COMMIT) != 0;
+    if (numbers[QUEUE_ID] >= topic->queue_count || topic->queues[numbers[QUEUE_ID]] < 0)
+        return RMQ_IS_COLD;
+    const int commits = (numbers[SYS_FLAG] & FLAG_COMMIT) != 0;
     if (commits && !reader->commits)
-        return COLD;
-    const rmq_queue *const queue = &core->queues[topic->queues[header.queue_id]];
-    if (header.offset < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || header.offset >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
-        return COLD;
-    if (!collect(core, reader, &header, code_count, queue, &found))
-        return COLD;
+        return RMQ_IS_COLD;
+    const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
+    if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
+        return RMQ_IS_COLD;
+    if (!collect(core, reader, numbers, code_count, queue, &found))
+        return RMQ_IS_COLD;
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
-        return COLD;
+        return RMQ_IS_COLD;
     if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes
         || core->outgoing_count == core->outgoing_capacity || core->commit_count == core->commit_capacity)
         return -RMQ_OUT_FULL;
     if (commits)
-        note_commit(core, reader, &header);
+        note_commit(core, reader, numbers);
     if (reader->found == 0)
         core->touched[core->touched_count++] = reader - core->readers;
     reader->found++;
     reader->messages += found.count;
     if (!(request->flag & FLAG_ONEWAY))
         write_page(core, peer, request, &found, queue);
-    return HOT;
+    return RMQ_IS_HOT;
 }

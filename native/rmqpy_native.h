@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* cffi: begin */
 
@@ -18,30 +19,6 @@ uint32_t rmq_crc32_portable(const uint8_t *data, size_t length);
 
 /* Whether rmq_crc32 uses the carry-less multiplication of this processor. */
 int rmq_crc32_is_accelerated(void);
-
-/* What a record is made of; rmqpy/codec/native.py packs these. Native byte order. */
-typedef struct {
-    int64_t born_timestamp_ms;
-    int64_t prepared_transaction_offset;
-    int32_t queue_id;
-    int32_t flag;
-    int32_t sys_flag;
-    int32_t reconsume_times;
-    int32_t born_port;
-    int32_t store_port;
-    uint32_t body_length;
-    uint32_t topic_length;
-    uint32_t properties_length;
-    uint32_t reserved;
-    uint8_t born_ip[16];
-    uint8_t store_ip[16];
-} rmq_draft;
-
-/* Encode `count` version 1 records back to back into `out`. `payload` holds body, topic, properties of each
- * draft in turn. ends[i] becomes the position behind record i. Queue offset, physical offset and store
- * timestamp are 0. Returns `count`, or the number of the draft that breaks a limit or does not fit. */
-size_t rmq_encode(const rmq_draft *drafts, size_t count, const uint8_t *payload, size_t payload_length,
-                  uint8_t *out, size_t out_length, int64_t *ends);
 
 /* Columns of one row of a scan: the fields of rmqpy.codec.scan.Scan before `topic`, in that order. */
 enum rmq_column {
@@ -332,14 +309,72 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     rmq_store32(at + 4, (uint32_t)(uint64_t)value);
 }
 
+/* What a function says of a frame: Python's, or answered; a negative number is a status for rmq_feed to return. */
+#define RMQ_IS_COLD 0
+#define RMQ_IS_HOT 1
+
+/* properties.c */
+
+#define RMQ_PROPERTIES_MAX 24
+
+typedef struct {
+    const uint8_t *name, *value;
+    uint32_t name_length, value_length;
+    uint32_t hash; /* of the name; rmq_read_properties sets it */
+} rmq_property;
+
+typedef struct {
+    rmq_property list[RMQ_PROPERTIES_MAX];
+    int count;
+} rmq_properties;
+
+/* The next property in [*at, end), which moves on; pieces without name or value are passed over. 0: none. */
+int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *found);
+
+static inline int rmq_is_named(const rmq_property *item, const char *name)
+{
+    return item->name_length == strlen(name) && memcmp(item->name, name, item->name_length) == 0;
+}
+
+/* 0: not for C (names beyond ASCII, too many). */
+int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found);
+void rmq_order_properties(const rmq_core *core, rmq_properties *found);
+uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_wait);
+
+/* What rmq_put_properties may need. */
+int64_t rmq_properties_room(const rmq_core *core, int64_t raw_length);
+
 /* Java's String.hashCode of UTF-8 bytes, continued from `hash`. */
 uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length);
 
 /* Hash of `topic#key` as the key index stores it. */
-int64_t rmq_index_key_hash(const uint8_t *topic, size_t topic_length, const uint8_t *key, size_t key_length);
+int64_t rmq_index_key_hash(uint32_t topic_hash, const uint8_t *key, size_t key_length);
 
 /* One code point, or U+FFFD for as many malformed bytes as Java takes together; returns their count. */
 size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code);
+
+/* append.c */
+
+typedef struct {
+    const uint8_t *topic, *body, *own; /* own: properties in front of the others */
+    const rmq_properties *properties;
+    int64_t topic_length, body_length, own_length;
+    int64_t born_timestamp, queue_offset;
+    int32_t queue_id, flag, sys_flag, reconsume_times;
+    int32_t with_wait; /* WAIT is stored too */
+    int32_t reserved;
+} rmq_draft;
+
+/* A record but for PHYSICALOFFSET; returns its end, NULL when it is over a limit. There is room. */
+uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *message, uint8_t *out);
+
+int rmq_staging_has_room(const rmq_core *core, int64_t length, int64_t count);
+
+/* May `total` bytes of `count` records, the largest of `largest`, follow the end of the log in its file? */
+int rmq_check_place(rmq_core *core, int64_t total, int64_t largest, int64_t count);
+
+/* The records stand in staging, with room for the framing in front of each: make them part of the log. */
+void rmq_append(rmq_core *core, const int64_t *sizes, int64_t count, int64_t *offsets);
 
 /* The bytes [offset, offset + size), NULL when they are not in one mapped file of the row. */
 static inline const uint8_t *rmq_locate(const rmq_files *files, int64_t offset, int64_t size)
@@ -385,8 +420,19 @@ enum rmq_pull_text {
 /* 1: `request` holds the frame; 0: it is not one for C. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request);
 
-/* A decimal number within [-maximum - 1, maximum]; 0: it is none that C takes. */
-int rmq_number(rmq_text text, int64_t maximum, int64_t *value);
+/* A number of the header: which text, whether it has to be there, the largest value that C takes. */
+typedef struct {
+    int32_t text, required;
+    int64_t maximum;
+} rmq_wanted;
+
+/* 0: one is none that C takes. What may be absent is 0 then. */
+int rmq_numbers(const rmq_text *texts, const rmq_wanted *wanted, int count, int64_t *values);
+
+static inline int rmq_is_text(rmq_text text, const char *wanted)
+{
+    return text.length == strlen(wanted) && memcmp(text.at, wanted, text.length) == 0;
+}
 
 /* The text without JSON escapes, in `out` (room for text.length bytes); -1: not one for C. */
 int64_t rmq_unescape(rmq_text text, uint8_t *out);
@@ -403,10 +449,11 @@ typedef struct {
 } rmq_answer;
 
 /* Write a frame but for its body of `body_length` bytes; returns where the body goes. */
-uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, const rmq_answer *answer, int64_t body_length,
+uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer *answer, int64_t body_length,
                        uint8_t *out);
 
-/* 1: answered; 0: cold; -status: as rmq_feed returns it. */
+int rmq_out_has_room(const rmq_core *core, int64_t length);
+
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
 
 /* Note that [start, out_used + length) goes to `peer`. There is room for an entry. */

@@ -3,83 +3,12 @@
 
 #include "rmqpy_native.h"
 
-#define NAME_VALUE_SEPARATOR 1
-#define PROPERTY_SEPARATOR 2
-#define REPLACEMENT 0xFFFDu
 #define FRAME_HEAD 8u /* size and magic, of records, entries and fillers alike */
 
 typedef struct {
     const uint8_t *at; /* NULL: not there */
     size_t length;
 } slice;
-
-static int is_continuation(uint8_t byte)
-{
-    return (byte & 0xC0u) == 0x80u;
-}
-
-/* The second byte of a sequence must be in a narrower range after some first bytes. */
-static int is_second(uint8_t first, uint8_t second)
-{
-    switch (first) {
-    case 0xE0: return second >= 0xA0u && second <= 0xBFu;
-    case 0xF0: return second >= 0x90u && second <= 0xBFu;
-    case 0xF4: return second >= 0x80u && second <= 0x8Fu;
-    default: return is_continuation(second);
-    }
-}
-
-/* One code point of UTF-8, or U+FFFD for as many malformed bytes as Java takes together. */
-size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
-{
-    const uint8_t first = at[0];
-    const size_t wanted = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
-    uint32_t value = first & (0x7Fu >> wanted);
-
-    *code = REPLACEMENT;
-    if (wanted == 1)
-        return 1;
-    if (length < 2 || !is_second(first, at[1]))
-        return 1;
-    value = (value << 6) | (at[1] & 0x3Fu);
-    for (size_t i = 2; i < wanted; i++) {
-        if (length <= i || !is_continuation(at[i]))
-            return i;
-        value = (value << 6) | (at[i] & 0x3Fu);
-    }
-    if (value < 0xD800u || value > 0xDFFFu)
-        *code = value;
-    return wanted;
-}
-
-uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
-{
-    size_t i = 0;
-
-    while (i < length) {
-        uint32_t code = text[i];
-        if (code < 0x80u) {
-            hash = hash * 31u + code;
-            i++;
-            continue;
-        }
-        i += rmq_decode_utf8(text + i, length - i, &code);
-        if (code >= 0x10000u) {
-            hash = hash * 31u + (0xD800u | ((code - 0x10000u) >> 10));
-            code = 0xDC00u | ((code - 0x10000u) & 0x3FFu);
-        }
-        hash = hash * 31u + code;
-    }
-    return hash;
-}
-
-int64_t rmq_index_key_hash(const uint8_t *topic, size_t topic_length, const uint8_t *key, size_t key_length)
-{
-    const uint32_t hash = rmq_java_hash(rmq_java_hash(0, topic, topic_length) * 31u + '#', key, key_length);
-    const int64_t value = (int32_t)hash < 0 ? -(int64_t)(int32_t)hash : (int64_t)hash;
-
-    return value > INT32_MAX ? 0 : value;
-}
 
 /* Integer.parseInt of ASCII digits; 0 where Java would throw. */
 static int64_t parse_int(slice text)
@@ -104,42 +33,27 @@ static int64_t parse_int(slice text)
     return negative ? -value : value;
 }
 
-static int is_name(slice name, const char *wanted, size_t length)
-{
-    return name.length == length && memcmp(name.at, wanted, length) == 0;
-}
-
 typedef struct {
     slice tags, delay, uniq_key, keys;
 } known_properties;
 
 /* Of equal names the last wins; a piece without name or value does not count. */
-static known_properties find_properties(slice raw)
+static known_properties find_properties(const uint8_t *raw, size_t length)
 {
     known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    const uint8_t *piece = raw.at;
-    const uint8_t *const end = raw.at + raw.length;
+    const uint8_t *const end = raw + length;
+    rmq_property item;
 
-    while (piece < end) {
-        const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
-        if (stop == NULL)
-            stop = end;
-        const uint8_t *const middle = memchr(piece, NAME_VALUE_SEPARATOR, (size_t)(stop - piece));
-        if (middle != NULL && middle > piece && middle + 1 < stop) {
-            const slice name = {piece, (size_t)(middle - piece)};
-            const slice value = {middle + 1, (size_t)(stop - middle - 1)};
-            if (is_name(name, "TAGS", 4))
-                found.tags = value;
-            else if (is_name(name, "KEYS", 4))
-                found.keys = value;
-            else if (is_name(name, "DELAY", 5))
-                found.delay = value;
-            else if (is_name(name, "UNIQ_KEY", 8))
-                found.uniq_key = value;
-        }
-        if (stop == end)
-            break;
-        piece = stop + 1;
+    while (rmq_next_property(&raw, end, &item)) {
+        const slice value = {item.value, item.value_length};
+        if (rmq_is_named(&item, "TAGS"))
+            found.tags = value;
+        else if (rmq_is_named(&item, "KEYS"))
+            found.keys = value;
+        else if (rmq_is_named(&item, "DELAY"))
+            found.delay = value;
+        else if (rmq_is_named(&item, "UNIQ_KEY"))
+            found.uniq_key = value;
     }
     return found;
 }
@@ -197,9 +111,7 @@ static void fill_row(const rmq_scan_state *state, const record_places *places, i
     const uint8_t *const record = state->view + places->start;
     const int32_t sys_flag = rmq_load_int(record + 36);
     const size_t store_timestamp = 56u + ((sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
-    const slice topic = {state->view + places->topic, places->topic_length};
-    const slice raw = {state->view + places->properties, places->properties_length};
-    const known_properties found = find_properties(raw);
+    const known_properties found = find_properties(state->view + places->properties, places->properties_length);
 
     row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
     row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
@@ -220,7 +132,8 @@ static void fill_row(const rmq_scan_state *state, const record_places *places, i
     row[RMQ_PROPERTIES_POSITION] = (int64_t)places->properties;
     row[RMQ_PROPERTIES_LENGTH] = (int64_t)places->properties_length;
     row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at
-        ? rmq_index_key_hash(topic.at, topic.length, found.uniq_key.at, found.uniq_key.length) : -1;
+        ? rmq_index_key_hash(rmq_java_hash(0, state->view + places->topic, places->topic_length), found.uniq_key.at,
+                             found.uniq_key.length) : -1;
     row[RMQ_KEYS_POSITION] = found.keys.at ? found.keys.at - state->view : 0;
     row[RMQ_KEYS_LENGTH] = (int64_t)found.keys.length;
     row[RMQ_ENTRY_INDEX] = -1;

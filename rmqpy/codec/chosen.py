@@ -8,15 +8,14 @@ in Python.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import hashes, message, scan, tally
-from rmqpy.model.message import MessageDraft
+from rmqpy.codec import hashes, scan, tally
 
-__all__ = ["crc32", "encode_messages", "implementation", "reason", "scan_records", "tally_frames"]
+__all__ = ["crc32", "implementation", "reason", "scan_records", "tally_frames"]
 
 
 class _ScanRecords(Protocol):
@@ -41,7 +40,6 @@ class _Choice:
     implementation: str
     reason: str
     crc32: Callable[[bytes | bytearray | memoryview], int]
-    encode_messages: Callable[[Sequence[MessageDraft]], list[bytearray]]
     scan_records: _ScanRecords
     tally_frames: _TallyFrames
 
@@ -51,7 +49,6 @@ def _pure(reason: str) -> _Choice:
         "pure",
         reason,
         hashes.crc32,
-        message.encode_messages,
         scan.scan_records,
         tally.tally_frames,
     )
@@ -68,7 +65,6 @@ def _choose(environment: str | None) -> _Choice:
         "c",
         "the C extension rmqpy._native is installed",
         native.crc32,
-        native.encode_messages,
         native.scan_records,
         tally.tally_frames,
     )
@@ -79,6 +75,5 @@ _choice = _choose(os.environ.get("RMQPY_PURE"))
 implementation = _choice.implementation
 reason = _choice.reason
 crc32 = _choice.crc32
-encode_messages = _choice.encode_messages
 scan_records = _choice.scan_records
 tally_frames = _choice.tally_frames

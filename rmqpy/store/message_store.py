@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from rmqpy.codec.chosen import encode_messages
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
     QUEUE_OFFSET_POSITION,
 )
+from rmqpy.codec.message import encode_messages
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import has_queue_unit

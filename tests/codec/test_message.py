@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import chosen, message
+from rmqpy.codec import message
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.properties import decode_properties, encode_properties
@@ -27,6 +27,8 @@ BATCH_BODY = bytes.fromhex(
     "00000021 00000000 00000000 00000000 00000002 6232 0009 574149540174727565"
 )
 
+encode = message.encode_messages
+
 
 def draft(**changes: Any) -> MessageDraft:
     fields: dict[str, Any] = {
@@ -42,12 +44,7 @@ def draft(**changes: Any) -> MessageDraft:
     return MessageDraft(**(fields | changes))
 
 
-@pytest.fixture(params=["pure", "chosen"])
-def encode(request: pytest.FixtureRequest) -> Callable[[list[MessageDraft]], list[bytearray]]:
-    return message.encode_messages if request.param == "pure" else chosen.encode_messages
-
-
-def test_version_1_vector(encode: Callable[[list[MessageDraft]], list[bytearray]]) -> None:
+def test_version_1_vector() -> None:
     (record,) = encode([draft()])
     message.patch_record(record, 0, 3, 4, 1600000000001)
     assert record == V4_RECORD
@@ -64,9 +61,7 @@ def test_version_1_vector(encode: Callable[[list[MessageDraft]], list[bytearray]
 @pytest.mark.parametrize("born_v6", [0, BORN_HOST_V6])
 @pytest.mark.parametrize("store_v6", [0, STORE_HOST_V6])
 @pytest.mark.parametrize("count", [1, 9])
-def test_hosts_of_either_family(
-    encode: Callable[[list[MessageDraft]], list[bytearray]], born_v6: int, store_v6: int, count: int
-) -> None:
+def test_hosts_of_either_family(born_v6: int, store_v6: int, count: int) -> None:
     born: Host = (ip_address("2001:db8::1" if born_v6 else "10.0.0.1").packed, 65535)
     store: Host = (ip_address("fe80::2" if store_v6 else "10.0.0.2").packed, 1)
     one = draft(
@@ -88,20 +83,18 @@ def test_hosts_of_either_family(
     assert (found.queue_offset, found.physical_offset) == (0, 1 << 33)
 
 
-def test_empty_body_has_crc_0(
-    encode: Callable[[list[MessageDraft]], list[bytearray]],
-) -> None:
+def test_empty_body_has_crc_0() -> None:
     (record,) = encode([draft(body=b"", properties=b"")])
     assert len(record) == 92
     assert record[8:12] == b"\0\0\0\0"
     assert message.decode_message(record).properties == {}
 
 
-def test_body_may_be_a_view(encode: Callable[[list[MessageDraft]], list[bytearray]]) -> None:
+def test_body_may_be_a_view() -> None:
     assert encode([draft(body=memoryview(b"xhellox")[1:-1])]) == encode([draft()])
 
 
-def test_no_drafts_no_records(encode: Callable[[list[MessageDraft]], list[bytearray]]) -> None:
+def test_no_drafts_no_records() -> None:
     assert encode([]) == []
 
 
@@ -116,16 +109,12 @@ def test_no_drafts_no_records(encode: Callable[[list[MessageDraft]], list[bytear
         {"store_host": (bytes(5), 1)},
     ],
 )
-def test_limits_are_asserted(
-    encode: Callable[[list[MessageDraft]], list[bytearray]], changes: dict[str, Any]
-) -> None:
+def test_limits_are_asserted(changes: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         encode([draft()] * 9 + [draft(**changes)])
 
 
-def test_limits_themselves_pass(
-    encode: Callable[[list[MessageDraft]], list[bytearray]],
-) -> None:
+def test_limits_themselves_pass() -> None:
     long = draft(topic=b"t" * 127, properties=b"p" * 32767)
     found = message.decode_message(encode([long] * 9)[8])
     assert (found.topic, len(found.raw_properties)) == ("t" * 127, 32767)
@@ -250,7 +239,6 @@ STORES = {
 def test_every_message_of_the_golden_stores(
     golden: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
-    encode: Callable[[list[MessageDraft]], list[bytearray]],
     name: str,
     node: str,
 ) -> None:

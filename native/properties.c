@@ -1,0 +1,168 @@
+/* Properties of a message (name 0x01 value 0x02 ...), and the hashes that Java makes of texts. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define NAME_VALUE_SEPARATOR 1
+#define PROPERTY_SEPARATOR 2
+#define REPLACEMENT 0xFFFDu
+
+static const uint8_t CLUSTER[] = "CLUSTER";
+
+int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *found)
+{
+    while (*at < end) {
+        const uint8_t *const piece = *at;
+        const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
+        stop = stop != NULL ? stop : end;
+        const uint8_t *const middle = memchr(piece, NAME_VALUE_SEPARATOR, (size_t)(stop - piece));
+        *at = stop < end ? stop + 1 : end;
+        if (middle != NULL && middle > piece && middle + 1 < stop) {
+            *found = (rmq_property){piece, middle + 1, (uint32_t)(middle - piece), (uint32_t)(stop - middle - 1), 0};
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Of equal names the first place and the last value, as codec.properties reads them. */
+int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found)
+{
+    const uint8_t *const end = raw + length;
+    rmq_property now;
+
+    found->count = 0;
+    while (rmq_next_property(&raw, end, &now)) {
+        int place = 0;
+        for (uint32_t i = 0; i < now.name_length; i++) {
+            if (now.name[i] >= 0x80u)
+                return 0;
+            now.hash = now.hash * 31u + now.name[i];
+        }
+        while (place < found->count
+               && (found->list[place].hash != now.hash || found->list[place].name_length != now.name_length
+                   || memcmp(found->list[place].name, now.name, now.name_length) != 0))
+            place++;
+        if (place == RMQ_PROPERTIES_MAX - 1) /* the cluster's name needs a place too */
+            return 0;
+        if (place < found->count)
+            now.name = found->list[place].name;
+        else
+            found->count++;
+        found->list[place] = now;
+    }
+    return 1;
+}
+
+/* CLUSTER put in, in the order of Java's map (remoting/java_map.py). */
+void rmq_order_properties(const rmq_core *core, rmq_properties *found)
+{
+    int place = 0;
+    uint32_t buckets = 16;
+
+    while (place < found->count && !rmq_is_named(&found->list[place], "CLUSTER"))
+        place++;
+    found->count += place == found->count;
+    found->list[place] = (rmq_property){CLUSTER, core->cluster, sizeof CLUSTER - 1, (uint32_t)core->cluster_length,
+                                        rmq_java_hash(0, CLUSTER, sizeof CLUSTER - 1)};
+    while ((uint32_t)found->count * 4 > buckets * 3)
+        buckets *= 2;
+    for (int i = 1; i < found->count; i++) {
+        const rmq_property now = found->list[i];
+        const uint32_t bucket = (now.hash ^ now.hash >> 16) & (buckets - 1);
+        int to = i;
+        for (; to > 0; to--) {
+            const uint32_t other = found->list[to - 1].hash;
+            if (((other ^ other >> 16) & (buckets - 1)) <= bucket)
+                break;
+            found->list[to] = found->list[to - 1];
+        }
+        found->list[to] = now;
+    }
+}
+
+uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_wait)
+{
+    uint8_t *const start = out;
+
+    for (int i = 0; i < found->count; i++) {
+        const rmq_property *const item = &found->list[i];
+        if (!with_wait && rmq_is_named(item, "WAIT"))
+            continue;
+        if (out > start)
+            *out++ = PROPERTY_SEPARATOR;
+        memcpy(out, item->name, item->name_length);
+        out += item->name_length;
+        *out++ = NAME_VALUE_SEPARATOR;
+        memcpy(out, item->value, item->value_length);
+        out += item->value_length;
+    }
+    return out;
+}
+
+int64_t rmq_properties_room(const rmq_core *core, int64_t raw_length)
+{
+    return raw_length + core->cluster_length + (int64_t)sizeof CLUSTER + 2;
+}
+
+static int is_continuation(uint8_t byte)
+{
+    return (byte & 0xC0u) == 0x80u;
+}
+
+/* The second byte of a sequence must be in a narrower range after some first bytes. */
+static int is_second(uint8_t first, uint8_t second)
+{
+    switch (first) {
+    case 0xE0: return second >= 0xA0u && second <= 0xBFu;
+    case 0xF0: return second >= 0x90u && second <= 0xBFu;
+    case 0xF4: return second >= 0x80u && second <= 0x8Fu;
+    default: return is_continuation(second);
+    }
+}
+
+size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
+{
+    const uint8_t first = at[0];
+    const size_t wanted = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
+    uint32_t value = first & (0x7Fu >> wanted);
+
+    *code = REPLACEMENT;
+    if (wanted == 1)
+        return 1;
+    if (length < 2 || !is_second(first, at[1]))
+        return 1;
+    value = (value << 6) | (at[1] & 0x3Fu);
+    for (size_t i = 2; i < wanted; i++) {
+        if (length <= i || !is_continuation(at[i]))
+            return i;
+        value = (value << 6) | (at[i] & 0x3Fu);
+    }
+    if (value < 0xD800u || value > 0xDFFFu)
+        *code = value;
+    return wanted;
+}
+
+uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
+{
+    size_t i = 0;
+
+    while (i < length) {
+        uint32_t code = text[i];
+        i += code < 0x80u ? 1 : rmq_decode_utf8(text + i, length - i, &code);
+        if (code >= 0x10000u) {
+            hash = hash * 31u + (0xD800u | ((code - 0x10000u) >> 10));
+            code = 0xDC00u | ((code - 0x10000u) & 0x3FFu);
+        }
+        hash = hash * 31u + code;
+    }
+    return hash;
+}
+
+int64_t rmq_index_key_hash(uint32_t topic_hash, const uint8_t *key, size_t key_length)
+{
+    const uint32_t hash = rmq_java_hash(topic_hash * 31u + '#', key, key_length);
+    const int64_t value = (int32_t)hash < 0 ? -(int64_t)(int32_t)hash : (int64_t)hash;
+
+    return value > INT32_MAX ? 0 : value;
+}

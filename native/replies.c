@@ -1,0 +1,106 @@
+/* Replies, cut from the templates that rmqpy/broker/hot_replies.py made, and whom they go to. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+static uint8_t *put_decimal(uint8_t *out, int64_t value)
+{
+    uint8_t digits[20];
+    size_t count = 0;
+    uint64_t rest = value < 0 ? 0u - (uint64_t)value : (uint64_t)value;
+
+    do {
+        digits[count++] = (uint8_t)('0' + rest % 10);
+        rest /= 10;
+    } while (rest != 0);
+    if (value < 0)
+        *out++ = '-';
+    while (count > 0)
+        *out++ = digits[--count];
+    return out;
+}
+
+static uint8_t *put_hex(uint8_t *out, const uint8_t *bytes, size_t length)
+{
+    static const char HEX[] = "0123456789ABCDEF";
+
+    for (size_t i = 0; i < length; i++) {
+        *out++ = (uint8_t)HEX[bytes[i] >> 4];
+        *out++ = (uint8_t)HEX[bytes[i] & 15];
+    }
+    return out;
+}
+
+/* Store host and physical offset of each message, in hexadecimal, with commas between. */
+static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer *answer)
+{
+    uint8_t numbers[12];
+
+    rmq_store32(numbers, (uint32_t)core->store_port);
+    for (int64_t i = 0; i < answer->offset_count; i++) {
+        if (i > 0)
+            *out++ = ',';
+        out = put_hex(out, core->store_ip, (size_t)core->store_ip_length);
+        rmq_store_long(numbers + 4, answer->offsets[i]);
+        out = put_hex(out, numbers, sizeof numbers);
+    }
+    return out;
+}
+
+/* Field i of a template; in binary headers its length stands in front, but for the opaque. */
+static uint8_t *put_field(uint8_t *out, const rmq_core *core, const rmq_reply *reply, int32_t field,
+                          const rmq_answer *answer)
+{
+    if (reply->binary && field == RMQ_OPAQUE) {
+        rmq_store32(out, (uint32_t)answer->opaque);
+        return out + 4;
+    }
+    uint8_t *const start = out + (reply->binary ? 4 : 0);
+    uint8_t *const end = field == RMQ_MSG_ID ? put_msg_ids(start, core, answer)
+                                             : put_decimal(start, answer->numbers[field]);
+    if (reply->binary)
+        rmq_store32(out, (uint32_t)(end - start));
+    return end;
+}
+
+uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer *answer, int64_t body_length,
+                       uint8_t *out)
+{
+    uint8_t *const header = out + 8;
+    uint8_t *at = header;
+    int32_t taken = 0;
+
+    answer->numbers[RMQ_OPAQUE] = answer->opaque;
+    for (int32_t i = 0; i <= reply->field_count; i++) {
+        const int32_t end = i < reply->field_count ? reply->ends[i] : reply->text_length;
+        memcpy(at, reply->text + taken, (size_t)(end - taken));
+        at += end - taken;
+        taken = end;
+        if (i < reply->field_count)
+            at = put_field(at, core, reply, reply->field[i], answer);
+    }
+    if (reply->binary)
+        rmq_store32(header + reply->ext_length_at, (uint32_t)(at - header - reply->ext_length_at - 4));
+    rmq_store32(out, (uint32_t)(4 + (at - header) + body_length));
+    rmq_store32(out + 4, (reply->binary ? 1u << 24 : 0u) | (uint32_t)(at - header));
+    return at;
+}
+
+void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end)
+{
+    rmq_outgoing *last = core->outgoing_count > 0 ? &core->outgoing[core->outgoing_count - 1] : NULL;
+
+    if (last == NULL || last->peer != peer || (last->log_end == 0) != (log_end == 0)) {
+        last = &core->outgoing[core->outgoing_count++];
+        *last = (rmq_outgoing){.peer = peer, .start = core->out_used};
+    }
+    last->length += length;
+    last->replies++;
+    last->log_end = log_end;
+    core->out_used += length;
+}
+
+int rmq_out_has_room(const rmq_core *core, int64_t length)
+{
+    return core->out_capacity - core->out_used >= length && core->outgoing_count < core->outgoing_capacity;
+}
