@@ -129,6 +129,29 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
     return _decode(bytes(data[position : position + size]), position)
 
 
+def check_record(view: Buffer, offset: int) -> None:
+    """Whether ``view`` is one whole record, as far as a look at its lengths and the CRC of its body
+    tells; ``offset`` is for the message. Raises RecordFault.
+    """
+    length = len(view)
+    if length < layout.RECORD_SIZE_MIN:
+        raise RecordFault(offset, "record", f"{length} bytes", f"at least {layout.RECORD_SIZE_MIN}")
+    size, magic = _BLANK.unpack_from(view, 0)
+    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2) or size != length:
+        found = f"size {size}, magic {magic:#x}"
+        raise RecordFault(offset, "record", found, f"size {length} and a message's magic")
+    (sys_flag,) = _INT.unpack_from(view, layout.SYS_FLAG_POSITION)
+    start = layout.BODY_POSITION + layout.hosts_extra(sys_flag)
+    (body_length,) = _INT.unpack_from(view, start - 4)
+    if not 0 <= body_length <= length - start:
+        raise RecordFault(offset, "BODYLENGTH", body_length, f"0..{length - start}")
+    (expected,) = _INT.unpack_from(view, layout.BODY_CRC_POSITION)
+    with memoryview(view) as data, data[start : start + body_length] as body:
+        found_crc = crc32(body) & layout.CRC_MASK
+    if body_length and found_crc != expected:
+        raise RecordFault(offset, "BODYCRC", found_crc, expected)
+
+
 def encode_blank(rest: int) -> bytes:
     """The 8 bytes that close a file with ``rest`` bytes left; what stands behind them has no
     meaning.

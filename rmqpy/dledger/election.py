@@ -32,7 +32,7 @@ from attrs import define, field
 from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Member, Membership, Role
 from rmqpy.dledger.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
-from rmqpy.model.ids import Term
+from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
 """A round waits this long for answers, and a chance of the longest vote interval on top."""
@@ -243,7 +243,7 @@ class Election:
     def answer(self, request: VoteRequest) -> VoteResponse:
         """Vote, or say why not."""
         member = self.member
-        end = LedgerEnd(request.ledger_end_index, request.ledger_end_term)  # type: ignore[arg-type]
+        end = LedgerEnd(LedgerIndex(request.ledger_end_index), Term(request.ledger_end_term))
         answer = self._vote(Ballot(request.leader_id or "", request.term, end), from_self=False)
         if answer.result is VoteResult.REJECT_TERM_NOT_READY:
             member.become_candidate(request.term)

@@ -55,27 +55,6 @@ def place(end_offset: int, size: int, file_size: int) -> int:
     return end_offset + rest if size + ENTRY_FILLER_SIZE > rest else end_offset
 
 
-class EndOfLog:
-    """The log of a group of one, where nobody asks for entries: it only knows where it ends."""
-
-    file_size = 1 << 30
-    end_offset = 0
-
-    def __init__(self, end: LedgerEnd) -> None:
-        self.end = end
-
-    @property
-    def begin_index(self) -> LedgerIndex:
-        return LedgerIndex(min(0, self.end.index))
-
-    def term_of(self, index: int) -> Term:
-        assert index == self.end.index, "only the end is known"
-        return self.end.term
-
-    def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
-        raise AssertionError("the entries of this log are not known here")
-
-
 class LogView:
     """An :class:`EntryLog` with the changes that are asked for and not yet carried out.
 

@@ -17,6 +17,7 @@ a short election brings the member back, where it would be lost to the group oth
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from attrs import define, field
@@ -135,7 +136,7 @@ class Heartbeat:
                 request,
                 HeartBeatResponse,
                 member.now_ms,
-                lambda response, peer=peer: self._answered(beat, peer, response),  # type: ignore[misc]
+                partial(self._answered, beat, peer),
             )
 
     def _answered(self, beat: _Beat, peer: str, response: Response | None) -> None:

@@ -41,10 +41,10 @@ from collections import deque
 from attrs import define, evolve
 
 from rmqpy.dledger.election import Election
-from rmqpy.dledger.entry_log import EndOfLog, EntryLog, LogView
+from rmqpy.dledger.entry_log import EntryLog, LogView
 from rmqpy.dledger.follower import Follower
 from rmqpy.dledger.heartbeat import Heartbeat
-from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Member, Membership, Options, Role
+from rmqpy.dledger.member import Disk, HardState, Member, Membership, Options, Role
 from rmqpy.dledger.messages import (
     RESPONSES,
     AppendEntryRequest,
@@ -139,27 +139,22 @@ class _Waiter:
 
 
 class Node:
-    """``log`` is the ledger; a group of one, of which nobody asks for entries, may give its end
-    alone. ``committed_index`` is what the checkpoint remembers (at most the end). ``options`` may
-    be just the pending limit.
+    """``log`` is the ledger; ``committed_index`` is what the checkpoint remembers (at most the
+    end).
     """
 
     def __init__(
         self,
         membership: Membership,
         hard_state: HardState,
-        log: EntryLog | LedgerEnd,
+        log: EntryLog,
         committed_index: LedgerIndex,
-        options: Options | int,
+        options: Options,
     ) -> None:
-        alone = len(membership.peers) == 1
-        assert alone or not isinstance(log, LedgerEnd), "several members need their entries"
-        settings = Options(pending_limit=options) if isinstance(options, int) else options
-        self._end_only = EndOfLog(log) if isinstance(log, LedgerEnd) else None
-        view = LogView(self._end_only or log)  # type: ignore[arg-type]
-        outbox = Outbox(settings.rpc_timeout_ms)
+        view = LogView(log)
+        outbox = Outbox(options.rpc_timeout_ms)
         committed = LedgerIndex(min(committed_index, view.end.index))
-        self._member = Member(membership, settings, hard_state, view, outbox, committed)
+        self._member = Member(membership, options, hard_state, view, outbox, committed)
         self._election = Election(self._member, self._lead)
         self._heartbeat = Heartbeat(self._member, self._election)
         self._transfer = Transfer(self._member, self._election, self._lag_of, self._live_peers)
@@ -283,10 +278,6 @@ class Node:
         return member.outbox.take(member.log.take())
 
     def _stored(self, index: LedgerIndex) -> None:
-        if self._end_only is not None:
-            assert index <= self._proposed_index, "stored what was never proposed"
-            if index > self._end_only.end.index:
-                self._end_only.end = LedgerEnd(index, self._member.term)
         assert index <= self._member.log.end.index, "stored what the log does not have"
         reign = self._replication
         if reign is not None and index > reign.stored_index:

@@ -31,6 +31,10 @@ TRANSACTION_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT_TOPIC: Final = "OFFSET_MOVED_EVENT"
+LEADER_MARKER_TOPIC: Final = "RMQPY_SYS_LEADER_MARKER"
+"""Of the one record that a new DLedger leader writes to commit what it found; of rollback type, so
+that no queue and no index takes it.
+"""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 RETRY_PREFIX: Final = "%RETRY%"
@@ -60,6 +64,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         TRANSACTION_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT_TOPIC,
+        LEADER_MARKER_TOPIC,
     }
 )
 

@@ -1,102 +1,414 @@
-"""Carries out what the DLedger core asks: time, durable votes, commits, news of the role.
+"""DLedgerDriver: carries out what the DLedger core asks, for one member of a group.
 
-The core (``dledger.node``) computes, the entry store keeps bytes, this driver goes between them. In
-a group of one there is no wire; the driver of larger groups adds it here.
+The core (``dledger.node``) computes, the entry store keeps bytes, ``net.dledger_peers`` speaks with
+the other members; this driver goes between them. It knows only the scheduler, the network and the
+channels that it is given, so a simulator runs it as it is.
 
-Invariant: a hard state is durable before anything that follows from it is done.
+=======================  ======================================================================
+when                     what
+=======================  ======================================================================
+the turn's puts are      ``Stored``: what they appended is pushed, all of it to a member at once
+written
+frames of the peers'     ``Received`` each, then one Ready for all of them
+port
+answers of members       ``Answered`` for all of a loop turn, then one Ready
+a sync has ended         ``Synced``
+every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: until it leads)
+=======================  ======================================================================
+
+Invariants: nothing is staged and unreported when the core is stepped; a hard state is durable
+before anything that follows from it is done; a Ready is carried out in the order of its fields,
+save that the loss of leadership is told first: what waits for a quorum of the old term must not
+take the entries of a new one for its own. A Ready that cannot be carried out is the end of this
+member until a restart: it neither votes nor answers any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from rmqpy.dledger.member import Membership, Role
-from rmqpy.dledger.node import Node, Stored
-from rmqpy.model.ids import LedgerIndex
+from attrs import define
+
+from rmqpy.codec.message import encode_messages
+from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.messages import DLedgerResponseCode
+from rmqpy.dledger.node import (
+    Answered,
+    ClientAppend,
+    DiskReport,
+    Event,
+    Node,
+    Proposal,
+    Ready,
+    Refused,
+    Reply,
+    Stored,
+    Synced,
+)
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.flags import TRANSACTION_ROLLBACK
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.model.message import Host, MessageDraft
+from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.net.dledger_peers import Peers
+from rmqpy.remoting.channel import Channel, Network
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+from rmqpy.store.entry_store import DamagedEntry
+from rmqpy.store.results import PutResult
 
-TICK_MS = 10
-"""Period of the state loop while a leader is looked for (Java StateMaintainer)."""
+TICK_MS: Final = 10
+"""Period of the state loop (Java StateMaintainer)."""
 
-CHECKPOINT_INTERVAL_MS = 3000
-PENDING_LIMIT = 10_000
-"""maxPendingRequestsNum: entries that may wait for their quorum."""
+CHECKPOINT_INTERVAL_MS: Final = 3000
+"""checkPointInterval."""
 
-RoleListener = Callable[[Role], None]
+_log = logging.getLogger(__name__)
+
+
+class GroupStore(Protocol):
+    """What a driver needs of the store besides its log; ``MessageStore`` has it."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is accepted any more."""
+
+    @property
+    def disk_full(self) -> bool: ...
+
+    @property
+    def divided_offset(self) -> int | None:
+        """Where the old commit log ends, if there is one."""
+
+    def commit(self) -> None:
+        """Write what the puts have staged; a failure is told by ``failure``."""
+
+    def fail(self, reason: str) -> None: ...
+
+    def put_record(self, record: bytes) -> PutResult:
+        """Append a whole record that somebody else has encoded."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class DriverSurroundings:
+    """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
+    make the log durable, unless that is under way; ``store_host`` stands in the marker.
+    """
+
+    log: DLedgerCommitLog
+    store: GroupStore
+    scheduler: Scheduler
+    network: Network
+    store_host: Host
+    on_role: Callable[[Role], None]
+    flush: Callable[[], None]
 
 
 class DLedgerDriver:
-    """One member of a group. ``on_role`` hears of every change, after it has taken effect in the
-    log.
-    """
+    """See the module. A ``RequestHandler`` for the peers' port, and the log's ``Proposer``."""
 
     def __init__(
-        self,
-        log: DLedgerCommitLog,
-        membership: Membership,
-        scheduler: Scheduler,
-        on_role: RoleListener,
+        self, membership: Membership, options: Options, around: DriverSurroundings
     ) -> None:
-        self._entries = log.entries
-        self._log = log
-        self._scheduler = scheduler
-        self._on_role = on_role
+        self.membership = membership
+        self.options = options
+        self._around = around
+        self._entries = around.log.entries
+        self._store = around.store
+        self._scheduler = around.scheduler
         self.node = Node(
             membership,
-            self._entries.load_hard_state(),
-            self._entries.end,
+            self._entries.member_files.load_hard_state(),
+            self._entries,
             self._entries.committed_index,
-            PENDING_LIMIT,
+            options,
         )
-        self._tick_timer: Timer | None = None
-        self._checkpoint_timer: Timer | None = None
-        self._saving = False
+        self.peers = Peers(membership, options, around.network, self._answered)
+        self._inbox: list[Answered] = []
+        self._timers: dict[str, Timer] = {}
+        self._led_term: Term | None = None
+        """The term in which the broker was told that it leads."""
+        self._disk = Disk.GOOD
+        self._damaged: set[int] = set()
+        self._planned = self._busy = self._saving = False
+        self._stopped = self._dead = False
+
+    # ------------------------------------------------------------------------------------- life
 
     def start(self) -> None:
         """Begin as a candidate; in a group of one leadership is there when this returns."""
-        self._log.proposer = self.node
-        self._entries.stored.subscribe(self._entries_stored)
-        self._checkpoint_timer = self._scheduler.call_later(
+        self._around.log.proposer = self
+        self._entries.on_stored = self._entries_stored
+        self._entries.on_flushed = self._entries_flushed
+        end = self._entries.end
+        if end.index >= 0:  # recovery has made sure of it
+            self._step(Synced(end.index, end.term))
+        if len(self.membership.peers) > 1:
+            self._around.on_role(self.node.role)
+        self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
         self._tick()
 
     def stop(self) -> None:
-        for timer in (self._tick_timer, self._checkpoint_timer):
-            if timer is not None:
-                timer.cancel()
+        """Take part no more. What is stored still counts in a group of one."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+
+    # --------------------------------------------------------------------------------- proposer
+
+    def propose(self, count: int) -> Proposal | Refused:
+        if self._planned:
+            self._work()
+        return Refused.DISK_ERROR if self._dead else self.node.propose(count)
+
+    def grant(self) -> tuple[Proposal, int]:
+        if self._planned:
+            self._work()
+        proposal, room = self.node.grant()
+        return proposal, 0 if self._dead else room
+
+    # -------------------------------------------------------------------------- the peers' port
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        if self._stopped or self._dead:
+            return
+        with _Busy(self):
+            self._before_steps()
+            for command in commands:
+                if command.is_response:
+                    continue
+                received = self.peers.receive(channel, command)
+                if received is not None:
+                    self._step(received)
+        self._carry_out()
+
+    def turn_ended(self) -> None:
+        """Everything was done at the end of ``handle``."""
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Its requests are answered into the void."""
+
+    # ----------------------------------------------------------------------------------- events
 
     def _tick(self) -> None:
-        self.node.tick(self._scheduler.monotonic_ms())
+        alone = len(self.membership.peers) == 1
+        if not (alone and self.node.role is Role.LEADER):
+            self._timers["tick"] = self._scheduler.call_later(TICK_MS, self._tick)
+        if self._dead:
+            return
+        with _Busy(self):
+            self._before_steps()
+            self._guarded(lambda: self.node.tick(self._scheduler.monotonic_ms()))
         self._carry_out()
-        if self.node.role is not Role.LEADER:
-            self._tick_timer = self._scheduler.call_later(TICK_MS, self._tick)
 
-    def _entries_stored(self, index: int) -> None:
-        self.node.step(Stored(LedgerIndex(index)))
+    def _entries_stored(self, index: LedgerIndex) -> None:
+        self._step(Stored(index))
+        if self.options.ack_after_sync:
+            self._around.flush()
         self._carry_out()
+
+    def _entries_flushed(self, end: LedgerEnd) -> None:
+        with _Busy(self):
+            self._before_steps()
+            if end.index >= 0:
+                self._step(Synced(end.index, end.term))
+        if self.options.ack_after_sync:
+            self._around.flush()
+        self._carry_out()
+
+    def _answered(self, answer: Answered) -> None:
+        """An answer to one of our requests; all of a turn are stepped together."""
+        self._inbox.append(answer)
+        if not self._planned:
+            self._planned = True
+            self._scheduler.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._planned = False
+        answers, self._inbox = self._inbox, []
+        if self._stopped or self._dead:
+            return
+        with _Busy(self):
+            self._before_steps()
+            for answer in answers:
+                self._step(answer)
+        self._carry_out()
+
+    def _before_steps(self) -> None:
+        """What is staged is reported, and so is the disk."""
+        self._store.commit()
+        disk = self._disk_now()
+        if disk is not self._disk:
+            self._disk = disk
+            self._step(DiskReport(disk))
+
+    def _disk_now(self) -> Disk:
+        if self._store.failure is not None or self._damaged:
+            return Disk.FAILED
+        return Disk.FULL if self._store.disk_full else Disk.GOOD
+
+    def _step(self, event: Event) -> None:
+        self._guarded(lambda: self.node.step(event))
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """One call into the core: an entry that it meets may be damaged."""
+        try:
+            step()
+        except DamagedEntry as fault:
+            if fault.index not in self._damaged:
+                _log.error("%s", fault)
+            self._damaged.add(fault.index)
+            self._disk = Disk.FAILED
+            self.node.step(DiskReport(Disk.FAILED))
+
+    # ------------------------------------------------------------------------------ carrying out
 
     def _carry_out(self) -> None:
-        ready = self.node.take_ready()
-        if ready is None:
+        """Do all that the core asks, unless somebody who is busy does it at his end."""
+        if self._busy or self._dead:
             return
+        try:
+            with _Busy(self):
+                while (ready := self.node.take_ready()) is not None:
+                    self._do(ready)
+                    self._store.commit()
+        except Exception as error:  # noqa: BLE001 - logged, and the end of this member
+            self._die(error)
+        else:
+            self.peers.write_replies()
+
+    def _do(self, ready: Ready) -> None:
         if ready.hard_state is not None:
-            self._entries.save_hard_state(ready.hard_state)
+            self._entries.member_files.save_hard_state(ready.hard_state)
+        self._tell_loss()
+        self._change_log(ready)
+        for message in ready.messages:
+            if isinstance(message, Reply):
+                self.peers.reply(message)
+            elif not self._stopped:
+                self.peers.send(message)
         if ready.committed_index is not None:
             self._entries.commit_to(ready.committed_index)
-        if ready.role is not None:
-            self._on_role(ready.role)
+        self._tell_role(ready)
+        if ready.marker is not None:
+            self._append_marker(ready.marker)
+        for append in ready.appends:
+            self._append_for(append)
+        for told in ready.acknowledged:
+            self.peers.acknowledge(told)
+        for notice in ready.notices:
+            _log.warning("group %s, %s: %s", self.membership.group, self.membership.self_id, notice)
+
+    def _tell_loss(self) -> None:
+        """Tell the broker, first of all, that it does not lead any more."""
+        leads = self.node.role is Role.LEADER and self.node.term == self._led_term
+        if self._led_term is not None and not leads:
+            self._led_term = None
+            self._around.on_role(Role.CANDIDATE)
+
+    def _tell_role(self, ready: Ready) -> None:
+        if self.node.role is Role.LEADER:
+            if self._led_term is None:
+                self._led_term = self.node.term
+                self._around.on_role(Role.LEADER)
+        elif ready.role is not None:
+            self._around.on_role(ready.role)
+
+    def _change_log(self, ready: Ready) -> None:
+        entries = self._entries
+        if ready.begin_again:
+            first = ready.entries[0]
+            divided = self._store.divided_offset
+            if divided is not None and first.position != divided:
+                raise StoreFault(
+                    self._entries.data.first.path,
+                    f"a leader whose log begins at {first.position}, and an old commit log that"
+                    f" ends at {divided}",
+                    "the one to begin where the other ends",
+                    "copy the store of another member: this one has been away for too long",
+                )
+            entries.begin_again(first.index, first.position)
+        elif ready.truncate_from is not None:
+            entries.truncate_from(ready.truncate_from)
+        if ready.entries:
+            entries.receive(ready.entries)
+            entries.commit()
+
+    def _append_marker(self, proposal: Proposal) -> None:
+        """The one entry that a leader makes itself: a record that no queue and no index takes."""
+        now_ms = self._scheduler.now_ms()
+        draft = MessageDraft(
+            topic=LEADER_MARKER_TOPIC.encode(),
+            queue_id=0,
+            body=f"term {proposal.term} of {self.membership.self_id}".encode(),
+            properties=b"",
+            sys_flag=TRANSACTION_ROLLBACK,
+            born_timestamp_ms=now_ms,
+            born_host=self._around.store_host,
+            store_host=self._around.store_host,
+        )
+        records = encode_messages([draft])
+        self._entries.append(proposal.term, proposal.first_index, records, now_ms)
+
+    def _append_for(self, append: ClientAppend) -> None:
+        """A client of DLedger's own protocol appends a record."""
+        result = self._store.put_record(append.body)
+        if result.status is PutMessageStatus.PUT_OK:
+            self.peers.appended(append.ticket, result.physical_offsets[0])
+            self.node.wait(self._entries.end.index, append.ticket)
+            return
+        illegal = result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        refused = self.node.refusal()
+        code = DLedgerResponseCode.INTERNAL_ERROR
+        if illegal:
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        elif refused is not None:
+            code = DLedgerResponseCode(refused.value)
+        self.peers.refuse_append(append.ticket, code)
+
+    def _die(self, error: Exception) -> None:
+        """The core and the files may not agree any more."""
+        self._dead = True
+        if isinstance(error, (OSError, StoreFault)):
+            _log.error("this member leaves its group until a restart: %s", error)
+        else:
+            _log.exception("this member leaves its group until a restart")
+        self._store.fail(f"the DLedger log cannot be kept: {error}")
+        self._around.on_role(Role.CANDIDATE)
+
+    # -------------------------------------------------------------------------------- checkpoint
 
     def _save_checkpoint(self) -> None:
-        self._checkpoint_timer = self._scheduler.call_later(
+        self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
         if not self._saving:
             self._saving = True
-            self._scheduler.run_blocking(self._entries.save_checkpoint, self._checkpoint_saved)
+            self._scheduler.run_blocking(self._entries.checkpoint_task(), self._checkpoint_saved)
 
     def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
         self._saving = False
         if error is not None:
-            raise error
+            _log.error("the committed index could not be saved: %s", error)
+
+
+class _Busy:
+    """While it is held, nothing is carried out by those who are called in between."""
+
+    __slots__ = ("_before", "_driver")
+
+    def __init__(self, driver: DLedgerDriver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        self._before = self._driver._busy
+        self._driver._busy = True
+
+    def __exit__(self, *_exception: object) -> None:
+        self._driver._busy = self._before

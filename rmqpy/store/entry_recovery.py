@@ -11,9 +11,11 @@ from attrs import define
 
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.recovery import Framing, Walker, clean_start, unclean_start
-from rmqpy.store.entry_store import DATA_SIZE_KEY, INDEX_FILE_SIZE, EntryPaths, EntryStore
+from rmqpy.store.entry_index import INDEX_FILE_SIZE, EntryIndex
+from rmqpy.store.entry_store import DATA_SIZE_KEY, EntryPaths, EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.member_files import MemberFiles
 
 
 @define(slots=True, frozen=True)
@@ -36,28 +38,32 @@ def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
     the entries begin at the divided offset, else at 0. Raises StoreFault.
     """
     data = MappedFiles(opening.files, opening.paths.data, opening.file_size)
-    index = MappedFiles(opening.files, (opening.paths.index,), INDEX_FILE_SIZE)
+    units = MappedFiles(opening.files, (opening.paths.index,), INDEX_FILE_SIZE)
     try:
         data.load(DATA_SIZE_KEY)
-        index.load("the format of the DLedger index")
+        units.load("the format of the DLedger index")
+        index = EntryIndex(units, opening.paths.index)
         if not data:
             return _begin(opening, data, index), 0
         _check_join(opening, data)
         return _recover(opening, data, index)
     except BaseException:
         data.close()
-        index.close()
+        units.close()
         raise
 
 
-def _begin(opening: EntryOpening, data: MappedFiles, index: MappedFiles) -> EntryStore:
-    while index:
-        index.drop_last()
+def _begin(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> EntryStore:
+    index.remove_all()
     data.create(opening.divided_offset or 0)
     data.last.sync()
-    store = EntryStore(opening.files, opening.paths, data, index)
+    store = _store(opening, data, index)
     store.settle()
     return store
+
+
+def _store(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> EntryStore:
+    return EntryStore(data, index, MemberFiles(opening.files, opening.paths.directory))
 
 
 def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
@@ -74,7 +80,7 @@ def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
 
 
 def _recover(
-    opening: EntryOpening, data: MappedFiles, index: MappedFiles
+    opening: EntryOpening, data: MappedFiles, index: EntryIndex
 ) -> tuple[EntryStore, int]:
     framing = Framing.DLEDGER
     walker = Walker(opening.files, data, framing, opening.quarantine, force=opening.force)
@@ -83,23 +89,20 @@ def _recover(
     else:
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
     end = walker.recover(start)
-    store = EntryStore(opening.files, opening.paths, data, index)
-    # A filler with no file behind it: the next entry makes that file.
-    store.resume(data.last.end_offset if end.at_blank else end.end)
+    store = _store(opening, data, index)
+    store.resume(end.end)
     start = min(start, len(data) - 1)
     while start > 0 and not store.agrees(data[start].first_offset):
         start -= 1
     if start == 0 and not store.agrees(data.min_offset):
-        while index:
-            index.drop_last()
+        index.remove_all()
     walker.replay(start, end.end, store.adopt)
+    store.rewind()
     if opening.safe_timestamp_ms is not None:
         # What a killed process wrote is in the page cache only: from here on it counts as durable.
         for number in range(start, len(data)):
             data[number].sync()
-        for file in index:
-            file.sync()
         data.sync_directories()
-        index.sync_directories()
+        index.sync()
     store.settle()
     return store, end.torn_bytes

@@ -3,17 +3,21 @@
 
 Data file: entries of [48-byte header][record]; an entry fits only if 8 bytes stay free behind it,
 otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n``
-(32 bytes at ``32 * n``) says where entry ``n`` stands. ``checkpoint`` and ``currterm`` are property
-texts with a ``.bak`` of their previous version.
+(32 bytes at ``32 * n``) says where entry ``n`` stands.
 
-Invariants: indexes are dense from ``begin_index`` to ``end_index``; the bytes behind the last entry
-are zero; the first data file starts at ``base_offset`` (0, or the divided offset);
-``committed_index <= end_index``.
+A leader appends records, a follower takes entries byte for byte; a new leader may have the tail
+behind the committed entries dropped, and a member that has nothing in common with it begins again
+(see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this is).
+
+Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes behind the last entry
+are zero, and a cut is durable before anything is written behind it; the first data file starts at
+``base_offset`` (0, or the divided offset); ``committed_index <= stored_index``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from attrs import define
 
@@ -22,6 +26,7 @@ from rmqpy.codec.entry import (
     EntryHeader,
     decode_entry_header,
     encode_entry_header,
+    is_filler,
 )
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import (
@@ -29,27 +34,25 @@ from rmqpy.codec.layout import (
     ENTRY_FILLER_SIZE,
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC,
-    INDEX_UNIT_SIZE,
 )
-from rmqpy.codec.message import patch_record
+from rmqpy.codec.message import check_record, patch_record
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.member import HardState, LedgerEnd
+from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.messages import Entry
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
-from rmqpy.store.files import FileLayer
+from rmqpy.store.entry_index import EntryIndex
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.small_files import read_with_backup, replace_with_backup
+from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
 from rmqpy.store.watermark import Watermark
-
-INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
-"""mappedFileSizeForEntryIndex: fixed, no broker setting changes it."""
 
 ENTRY_SIZE_MAX = 4 * 1024 * 1024
 """A Java member's encoding buffer: it cannot write a larger entry, header included."""
 
 DATA_SIZE_KEY = "mappedFileSizeCommitLog"
 _FILLER_HEAD = (ENTRY_FILLER_MAGIC & 0xFFFFFFFF).to_bytes(4)
+_ZEROS = bytes(1 << 16)
 
 
 @define(slots=True, frozen=True)
@@ -63,40 +66,50 @@ class EntryPaths:
     def index(self) -> str:
         return f"{self.directory}/index"
 
-    @property
-    def checkpoint(self) -> str:
-        return f"{self.directory}/checkpoint"
 
-    @property
-    def current_term(self) -> str:
-        return f"{self.directory}/currterm"
+class DamagedEntry(StoreFault):
+    """A stored entry is not what was stored. ``index`` is its number."""
+
+    def __init__(self, path: str, index: int, found: str) -> None:
+        super().__init__(
+            path,
+            f"entry {index} is damaged: {found}",
+            "the entry as the leader wrote it",
+            "it is fetched from the leader by itself while the group has one; else copy the store"
+            " of another member",
+        )
+        self.index = LedgerIndex(index)
 
 
 class EntryStore:
     """The entries of one member. Made by :func:`rmqpy.store.entry_recovery.open_entries`."""
 
-    def __init__(
-        self, files: FileLayer, paths: EntryPaths, data: MappedFiles, index: MappedFiles
-    ) -> None:
-        self._files = files
-        self._paths = paths
+    def __init__(self, data: MappedFiles, index: EntryIndex, member_files: MemberFiles) -> None:
         self._data = data
         self._index = index
+        self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
         self.begin_index = LedgerIndex(-1)
         self.committed_index = LedgerIndex(-1)
-        self._saved_checkpoint = (-2, -2)
-        self.stored = Watermark("stored", -1)
+        self.stored_index = LedgerIndex(-1)
         """Highest index that is in the files."""
+        self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
+        self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
+        """Told what is durable: the last entry as it was when the sync began."""
         self.committed = Watermark("committed", data.min_offset)
         """End of the last committed entry, as an offset."""
-        self.flushed = Watermark("flushed", data.wrote_offset)
-        self._flushed_units = 0
-        self._flushing_units = 0
+        self.flushed_offset = PhysicalOffset(data.wrote_offset)
+        self._flushing_end = LedgerEnd()
+        self._flushing_to = 0
+        """What the sync under way covers; a cut lowers it."""
 
     @property
     def base_offset(self) -> PhysicalOffset:
         return PhysicalOffset(self._data.min_offset)
+
+    @property
+    def file_size(self) -> int:
+        return self._data.file_size
 
     @property
     def end_offset(self) -> PhysicalOffset:
@@ -109,11 +122,6 @@ class EntryStore:
         state = self.staging.state
         return LedgerEnd(LedgerIndex(state[INDEX] - 1), Term(state[TERM]))
 
-    @end.setter
-    def end(self, end: LedgerEnd) -> None:
-        self.staging.state[INDEX] = end.index + 1
-        self.staging.state[TERM] = end.term
-
     @property
     def written_offset(self) -> PhysicalOffset:
         """Everything below has been given to the files."""
@@ -122,6 +130,8 @@ class EntryStore:
     @property
     def data(self) -> MappedFiles:
         return self._data
+
+    # Writing
 
     def append(
         self,
@@ -134,22 +144,37 @@ class EntryStore:
         written into it.
         """
         assert first_index == self.end.index + 1, "entries are appended in order"
-        staging, state = self.staging, self.staging.state
         offsets = []
         for number, record in enumerate(records):
-            index = LedgerIndex(first_index + number)
             size = ENTRY_HEADER_SIZE + len(record)
             assert size <= ENTRY_SIZE_MAX
             self.make_room(size)
-            position = state[END]
-            patch_record(record, 0, None, position + ENTRY_HEADER_SIZE, store_timestamp_ms)
-            staging.put(encode_entry_header(index, term, position, len(record)))
-            staging.put(record)
-            staging.put_unit(INDEX_UNIT.pack(ENTRY_MAGIC, position, size, index, term))
-            state[INDEX] = index + 1
-            state[TERM] = term
-            offsets.append(PhysicalOffset(position + ENTRY_HEADER_SIZE))
+            position = self.staging.state[END]
+            offset = PhysicalOffset(position + ENTRY_HEADER_SIZE)
+            patch_record(record, 0, None, offset, store_timestamp_ms)
+            index = first_index + number
+            header = encode_entry_header(index, term, position, len(record))
+            self._stage(header, record, LedgerEnd(LedgerIndex(index), term))
+            offsets.append(offset)
         return offsets
+
+    def receive(self, entries: Sequence[Entry]) -> None:
+        """Stage entries of another member byte for byte, each at the position that it names."""
+        for entry in entries:
+            assert entry.index == self.end.index + 1, "entries are received in order"
+            self.make_room(entry.size)
+            assert entry.position == self.staging.state[END], "it was placed by the same rule"
+            self._stage(entry.header.encode(), entry.body, LedgerEnd(entry.index, entry.term))
+
+    def _stage(self, header: bytes, body: bytes | bytearray | memoryview, end: LedgerEnd) -> None:
+        staging, state = self.staging, self.staging.state
+        size = len(header) + len(body)
+        unit = INDEX_UNIT.pack(ENTRY_MAGIC, state[END], size, end.index, end.term)
+        staging.put(header)
+        staging.put(body)
+        staging.put_unit(unit)
+        state[INDEX] = end.index + 1
+        state[TERM] = end.term
 
     def commit(self) -> None:
         """Write what is staged: entries with one write a file, then their index units."""
@@ -157,33 +182,99 @@ class EntryStore:
         state = self.staging.state
         if state[UNITS]:
             first = LedgerIndex(state[INDEX] - state[UNITS])
-            self._write_units(first, self.staging.staged_units)
+            self._index.put(first, self.staging.staged_units)
             state[UNITS] = 0
             if self.begin_index < 0:
                 self.begin_index = first
-            self.stored.advance(self.end.index)
+            self.stored_index = self.end.index
+            self.on_stored(self.stored_index)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entries from ``index`` on, durably; the first one stays. Blocks."""
+        assert not self.staging.state[STAGED] and not self.staging.state[UNITS]
+        assert max(self.committed_index, self.begin_index) < index <= self.stored_index
+        kept = self._index.unit(index - 1)
+        end = kept.position + kept.size
+        file_end = end - end % self.file_size + self.file_size
+        self._cut_data(end, self._end_in_file(index, file_end))
+        self._index.cut(index)
+        self._set_end(LedgerEnd(kept.index, kept.term))
+        self.stored_index = kept.index
+        self._flushing_to = min(self._flushing_to, end)
+        self.flushed_offset = PhysicalOffset(min(self.flushed_offset, end))
+
+    def begin_again(self, index: int, position: int) -> None:
+        """Drop all entries; ``index`` comes next, at ``position``, where a data file begins."""
+        assert not self.staging.state[STAGED] and position % self.file_size == 0
+        while self._data:
+            self._data.drop_last()
+        self._index.remove_all()
+        self._data.create(position).sync()
+        self._data.sync_directories()
+        self.staging.restart(position)
+        self.staging.state[FILE_END] = 0
+        self._set_end(LedgerEnd(LedgerIndex(index - 1), Term(-1)))
+        self.begin_index = self.stored_index = LedgerIndex(-1)
+        self._flushing_to = self.flushed_offset = PhysicalOffset(position)
+
+    def repair(self, entry: Entry) -> None:
+        """Write a damaged entry again, as another member has it. Raises DamagedEntry when it is
+        not the same one.
+        """
+        unit = self._index.unit(entry.index)
+        if (unit.position, unit.size, unit.term) != (entry.position, entry.size, entry.term):
+            found = f"another entry, at {entry.position}, of {entry.size} bytes, term {entry.term}"
+            raise DamagedEntry(self._path_of(unit.position), entry.index, found)
+        file = self._data.find(unit.position)
+        assert file is not None
+        file.file.write(unit.position - file.first_offset, entry.header.encode() + entry.body)
+        file.sync()
+
+    def release_first_file(self) -> MappedFile:
+        """The first data file leaves the log, and index files that only tell of it with it. All in
+        it is committed, and another follows.
+        """
+        following = self._data[1]
+        begin = decode_entry_header(following.view, 0, following.first_offset).index
+        file = self._data.take_first()
+        self.begin_index = LedgerIndex(begin)
+        self._index.expire(begin)
+        return file
+
+    # Reading
 
     def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end, RecordFault or
-        StoreFault for damage.
+        """Header and body of a stored entry. Raises IndexError outside begin..end, DamagedEntry
+        when it is not whole.
         """
-        if not self.begin_index <= index <= self.stored.value:
-            raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored.value}")
-        position, _ = self._unit(index)
-        file = self._data.find(position)
+        self._check_index(index)
+        unit = self._index.unit(index)
+        file = self._data.find(unit.position)
         assert file is not None
-        start = position - file.first_offset
-        header = decode_entry_header(file.view, start, position)
-        return header, file.view[start + ENTRY_HEADER_SIZE : start + header.size]
+        start = unit.position - file.first_offset
+        try:
+            header = decode_entry_header(file.view, start, unit.position)
+            if (header.index, header.term, header.size) != (index, unit.term, unit.size):
+                raise RecordFault(unit.position, "index, term or size", header.index, index)
+            body = file.view[start + ENTRY_HEADER_SIZE : start + header.size]
+            check_record(body, unit.position + ENTRY_HEADER_SIZE)
+        except RecordFault as fault:
+            raise DamagedEntry(file.path, index, str(fault)) from fault
+        return header, body
+
+    def term_of(self, index: int) -> Term:
+        """Term of a stored entry. Raises IndexError outside begin..end."""
+        self._check_index(index)
+        return self._index.unit(index).term
 
     def commit_to(self, index: LedgerIndex) -> None:
         """A quorum has every entry up to ``index``."""
         if index <= self.committed_index:
             return
-        assert index <= self.stored.value, "committed before it was stored"
+        assert index <= self.stored_index, "committed before it was stored"
         self.committed_index = index
-        position, size = self._unit(index)
-        self.committed.advance(position + size)
+        unit = self._index.unit(index)
+        self.committed.advance(unit.position + unit.size)
 
     def is_body_start(self, offset: int) -> bool:
         """Whether an entry's record begins at ``offset`` (its header stands in front of it)."""
@@ -200,61 +291,33 @@ class EntryStore:
     def file_at(self, offset: int) -> MappedFile | None:
         return self._data.find(offset)
 
-    def release_first_file(self) -> MappedFile:
-        """The first data file leaves the log, and index files that only tell of it with it. All in
-        it is committed, and another follows.
-        """
-        following = self._data[1]
-        begin = decode_entry_header(following.view, 0, following.first_offset).index
-        file = self._data.take_first()
-        self.begin_index = LedgerIndex(begin)
-        while len(self._index) > 1 and self._index.first.end_offset <= begin * INDEX_UNIT_SIZE:
-            units = self._index.take_first()
-            self._files.unlink(units.path)
-            units.close()
-        return file
+    # Durability
 
     def dirty_files(self) -> tuple[MappedFile, ...]:
         """Files with bytes that no sync has covered: data, then index."""
-        start = self.flushed.value
+        start = self.flushed_offset
         if start >= self.staging.staged_from:
             return ()
+        self._flushing_to = self.staging.staged_from
+        if self.stored_index >= 0:
+            self._flushing_end = LedgerEnd(self.stored_index, self.term_of(self.stored_index))
         data = (file for file in self._data if file.end_offset > start)
-        index = (file for file in self._index if file.end_offset > self._flushed_units)
-        self._flushing_units = (self.stored.value + 1) * INDEX_UNIT_SIZE
-        return (*data, *index)
+        return (*data, *self._index.take_dirty(self.stored_index + 1))
 
     def mark_flushed(self, offset: PhysicalOffset) -> None:
         """The files that :meth:`dirty_files` has named are durable."""
-        self._flushed_units = self._flushing_units
-        self.flushed.advance(offset)
+        self._index.flushed()
+        durable = min(offset, self._flushing_to)
+        self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
+        self.on_flushed(self._flushing_end)
 
-    def load_hard_state(self) -> HardState:
-        """``currterm``; a fresh one when there is none. Raises StoreFault when it cannot be
-        read.
+    def checkpoint_task(self) -> Callable[[], None]:
+        """Remembers the committed index as it is now (every 3 s and at the end). One at a time; it
+        blocks and may run in a thread.
         """
-        pairs = self._read_pairs(self._paths.current_term)
-        if pairs is None:
-            return HardState()
-        return HardState(
-            Term(_number(pairs, "currTerm", self._paths.current_term)),
-            pairs.get("voteLeader") or None,
+        return partial(
+            self.member_files.save_checkpoint, self.committed_index, self.stored_index
         )
-
-    def save_hard_state(self, state: HardState) -> None:
-        """Durable when it returns: a vote that is forgotten may be given twice."""
-        text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
-        replace_with_backup(self._files, self._paths.current_term, text.encode())
-
-    def save_checkpoint(self) -> None:
-        """Remember the committed index (every 3 s and at the end); nothing is written when nothing
-        changed.
-        """
-        current = (self.committed_index, self.stored.value)
-        if current != self._saved_checkpoint:
-            text = f"committedIndex={current[0]}\nendIndex={current[1]}\n"
-            replace_with_backup(self._files, self._paths.checkpoint, text.encode())
-            self._saved_checkpoint = current
 
     def close(self) -> None:
         self._data.close()
@@ -295,42 +358,63 @@ class EntryStore:
         file.wrote_position = position + staging.state[STAGED]
         staging.restart(staging.state[END])
 
-    def _write_units(self, first_index: int, units: bytes) -> None:
-        place = first_index * INDEX_UNIT_SIZE
-        while units:
-            file = self._index.find(place)
-            if file is None:
-                file = self._index.create(place - place % self._index.file_size)
-            start = place - file.first_offset
-            count = min(len(units), file.size - start)
-            file.file.write(start, units[:count])
-            file.wrote_position = start + count
-            units = units[count:]
-            place += count
+    def _check_index(self, index: int) -> None:
+        if not self.begin_index <= index <= self.stored_index or index < 0:
+            raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
 
-    def _unit(self, index: int) -> tuple[int, int]:
-        """(position, size) of an entry, by its index unit."""
-        raw = self._units_at(index, INDEX_UNIT_SIZE)
-        found = -1
-        if len(raw) == INDEX_UNIT_SIZE:
-            _, position, size, found, _ = INDEX_UNIT.unpack(raw)
-        if found != index:
-            raise StoreFault(
-                self._paths.index,
-                f"no index unit of entry {index}",
-                "one 32-byte unit an entry",
-                "stop the broker and remove the folder: the next start builds it again",
-            )
-        return position, size
+    def _set_end(self, end: LedgerEnd) -> None:
+        self.staging.state[INDEX] = end.index + 1
+        self.staging.state[TERM] = end.term
 
-    def _read_pairs(self, path: str) -> dict[str, str] | None:
-        return read_with_backup(self._files, path, _decode_pairs)
+    def _path_of(self, position: int) -> str:
+        file = self._data.find(position)
+        return file.path if file is not None else str(position)
+
+    def _end_in_file(self, index: int, file_end: int) -> int:
+        """Behind the last entry from ``index`` on that stands below ``file_end``, its filler
+        counted.
+        """
+        stop = 0
+        for number in range(index, self.stored_index + 1):
+            unit = self._index.unit(number)
+            if unit.position >= file_end:
+                break
+            stop = unit.position + unit.size
+        return min(stop + ENTRY_FILLER_SIZE, file_end)
+
+    def _cut_data(self, end: int, zero_to: int) -> None:
+        """Make ``end`` the end of the data, durably, and zero the rest of its file, in which
+        nothing has been written from ``zero_to`` on.
+        """
+        self._data.cut(end)
+        self._data.sync_directories()
+        file = self._data.last
+        for start in range(end, zero_to, len(_ZEROS)):
+            count = min(len(_ZEROS), zero_to - start)
+            file.file.write(start - file.first_offset, _ZEROS[:count])
+        file.sync()
+        self.staging.restart(end)
+        self.staging.state[FILE_END] = 0
 
     # Recovery
 
     def resume(self, end_offset: int) -> None:
-        """The entries end at ``end_offset`` (at the end of a file: the next one makes a file)."""
+        """Recovery has found that the data end at ``end_offset``."""
         self.staging.restart(end_offset)
+
+    def rewind(self) -> None:
+        """Take back the roll to a new file that no entry has followed: all members place the next
+        entry behind the last one.
+        """
+        if self.end.index < 0:
+            return
+        last = self._index.unit(self.end.index)
+        end = last.position + last.size
+        file = self._data.find(end)
+        assert file is not None
+        filler = file.view[end - file.first_offset :][:ENTRY_FILLER_SIZE]
+        if is_filler(filler):
+            self._cut_data(end, end + ENTRY_FILLER_SIZE)
 
     def adopt(self, scan: Scan) -> None:
         """Entries found by recovery, in order: their index units must be there and agree, else they
@@ -345,9 +429,9 @@ class EntryStore:
         if not units:
             return
         first = scan.entry_index[0]
-        if self._units_at(first, len(units)) != units:
-            self._write_units(first, units)
-        self.end = LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1]))
+        if not self._index.agrees(first, units):
+            self._index.put(first, units)
+        self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
 
     def agrees(self, position: int) -> bool:
         """Whether the entry at ``position`` is readable and its index unit says so."""
@@ -359,19 +443,15 @@ class EntryStore:
         except RecordFault:
             return False
         unit = INDEX_UNIT.pack(ENTRY_MAGIC, position, header.size, header.index, header.term)
-        return self._units_at(header.index, len(unit)) == unit
+        return self._index.agrees(header.index, unit)
 
     def settle(self) -> None:
         """After recovery: begin index from the first entry, index files cut to the end, committed
         index from the checkpoint.
         """
-        self.stored = Watermark("stored", self.end.index)
-        self.flushed = Watermark("flushed", self.end_offset)
-        units_end = (self.end.index + 1) * INDEX_UNIT_SIZE
-        self._flushed_units = units_end
-        if self._index:
-            self._index.cut(max(units_end, self._index.min_offset))
-            self._clear_units(units_end)
+        self.stored_index = self.end.index
+        self.flushed_offset = self.end_offset
+        self._index.settled(self.end.index + 1)
         if self.end.index < 0:
             return
         first = self._data.first
@@ -381,56 +461,6 @@ class EntryStore:
             raise StoreFault(
                 first.path, str(fault), "an entry at its begin", "restore it from another member"
             ) from fault
-        remembered = read_committed_index(self._files, self._paths.directory)
+        remembered = self.member_files.load_committed_index()
         if remembered >= self.begin_index:
             self.commit_to(LedgerIndex(min(remembered, self.end.index)))
-
-    def _units_at(self, first_index: int, length: int) -> bytes:
-        place = first_index * INDEX_UNIT_SIZE
-        found = b""
-        while len(found) < length:
-            file = self._index.find(place + len(found))
-            if file is None:
-                break
-            start = place + len(found) - file.first_offset
-            found += bytes(file.view[start : start + length - len(found)])
-        return found
-
-    def _clear_units(self, units_end: int) -> None:
-        """No unit behind the last entry may stay: a later recovery would believe it."""
-        file = self._index.last
-        start = units_end - file.first_offset
-        step = 1 << 16
-        while start < file.size:
-            stale = bytes(file.view[start : start + step])
-            if not stale.strip(b"\0"):
-                return
-            file.file.write(start, bytes(len(stale)))
-            start += step
-
-
-def read_committed_index(files: FileLayer, directory: str) -> int:
-    """What a member's ``checkpoint`` says; -1 when there is none. Raises StoreFault."""
-    path = EntryPaths(directory, ()).checkpoint
-    pairs = read_with_backup(files, path, _decode_pairs)
-    return -1 if pairs is None else _number(pairs, "committedIndex", path)
-
-
-def _decode_pairs(raw: bytes) -> dict[str, str]:
-    """``key=value`` lines; ValueError when there is none."""
-    lines = [line.partition("=") for line in raw.decode().splitlines() if "=" in line]
-    if not lines:
-        raise ValueError("no line key=value in it")
-    return {key.strip(): value.strip() for key, _, value in lines}
-
-
-def _number(pairs: dict[str, str], key: str, path: str) -> int:
-    try:
-        return int(pairs[key])
-    except (KeyError, ValueError):
-        raise StoreFault(
-            path,
-            f"{key}={pairs.get(key)}",
-            f"a whole number for {key}",
-            "restore the file from its .bak",
-        ) from None

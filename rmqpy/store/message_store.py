@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
+from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
     QUEUE_OFFSET_POSITION,
 )
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import check_record, decode_message, encode_messages
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import has_queue_unit
@@ -136,6 +137,11 @@ class MessageStore:
         return self.health.writeable
 
     @property
+    def disk_full(self) -> bool:
+        """Whether puts are refused for lack of room."""
+        return self._disk_full
+
+    @property
     def failure(self) -> str | None:
         """Why nothing is accepted any more, after a failed write or sync."""
         return self.health.failure
@@ -188,6 +194,35 @@ class MessageStore:
                 PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize"
             )
         return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
+
+    def put_record(self, record: bytes) -> PutResult:
+        """Append a whole record that somebody else has encoded; queue offset, physical offset and
+        store timestamp become this store's.
+        """
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        try:
+            check_record(record, 0)
+            message = decode_message(record)
+        except RecordFault as fault:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"no message record: {fault}")
+        if message.version != 1:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="a record of version 2")
+        draft = MessageDraft(
+            topic=message.topic.encode(),
+            queue_id=message.queue_id,
+            body=message.body,
+            properties=message.raw_properties,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            store_host=message.store_host,
+        )
+        illegal = check_draft(draft, self._settings.max_message_size)
+        if illegal is not None:
+            return illegal
+        return self._append((draft,), [bytearray(record)], self._clock.now_ms())
 
     def _append(
         self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
@@ -482,7 +517,7 @@ class MessageStore:
         if self._index is not None:
             self._index.sync()
         if self.entries is not None:
-            self.entries.save_checkpoint()
+            self.entries.checkpoint_task()()
         elif self._parts.opened.classic is not None:
             self._parts.opened.classic.drop_unused()
 

@@ -189,7 +189,7 @@ def lead(kit: Any, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
     log = kit.store.dledger
     log.proposer = Alone(log.entries, limit)
-    log.entries.stored.subscribe(log.entries.commit_to)
+    log.entries.on_stored = log.entries.commit_to
     kit.store.become(slave=False)
     kit.broker.identity.role = BrokerRole.SYNC_MASTER
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.codec.entry import encode_filler
-from rmqpy.dledger.entry_log import EndOfLog, LogView, place
+from rmqpy.dledger.entry_log import LogView, place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
@@ -109,14 +109,6 @@ def test_an_empty_log() -> None:
     assert not view.has(-1) and not view.has(0)
     view.append(Entry.of(0, 1, 3 * SIZE, b"a"))
     assert view.begin_index == 0 and view.end == end(0, 1)
-
-
-def test_the_end_alone_serves_a_group_of_one() -> None:
-    view = LogView(EndOfLog(end(5, 2)))
-    assert view.end == end(5, 2) and view.term_of(5) == 2 and view.has(5)
-    with pytest.raises(AssertionError):
-        view.entry(5)
-    assert LogView(EndOfLog(LedgerEnd())).begin_index == -1
 
 
 def test_the_memory_disk_forgets_what_was_not_synced() -> None:

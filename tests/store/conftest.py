@@ -47,10 +47,10 @@ class Leader:
         """The whole tail commits, and the log takes messages."""
         entries, log = self.store.entries, self.store.dledger
         assert entries is not None and log is not None
-        remembered = entries.load_hard_state()
+        remembered = entries.member_files.load_hard_state()
         self.term = Term(max(remembered.current_term, entries.end.term, 0))
-        entries.save_hard_state(HardState(self.term, SELF_ID))
-        entries.stored.subscribe(lambda index: entries.commit_to(LedgerIndex(index)))
+        entries.member_files.save_hard_state(HardState(self.term, SELF_ID))
+        entries.on_stored = entries.commit_to
         if entries.end.index >= 0:
             entries.commit_to(entries.end.index)
         log.proposer = self

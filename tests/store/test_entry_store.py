@@ -123,15 +123,15 @@ def test_the_checkpoint(rig: Any) -> None:
 def test_the_term(rig: Any) -> None:
     store = rig.open()
     entries = store.entries
-    entries.save_hard_state(HardState(Term(7), "n2"))
+    entries.member_files.save_hard_state(HardState(Term(7), "n2"))
     assert rig.tree()["dledger-n0/currterm"] == b"voteLeader=n2\ncurrTerm=7\n"
     assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n0\ncurrTerm=0\n"
     assert rig.files.crash().read_bytes("/store/dledger-n0/currterm").endswith(b"currTerm=7\n")
-    assert entries.load_hard_state() == HardState(Term(7), "n2")
-    entries.save_hard_state(HardState(Term(8), None))
-    assert entries.load_hard_state() == HardState(Term(8), None)
+    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2")
+    entries.member_files.save_hard_state(HardState(Term(8), None))
+    assert entries.member_files.load_hard_state() == HardState(Term(8), None)
     rig.files.put("/store/dledger-n0/currterm", b"")
-    assert entries.load_hard_state() == HardState(Term(7), "n2"), "from the backup"
+    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2"), "from the backup"
     store.shutdown()
 
 

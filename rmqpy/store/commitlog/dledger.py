@@ -63,7 +63,7 @@ class DLedgerCommitLog:
 
     @property
     def flushed_offset(self) -> PhysicalOffset:
-        return PhysicalOffset(self.entries.flushed.value)
+        return PhysicalOffset(self.entries.flushed_offset)
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         return (self.entries.committed,)
