@@ -18,10 +18,9 @@ import socket
 from attrs import define
 
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
-from rmqpy.broker.role import RoleChange
+from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.codec import chosen
-from rmqpy.dledger.member import Membership, Role
 from rmqpy.model.config import BrokerConfiguration, BrokerRole, LoadedConfiguration
 from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
@@ -31,6 +30,9 @@ from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server import RemotingServer
 from rmqpy.store.disk import Disk, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+
+PUSHES_WAITING_MAX = 64 * 1024 * 1024
+"""Bytes that may wait for one member of the group."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,8 +115,8 @@ class BrokerProcess:
         if self._running is None:
             return
         parts, self._running = self._running, None
-        if parts.driver is not None:
-            parts.driver.stop()
+        if parts.member is not None:
+            parts.member.driver.stop()
         signed_off = asyncio.Event()
         parts.broker.stop(signed_off.set)
         await signed_off.wait()
@@ -147,17 +149,19 @@ class BrokerProcess:
         main = _main_server(broker, store, self._scheduler, limits)
         fast = RemotingServer(broker.fast_port, self._scheduler, limits)
         running = _Running(
-            store, broker, network, (main, fast), _driver(broker, store, self._scheduler)
+            store, broker, network, (main, fast), _member(broker, store, self._scheduler)
         )
         try:
             await main.listen(addresses.bind, broker.identity.listen_port)
             await fast.listen(addresses.bind, broker.identity.fast_port)
+            if running.member is not None:
+                await running.member.listen(configuration, addresses.bind)
         except BaseException:
             await running.close_sockets()
             raise
         broker.start()
-        if running.driver is not None:
-            running.driver.start()
+        if running.member is not None:
+            running.member.driver.start()
         _log.info(
             "broker %s at %s (codec: %s), log %d..%d%s",
             broker.identity.name,
@@ -178,12 +182,35 @@ class _Running:
     broker: Broker
     network: RemotingClient
     servers: tuple[RemotingServer, ...]
-    driver: DLedgerDriver | None
+    member: _Member | None
 
     async def close_sockets(self) -> None:
         for server in self.servers:
             await server.close()
         await self.network.close()
+        if self.member is not None:
+            await self.member.server.close()
+            await self.member.network.close()
+
+
+@define(slots=True, frozen=True)
+class _Member:
+    """A member of a DLedger group: the peers' port, and the connections to the others."""
+
+    driver: DLedgerDriver
+    network: RemotingClient
+    server: RemotingServer
+
+    async def listen(self, configuration: BrokerConfiguration, bind: str) -> None:
+        """On the own address in ``dLegerPeers``; where ``bindAddress`` is set or that address is
+        none of this host, where the other ports listen.
+        """
+        settings = configuration.store
+        members = settings.dledger_members
+        (own,) = (peer for peer in members if peer.peer_id == settings.dledger_self_id)
+        if not configuration.remoting.bind_address and _is_local(own.host, numeric=False):
+            bind = own.host
+        await self.server.listen(bind, own.port)
 
 
 def _main_server(
@@ -200,31 +227,21 @@ def _main_server(
     return FastServer(broker, scheduler, limits, accelerate(broker, store, scheduler))
 
 
-def _driver(
+def _member(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler
-) -> DLedgerDriver | None:
-    """The DLedger side of the broker; it is slave until the driver says that it leads."""
-    log = store.dledger
-    if log is None:
+) -> _Member | None:
+    """The DLedger side of the broker with its sockets."""
+    # What is pushed in one turn to a follower that has fallen behind may be much.
+    limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
+    network = RemotingClient(scheduler, ClientLimits(connection=limits))
+    dice = random.SystemRandom().randrange
+    around = GroupSurroundings(scheduler=scheduler, network=network, dice=dice)
+    driver = join_group(broker, store, around)
+    if driver is None:
         return None
-    settings = broker.identity.store
-    assert settings.dledger_self_id is not None and settings.dledger_group is not None
-    self_id = settings.dledger_self_id
-    peers = tuple(peer.peer_id for peer in settings.dledger_members)
-    change = RoleChange(
-        broker.identity, store, broker.registration, broker.services, broker.leadership_lost
-    )
-    store.become(slave=True)
-
-    def role_changed(role: Role) -> None:
-        if role is Role.LEADER:
-            change.become_master()
-        else:
-            change.become_slave(int(self_id[1:]) + 1)
-
-    return DLedgerDriver(
-        log, Membership(settings.dledger_group, self_id, peers), scheduler, role_changed
-    )
+    remoting = broker.identity.configuration.remoting
+    server = RemotingServer(driver, scheduler, ConnectionLimits.of(remoting))
+    return _Member(driver, network, server)
 
 
 def _refuse_replication(configuration: BrokerConfiguration) -> None:
@@ -235,12 +252,6 @@ def _refuse_replication(configuration: BrokerConfiguration) -> None:
             "brokerRole=SLAVE: this version does not replicate from a master, and a slave that"
             " does not would serve old messages; run a Java slave, or start a copy of its store"
             " as ASYNC_MASTER"
-        )
-    if store.enable_dledger_commit_log and len(store.dledger_members) > 1:
-        raise ConfigFault(
-            f"dLegerPeers={store.dledger_peers}: groups of several members are not supported by"
-            " this version;"
-            f" name this member alone: the part that begins with {store.dledger_self_id}-"
         )
 
 
@@ -259,11 +270,11 @@ def _addresses(configuration: BrokerConfiguration) -> Addresses:
     )
 
 
-def _is_local(host: str) -> bool:
+def _is_local(host: str, *, numeric: bool = True) -> bool:
     """Whether a socket can be bound to ``host``: true for this machine's own addresses only."""
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if numeric else 0
         )
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(address)

@@ -353,6 +353,10 @@ class Broker:
     def channel_closed(self, channel: Channel) -> None:
         self.clients.channel_closed(channel)
 
+    def begin_flush(self) -> None:
+        """Begin to make the log durable, unless that is under way."""
+        self._flushing.begin()
+
     def dispatch(self) -> None:
         """Make readable what is confirmed, and wake who waits for it."""
         self._dispatch_planned = False
@@ -365,6 +369,8 @@ class Broker:
 
     def leadership_lost(self) -> None:
         """Messages that no quorum has confirmed may be gone: tell their senders."""
+        if self.hot is not None:
+            self.hot.let_go()  # what it has answered in this turn waits for the quorum too
         self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _answer(self, channel: Channel, request: RemotingCommand) -> bytes | None:

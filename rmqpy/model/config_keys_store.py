@@ -516,13 +516,11 @@ class StoreSettings:
     preferred_leader_id: str | None = key(
         "preferredLeaderId",
         default=None,
-        effect=Effect.LATER,
         doc="Members that should lead when they can, separated by semicolons.",
     )
     is_enable_batch_push: bool = key(
         "isEnableBatchPush",
         default=False,
-        effect=Effect.LATER,
         doc="Push several DLedger entries in one request; in a file Java 4.9.7 reads it as "
         "enableBatchPush only.",
     )

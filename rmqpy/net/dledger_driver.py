@@ -303,7 +303,8 @@ class DLedgerDriver:
         for told in ready.acknowledged:
             self.peers.acknowledge(told)
         for notice in ready.notices:
-            _log.warning("group %s, %s: %s", self.membership.group, self.membership.self_id, notice)
+            group, self_id = self.membership.group, self.membership.self_id
+            self.peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
 
     def _tell_loss(self) -> None:
         """Tell the broker, first of all, that it does not lead any more."""

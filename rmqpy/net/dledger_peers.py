@@ -65,19 +65,21 @@ class Asked:
 
 
 class Once:
-    """Logs a sentence the first time that it is about this."""
+    """Logs a sentence the first time that it is about this; the oldest causes are forgotten."""
 
     def __init__(self) -> None:
-        self._said: set[object] = set()
+        self._said: dict[object, None] = {}
 
     def warn(self, cause: object, text: str, *arguments: object) -> None:
-        if cause not in self._said and len(self._said) < SAID_MAX:
-            self._said.add(cause)
+        if cause not in self._said:
+            if len(self._said) >= SAID_MAX:
+                del self._said[next(iter(self._said))]
+            self._said[cause] = None
             _log.warning(text, *arguments)
 
     def forget(self, cause: object) -> None:
         """It is over: the next time is news again."""
-        self._said.discard(cause)
+        self._said.pop(cause, None)
 
 
 @define(slots=True, eq=False)
@@ -120,15 +122,21 @@ class Peers:
         self.once.forget(("silent", send.to))
         kind = type(send.request)
         if command.code != RESPONSE_FRAME_CODE:
-            cause = "refused", send.to, kind, command.code
             text = "member %s answers a %s with code %d: %s"
-            self.once.warn(cause, text, send.to, kind.__name__, command.code, command.remark)
+            self.once.warn(
+                ("refused", send.to, kind, command.code),
+                text,
+                send.to,
+                kind.__name__,
+                command.code,
+                command.remark,
+            )
             return None
         try:
             return decode_response(kind, command.body)
         except RemoteFault as wrong:
-            cause = "answer", send.to, kind
-            self.once.warn(cause, "the answer of member %s cannot be read: %s", send.to, wrong)
+            text = "the answer of member %s cannot be read: %s"
+            self.once.warn(("answer", send.to, kind), text, send.to, wrong)
             return None
 
     # -------------------------------------------------------------------------------- incoming

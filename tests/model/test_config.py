@@ -288,9 +288,7 @@ def test_dledger_peer_with_ipv6_host() -> None:
 def test_batch_push_in_both_spellings() -> None:
     assert loaded({"enableBatchPush": "true"}).store.is_enable_batch_push
     assert loaded({"isEnableBatchPush": "true"}).store.is_enable_batch_push
-    assert notes({"enableBatchPush": "true"}) == [
-        "without effect in this version: isEnableBatchPush"
-    ]
+    assert notes({"enableBatchPush": "true"}) == []
     assert "Java 4.9.7 reads enableBatchPush only" in notes({"isEnableBatchPush": "true"})[0]
 
 

@@ -1,0 +1,83 @@
+"""A broker as a member of a DLedger group: its settings as the core's, its role as the core finds
+it.
+
+Everything is given: a simulator makes a member on virtual time, memory files and a network of its
+own with the same :func:`join_group` as :mod:`rmqpy.broker.process`.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.broker.role import GroupRole, RoleChange
+from rmqpy.broker.service import Broker
+from rmqpy.dledger.member import Dice, Membership, Options
+from rmqpy.model.config import FlushDiskType, StoreSettings
+from rmqpy.model.runtime import Scheduler
+from rmqpy.net.dledger_driver import DLedgerDriver, DriverSurroundings
+from rmqpy.remoting.channel import Network
+from rmqpy.store.message_store import MessageStore
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GroupSurroundings:
+    """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1."""
+
+    scheduler: Scheduler
+    network: Network
+    dice: Dice
+
+
+def join_group(
+    broker: Broker, store: MessageStore, around: GroupSurroundings
+) -> DLedgerDriver | None:
+    """The driver of this member, not started; None for a broker without a DLedger log. It answers
+    the peers' port. The broker takes no messages until the driver says that it leads.
+    """
+    log = store.dledger
+    if log is None:
+        return None
+    settings = broker.identity.store
+    store.become(slave=True)
+    change = RoleChange(
+        broker.identity, store, broker.registration, broker.services, broker.leadership_lost
+    )
+    membership = membership_of(settings)
+    role = GroupRole(change, log.entries, around.scheduler, slave_id_of(membership.self_id))
+    return DLedgerDriver(
+        membership,
+        options_of(settings, around.dice),
+        DriverSurroundings(
+            log=log,
+            store=store,
+            scheduler=around.scheduler,
+            network=around.network,
+            store_host=broker.identity.store_host,
+            on_role=role.changed,
+            flush=broker.begin_flush,
+        ),
+    )
+
+
+def membership_of(settings: StoreSettings) -> Membership:
+    """Group, own id and the ids of all members."""
+    assert settings.dledger_self_id is not None and settings.dledger_group is not None
+    peers = tuple(peer.peer_id for peer in settings.dledger_members)
+    return Membership(settings.dledger_group, settings.dledger_self_id, peers)
+
+
+def slave_id_of(self_id: str) -> int:
+    """Broker id of a member that does not lead: its number plus 1, as in Java."""
+    return int(self_id[1:]) + 1
+
+
+def options_of(settings: StoreSettings, dice: Dice) -> Options:
+    """The settings as the core wants them."""
+    preferred = settings.preferred_leader_id or ""
+    return Options(
+        dice=dice,
+        addresses={peer.peer_id: peer.address for peer in settings.dledger_members},
+        preferred_leader_ids=tuple(filter(None, map(str.strip, preferred.split(";")))),
+        batch_push=settings.is_enable_batch_push,
+        ack_after_sync=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+    )

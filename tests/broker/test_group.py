@@ -1,0 +1,489 @@
+"""Three whole brokers as a DLedger group, in virtual time: real stores, drivers and wire frames, a
+network that can be cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.broker.group import GroupSurroundings, join_group
+from rmqpy.broker.service import Broker, BrokerSurroundings
+from rmqpy.codec.message import decode_message
+from rmqpy.dledger.member import Role
+from rmqpy.dledger.messages import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    DLedgerResponseCode,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.model.config import (
+    BrokerConfiguration,
+    BrokerSettings,
+    FlushDiskType,
+    RemotingSettings,
+    StoreSettings,
+)
+from rmqpy.model.errors import NetworkFault
+from rmqpy.net.dledger_driver import DLedgerDriver
+from rmqpy.remoting.channel import Reply
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_channel import MemoryChannel
+from rmqpy.testing.memory_files import MemoryFiles
+
+MEMBERS = ("n0", "n1", "n2")
+PEERS = ";".join(f"{name}-10.0.0.{number}:40911" for number, name in enumerate(MEMBERS))
+FILE_SIZE = 4096
+
+
+@define(eq=False)
+class Member:
+    """One broker; the files outlive it."""
+
+    number: int
+    files: MemoryFiles
+    changes: dict[str, Any]
+    store: MessageStore | None = None
+    broker: Broker | None = None
+    driver: DLedgerDriver | None = None
+    channel: MemoryChannel = field(factory=MemoryChannel)
+
+    @property
+    def name(self) -> str:
+        return MEMBERS[self.number]
+
+    def settings(self) -> StoreSettings:
+        values: dict[str, Any] = {
+            "store_path_root_dir": "/store",
+            "mapped_file_size_commit_log": FILE_SIZE,
+            "enable_dledger_commit_log": True,
+            "dledger_group": "broker-a",
+            "dledger_self_id": self.name,
+            "dledger_peers": PEERS,
+        }
+        return StoreSettings(**(values | self.changes))
+
+    def data(self) -> dict[str, bytes]:
+        """The entries and index units on the disk, by file."""
+        prefix = f"/store/dledger-{self.name}/"
+        return {
+            path.removeprefix(prefix): bytes(node.data).rstrip(b"\0")
+            for path, node in self.files.nodes.items()
+            if path.startswith((f"{prefix}data/", f"{prefix}index/"))
+        }
+
+
+@define
+class Group:
+    scheduler: ManualScheduler = field(factory=ManualScheduler)
+    members: list[Member] = field(factory=list)
+    cut: set[int] = field(factory=set)
+    """Members that nothing reaches."""
+
+    dice: random.Random = field(factory=lambda: random.Random(1))
+    registered: list[tuple[int, int]] = field(factory=list)
+    """(member, broker id) of each registration."""
+
+    @classmethod
+    def of(cls, **changes: Any) -> Group:
+        group = cls()
+        for number in range(3):
+            group.members.append(Member(number, MemoryFiles(), dict(changes)))
+        return group
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers:
+            self._start(self.members[number])
+
+    def _start(self, member: Member) -> None:
+        configuration = BrokerConfiguration(
+            broker=BrokerSettings(broker_name="broker-a", namesrv_addr="10.0.0.9:9876"),
+            remoting=RemotingSettings(listen_port=10911),
+            store=member.settings(),
+        )
+        store = open_store(
+            StoreContext(configuration.store, member.files, self.scheduler, 1 << 34)
+        )
+        network = Line(self, member)
+        broker = Broker(
+            BrokerSurroundings(
+                configuration=configuration,
+                host=f"10.0.0.{member.number}",
+                store=store,
+                scheduler=self.scheduler,
+                network=network,
+                files=member.files,
+                pick_queue=lambda below: 0,
+            )
+        )
+        around = GroupSurroundings(
+            scheduler=self.scheduler, network=network, dice=self.dice.randrange
+        )
+        driver = join_group(broker, store, around)
+        assert driver is not None
+        member.store, member.broker, member.driver = store, broker, driver
+        member.channel = MemoryChannel()
+        broker.start()
+        driver.start()
+
+    def kill(self, number: int, *, power: bool = False) -> None:
+        """The process ends; ``power``: with it what was not synced."""
+        member = self.members[number]
+        assert member.store and member.driver and member.broker
+        member.driver.stop()
+        for timer in member.broker._timers.values():
+            timer.cancel()
+        member.store.abandon()
+        member.files = member.files.crash() if power else member.files.kill()
+        member.store = member.broker = member.driver = None
+
+    def run(self, delay_ms: int) -> None:
+        self.scheduler.advance(delay_ms)
+
+    def leader(self) -> Member:
+        """The one that the broker side knows as master."""
+        (found,) = [
+            member
+            for member in self.members
+            if member.broker is not None and not member.broker.identity.is_slave
+        ]
+        return found
+
+    def elect(self) -> Member:
+        for _ in range(60):
+            self.run(500)
+            masters = [
+                member
+                for member in self.members
+                if member.number not in self.cut
+                and member.broker is not None
+                and not member.broker.identity.is_slave
+            ]
+            if masters:
+                return masters[0]
+        raise AssertionError("no leader within 30 s")
+
+    def ask(self, member: Member, command: RemotingCommand, wait_ms: int = 200) -> RemotingCommand:
+        assert member.broker is not None
+        member.broker.handle(member.channel, [command])
+        member.broker.turn_ended()
+        self.run(wait_ms)
+        return member.channel.take_one()
+
+    def send(self, member: Member, *bodies: bytes, wait_ms: int = 200) -> list[RemotingCommand]:
+        assert member.broker is not None
+        member.broker.handle(member.channel, [send_command(body) for body in bodies])
+        member.broker.turn_ended()
+        self.run(wait_ms)
+        return member.channel.take()
+
+    def read(self, member: Member) -> list[bytes]:
+        """Bodies of queue 0 of topic T, as a reader gets them."""
+        assert member.store is not None
+        found: list[bytes] = []
+        while True:
+            page = member.store.get_message("G", "T", 0, len(found), 32, None)
+            if not page.messages:
+                return found
+            found += [decode_message(message).body for message in page.messages]
+
+    def talk(self, member: Member, request: Any) -> Any:
+        """A client of DLedger's own protocol."""
+        assert member.driver is not None
+        channel = MemoryChannel()
+        member.driver.handle(
+            channel, [RemotingCommand.request(request.CODE, body=encode(request))]
+        )
+        self.run(200)
+        answer = channel.take_one()
+        assert answer.code == 200
+        return decode_response(type(request), answer.body)
+
+
+@define(eq=False)
+class Line:
+    """One member's way to the others; a millisecond long."""
+
+    group: Group
+    member: Member
+
+    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+        scheduler = self.group.scheduler
+        if address.endswith(":9876"):
+            broker_id = int(command.ext_fields.get("brokerId", "-1"))
+            self.group.registered.append((self.member.number, broker_id))
+            scheduler.call_later(1, lambda: done(None, NetworkFault("no name server")))
+            return
+        target = self.group.members[int(address.split(":")[0][-1])]
+
+        def arrive() -> None:
+            if self._parted(target) or target.driver is None:
+                scheduler.call_later(
+                    timeout_ms if self._parted(target) else 1,
+                    lambda: done(None, NetworkFault(f"{address} is not reached")),
+                )
+                return
+            channel = MemoryChannel()
+            target.driver.handle(channel, [command])
+            self._watch(channel, target, done, timeout_ms)
+
+        scheduler.call_later(1, arrive)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        pass
+
+    def _parted(self, target: Member) -> bool:
+        return bool({target.number, self.member.number} & self.group.cut)
+
+    def _watch(self, channel: MemoryChannel, target: Member, done: Reply, left_ms: int) -> None:
+        answers = channel.take()
+        if answers and not self._parted(target):
+            self.group.scheduler.call_later(1, lambda: done(answers[0], None))
+        elif left_ms <= 0:
+            done(None, NetworkFault("no answer"))
+        else:
+            self.group.scheduler.call_later(
+                5, lambda: self._watch(channel, target, done, left_ms - 5)
+            )
+
+
+def send_command(body: bytes) -> RemotingCommand:
+    header = SendMessageRequestHeaderV2(
+        producer_group="PG",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1_600_000_000_000,
+        flag=0,
+        properties="",
+    )
+    return RemotingCommand.request(310, header, body)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group.of()
+    made.start(0, 1, 2)
+    yield made
+
+
+def equal_ledgers(group: Group) -> None:
+    first, *others = [member.data() for member in group.members]
+    for other in others:
+        assert other == first
+
+
+def test_three_members_elect_replicate_and_serve(group: Group) -> None:
+    leader = group.elect()
+    replies = group.send(leader, *(b"message %d" % number for number in range(40)))
+    assert [reply.code for reply in replies] == [0] * 40
+    assert [int(reply.ext_fields["queueOffset"]) for reply in replies] == list(range(40))
+    group.run(3000)
+    for member in group.members:
+        assert group.read(member) == [b"message %d" % number for number in range(40)]
+    equal_ledgers(group)
+    assert len(leader.data()) > 2, "several data files"
+    ids = dict(group.registered)
+    assert ids == {
+        member.number: 0 if member is leader else member.number + 1 for member in group.members
+    }
+
+
+def test_a_follower_takes_no_messages(group: Group) -> None:
+    leader = group.elect()
+    follower = next(member for member in group.members if member is not leader)
+    (reply,) = group.send(follower, b"wrong")
+    assert reply.code == 14
+
+
+def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(group: Group) -> None:
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a", b"b")] == [0, 0]
+    group.kill(leader.number)
+    second = group.elect()
+    assert second is not leader
+    assert [reply.code for reply in group.send(second, b"c")] == [0]
+    group.start(leader.number)
+    group.run(5000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b", b"c"]
+    equal_ledgers(group)
+
+
+def test_what_no_quorum_has_is_given_up_and_cut_off(group: Group) -> None:
+    """The cut-off leader's entries never become readable; its sender is told."""
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a")] == [0]
+    group.cut = {leader.number}
+    bodies = [b"lost %d" % number * 30 for number in range(30)]
+    replies = group.send(leader, *bodies, wait_ms=2000)
+    assert replies == [], "nobody has confirmed"
+    second = group.elect()
+    group.run(8000)
+    assert {reply.code for reply in leader.channel.take()} == {1}, "broker busy: not in time"
+    assert leader.broker is not None and leader.broker.identity.is_slave, "stepped down"
+    assert [reply.code for reply in group.send(second, b"b" * 300, b"c")] == [0, 0]
+    group.cut = set()
+    group.run(10_000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b" * 300, b"c"]
+    equal_ledgers(group)
+    again = group.leader()
+    assert [reply.code for reply in group.send(again, b"d")] == [0]
+    group.run(2000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b" * 300, b"c", b"d"]
+
+
+def test_an_old_tail_is_committed_by_a_marker_that_no_reader_sees(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    others = [member.number for member in group.members if member is not leader]
+    # The next message reaches both followers, but nobody hears that it is committed.
+    group.send(leader, b"b", wait_ms=2)
+    for number in range(3):
+        group.kill(number)
+    for number in others:
+        group.start(number)
+    second = group.elect()
+    assert group.read(second) == [b"a", b"b"]
+    entries = second.store.entries if second.store is not None else None
+    assert entries is not None
+    assert entries.end.index == 2
+    marker = decode_message(entries.entry(2)[1])
+    assert marker.topic == "RMQPY_SYS_LEADER_MARKER" and b"of n" in marker.body
+    assert [reply.code for reply in group.send(second, b"c")] == [0]
+    assert group.read(second) == [b"a", b"b", b"c"]
+
+
+def test_the_whole_group_restarts(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"%d" % number * 50 for number in range(30)))
+    for number in range(3):
+        group.kill(number)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    group.send(leader, b"more")
+    group.run(3000)
+    for member in group.members:
+        assert group.read(member) == [*(b"%d" % number * 50 for number in range(30)), b"more"]
+    equal_ledgers(group)
+
+
+def test_power_failures_lose_nothing_that_was_acknowledged_after_a_sync() -> None:
+    group = Group.of(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    for turn in range(10):
+        assert [reply.code for reply in group.send(leader, b"%d" % turn)] == [0]
+    for number in range(3):
+        group.kill(number, power=True)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    assert group.read(leader) == [b"%d" % turn for turn in range(10)]
+
+
+def test_a_failed_disk_ends_leadership(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    assert leader.store is not None
+    leader.store.fail("planted")
+    group.run(20)
+    assert leader.driver is not None and leader.driver.node.role is not Role.LEADER
+    second = group.elect()
+    assert second is not leader
+    assert [reply.code for reply in group.send(second, b"b")] == [0]
+
+
+def test_clients_of_dledger(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    assert leader.store is not None
+    common = {"group": "broker-a", "remote_id": leader.name}
+    found = group.talk(leader, MetadataRequest(**common))
+    assert isinstance(found, MetadataResponse)
+    assert found.leader_id == leader.name and dict(found.peers or {}).keys() == set(MEMBERS)
+    got = group.talk(leader, GetEntriesRequest(begin_index=0, **common))
+    assert isinstance(got, GetEntriesResponse)
+    record = bytes(got.entries[0].body)
+    assert decode_message(record).body == b"a"
+    done = group.talk(leader, AppendEntryRequest(body=record, **common))
+    assert isinstance(done, AppendEntryResponse)
+    assert (done.code, done.index) == (200, 1)
+    assert group.read(leader) == [b"a", b"a"], "it has the next place in its queue"
+    position = leader.store.entries.entry(1)[0].position if leader.store.entries else -1
+    assert done.position == position
+    damaged = bytearray(record)
+    damaged[88] ^= 1
+    for wrong in (b"no record", bytes(damaged), record[:-1]):
+        refused = group.talk(leader, AppendEntryRequest(body=wrong, **common))
+        assert refused.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    follower = next(member for member in group.members if member is not leader)
+    common["remote_id"] = follower.name
+    refused = group.talk(follower, AppendEntryRequest(body=record, **common))
+    assert refused.code == DLedgerResponseCode.NOT_LEADER
+    assert group.read(leader) == [b"a", b"a"]
+
+
+def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    leader = group.elect()
+    assert leader.driver is not None
+    before = leader.data()
+    caplog.clear()
+    channel = MemoryChannel()
+    push = b'{"group":"broker-a","type":"APPEND","entry":{"body":"aGk","index":0}}'
+    for _ in range(3):
+        leader.driver.handle(channel, [RemotingCommand.request(51004, body=push)])
+    for answer in channel.take():
+        assert b'"code":411' in answer.body
+    assert sum("no Base64" in text for text in caplog.messages) == 1, "said once"
+    for code, expected in ((51003, 1), (51999, 3)):
+        leader.driver.handle(channel, [RemotingCommand.request(code)])
+        assert channel.take_one().code == expected
+    strange = MetadataRequest(group="other", remote_id=leader.name)
+    for _ in range(2):
+        assert group.talk(leader, strange).code == DLedgerResponseCode.UNKNOWN_GROUP
+    assert sum("UNKNOWN_GROUP" in text for text in caplog.messages) == 1
+    assert leader.data() == before
+
+
+def test_pulls_wait_for_the_quorum(group: Group) -> None:
+    leader = group.elect()
+    assert leader.broker is not None
+    group.send(leader, b"a")
+    header = PullMessageRequestHeader(
+        consumer_group="CG",
+        topic="T",
+        queue_id=0,
+        queue_offset=1,
+        max_msg_nums=32,
+        sys_flag=6,
+        commit_offset=0,
+        suspend_timeout_millis=15_000,
+        subscription="*",
+        sub_version=0,
+    )
+    reader = MemoryChannel()
+    leader.broker.handle(reader, [RemotingCommand.request(11, header)])
+    leader.broker.turn_ended()
+    group.cut = {member.number for member in group.members if member is not leader}
+    group.send(leader, b"b", wait_ms=100)
+    assert reader.take() == []
+    group.cut = set()
+    group.run(3000)
+    assert leader.broker is not None
+    (found,) = reader.take()
+    assert b"b" in found.body
