@@ -262,6 +262,8 @@ class HotPath:
         except OSError as error:
             self._store.log_write_failed(error)
         self.refresh()
+        if self._dledger is not None and not self.core.send_enabled:
+            self._dledger.entries.rewind()  # the message that the file was made for does not come
 
     @property
     def advanced(self) -> bool:

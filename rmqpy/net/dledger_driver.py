@@ -19,8 +19,9 @@ every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: u
 Invariants: nothing is staged and unreported when the core is stepped; a hard state is durable
 before anything that follows from it is done; a Ready is carried out in the order of its fields,
 save that the loss of leadership is told first: what waits for a quorum of the old term must not
-take the entries of a new one for its own. A Ready that cannot be carried out is the end of this
-member until a restart: it neither votes nor answers any more.
+take the entries of a new one for its own. While the disk has no room for a Ready, nothing else
+happens: the member is as if it were paused. A Ready that cannot be carried out for any other reason
+is the end of this member until a restart: it neither votes nor answers any more.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.entry_store import DamagedEntry
+from rmqpy.store.health import NO_ROOM
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
@@ -86,6 +88,11 @@ class GroupStore(Protocol):
 
     def commit(self) -> None:
         """Write what the puts have staged; a failure is told by ``failure``."""
+
+    def log_write_failed(self, error: OSError) -> None:
+        """A write found the disk full; the next :meth:`commit` that finds room says that it is
+        over.
+        """
 
     def fail(self, reason: str) -> None: ...
 
@@ -134,6 +141,9 @@ class DLedgerDriver:
         """The term in which the broker was told that it leads."""
         self._disk = Disk.GOOD
         self._damaged: set[int] = set()
+        self._under_way: Ready | None = None
+        """Is not carried out to its end."""
+        self._steps_done = 0
         self._planned = self._busy = self._saving = False
         self._stopped = self._dead = False
 
@@ -163,12 +173,12 @@ class DLedgerDriver:
     # --------------------------------------------------------------------------------- proposer
 
     def propose(self, count: int) -> Proposal | Refused:
-        if self._planned:
+        if self._planned and not self._busy:
             self._work()
         return Refused.DISK_ERROR if self._dead else self.node.propose(count)
 
     def grant(self) -> tuple[Proposal, int]:
-        if self._planned:
+        if self._planned and not self._busy:
             self._work()
         proposal, room = self.node.grant()
         return proposal, 0 if self._dead else room
@@ -179,7 +189,8 @@ class DLedgerDriver:
         if self._stopped or self._dead:
             return
         with _Busy(self):
-            self._before_steps()
+            if not self._before_steps():
+                return
             for command in commands:
                 if command.is_response:
                     continue
@@ -203,8 +214,8 @@ class DLedgerDriver:
         if self._dead:
             return
         with _Busy(self):
-            self._before_steps()
-            self._guarded(lambda: self.node.tick(self._scheduler.monotonic_ms()))
+            if self._before_steps():
+                self._guarded(lambda: self.node.tick(self._scheduler.monotonic_ms()))
         self._carry_out()
 
     def _entries_stored(self, index: LedgerIndex) -> None:
@@ -215,8 +226,7 @@ class DLedgerDriver:
 
     def _entries_flushed(self, end: LedgerEnd) -> None:
         with _Busy(self):
-            self._before_steps()
-            if end.index >= 0:
+            if end.index >= 0 and self._before_steps():
                 self._step(Synced(end.index, end.term))
         if self.options.ack_after_sync:
             self._around.flush()
@@ -235,18 +245,21 @@ class DLedgerDriver:
         if self._stopped or self._dead:
             return
         with _Busy(self):
-            self._before_steps()
-            for answer in answers:
-                self._step(answer)
+            if self._before_steps():
+                for answer in answers:
+                    self._step(answer)
         self._carry_out()
 
-    def _before_steps(self) -> None:
-        """What is staged is reported, and so is the disk."""
+    def _before_steps(self) -> bool:
+        """What is staged is reported, and so is the disk. False: the core may not be stepped."""
         self._store.commit()
+        if self._dead or not self._finish():
+            return False
         disk = self._disk_now()
         if disk is not self._disk:
             self._disk = disk
             self._step(DiskReport(disk))
+        return True
 
     def _disk_now(self) -> Disk:
         if self._store.failure is not None or self._damaged:
@@ -273,21 +286,70 @@ class DLedgerDriver:
         """Do all that the core asks, unless somebody who is busy does it at his end."""
         if self._busy or self._dead:
             return
+        with _Busy(self):
+            while self._finish():
+                self._under_way = self.node.take_ready()
+                if self._under_way is None:
+                    break
+        self.peers.write_replies()
+
+    def _finish(self) -> bool:
+        """Carry out what is under way; False when it cannot be done now, or never."""
+        ready = self._under_way
+        if ready is None:
+            return True
+        steps = (
+            self._keep_vote,
+            self._cut_log,
+            self._write_entries,
+            self._tell,
+            self._append_marker,
+            self._settle_clients,
+        )
         try:
-            with _Busy(self):
-                while (ready := self.node.take_ready()) is not None:
-                    self._do(ready)
-                    self._store.commit()
+            while self._steps_done < len(steps):
+                steps[self._steps_done](ready)
+                self._steps_done += 1
+            self._store.commit()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self._die(error)
+            self._store.log_write_failed(error)
+            return False
         except Exception as error:  # noqa: BLE001 - logged, and the end of this member
             self._die(error)
-        else:
-            self.peers.write_replies()
+            return False
+        self._under_way, self._steps_done = None, 0
+        return True
 
-    def _do(self, ready: Ready) -> None:
+    def _keep_vote(self, ready: Ready) -> None:
         if ready.hard_state is not None:
             self._entries.member_files.save_hard_state(ready.hard_state)
         self._tell_loss()
-        self._change_log(ready)
+
+    def _cut_log(self, ready: Ready) -> None:
+        if ready.begin_again:
+            first = ready.entries[0]
+            divided = self._store.divided_offset
+            if divided is not None and first.position != divided:
+                raise StoreFault(
+                    self._entries.data.first.path,
+                    f"a leader whose log begins at {first.position}, and an old commit log that"
+                    f" ends at {divided}",
+                    "the one to begin where the other ends",
+                    "copy the store of another member: this one has been away for too long",
+                )
+            self._entries.begin_again(first.index, first.position)
+        elif ready.truncate_from is not None:
+            self._entries.truncate_from(ready.truncate_from)
+
+    def _write_entries(self, ready: Ready) -> None:
+        if ready.entries:
+            self._entries.receive(ready.entries)
+            self._entries.commit()
+
+    def _tell(self, ready: Ready) -> None:
+        """The other members, the readers, the broker."""
         for message in ready.messages:
             if isinstance(message, Reply):
                 self.peers.reply(message)
@@ -296,8 +358,8 @@ class DLedgerDriver:
         if ready.committed_index is not None:
             self._entries.commit_to(ready.committed_index)
         self._tell_role(ready)
-        if ready.marker is not None:
-            self._append_marker(ready.marker)
+
+    def _settle_clients(self, ready: Ready) -> None:
         for append in ready.appends:
             self._append_for(append)
         for told in ready.acknowledged:
@@ -321,28 +383,11 @@ class DLedgerDriver:
         elif ready.role is not None:
             self._around.on_role(ready.role)
 
-    def _change_log(self, ready: Ready) -> None:
-        entries = self._entries
-        if ready.begin_again:
-            first = ready.entries[0]
-            divided = self._store.divided_offset
-            if divided is not None and first.position != divided:
-                raise StoreFault(
-                    self._entries.data.first.path,
-                    f"a leader whose log begins at {first.position}, and an old commit log that"
-                    f" ends at {divided}",
-                    "the one to begin where the other ends",
-                    "copy the store of another member: this one has been away for too long",
-                )
-            entries.begin_again(first.index, first.position)
-        elif ready.truncate_from is not None:
-            entries.truncate_from(ready.truncate_from)
-        if ready.entries:
-            entries.receive(ready.entries)
-            entries.commit()
-
-    def _append_marker(self, proposal: Proposal) -> None:
+    def _append_marker(self, ready: Ready) -> None:
         """The one entry that a leader makes itself: a record that no queue and no index takes."""
+        proposal = ready.marker
+        if proposal is None:
+            return
         now_ms = self._scheduler.now_ms()
         draft = MessageDraft(
             topic=LEADER_MARKER_TOPIC.encode(),

@@ -37,6 +37,7 @@ from rmqpy.codec.layout import (
 )
 from rmqpy.codec.message import check_record, patch_record
 from rmqpy.codec.scan import Scan
+from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.errors import StoreFault
@@ -113,8 +114,11 @@ class EntryStore:
 
     @property
     def end_offset(self) -> PhysicalOffset:
-        """Where the next entry goes, staged ones counted."""
-        return PhysicalOffset(self.staging.state[END])
+        """Offset behind the last entry, staged ones counted; where the first one goes when there is
+        none.
+        """
+        end = self.staging.state[END]
+        return PhysicalOffset(end if end % self.file_size else self._last_end())
 
     @property
     def end(self) -> LedgerEnd:
@@ -148,6 +152,7 @@ class EntryStore:
         for number, record in enumerate(records):
             size = ENTRY_HEADER_SIZE + len(record)
             assert size <= ENTRY_SIZE_MAX
+            self._go_back_for(size)
             self.make_room(size)
             position = self.staging.state[END]
             offset = PhysicalOffset(position + ENTRY_HEADER_SIZE)
@@ -159,9 +164,14 @@ class EntryStore:
         return offsets
 
     def receive(self, entries: Sequence[Entry]) -> None:
-        """Stage entries of another member byte for byte, each at the position that it names."""
+        """Stage entries of another member byte for byte, each at the position that it names. After
+        an OSError the same call goes on where it has ended.
+        """
         for entry in entries:
+            if entry.index <= self.end.index:
+                continue
             assert entry.index == self.end.index + 1, "entries are received in order"
+            self._go_back_for(entry.size)
             self.make_room(entry.size)
             assert entry.position == self.staging.state[END], "it was placed by the same rule"
             self._stage(entry.header.encode(), entry.body, LedgerEnd(entry.index, entry.term))
@@ -188,6 +198,14 @@ class EntryStore:
                 self.begin_index = first
             self.stored_index = self.end.index
             self.on_stored(self.stored_index)
+
+    def make_files(self, sizes: Sequence[int]) -> None:
+        """Let entries of these sizes find the files that they will need."""
+        end = self.end_offset
+        for size in sizes:
+            end = PhysicalOffset(place(end, size, self.file_size) + size)
+        while self._data.last.end_offset < end:
+            self._data.create(self._data.last.end_offset)
 
     def truncate_from(self, index: int) -> None:
         """Drop the entries from ``index`` on, durably; the first one stays. Blocks."""
@@ -358,6 +376,21 @@ class EntryStore:
         file.wrote_position = position + staging.state[STAGED]
         staging.restart(staging.state[END])
 
+    def _last_end(self) -> int:
+        """Behind the last entry, where nothing is staged."""
+        if self.end.index < 0:
+            return self.staging.state[END]
+        last = self._index.unit(self.end.index)
+        return last.position + last.size
+
+    def _go_back_for(self, size: int) -> None:
+        """Whoever rolled to a new file may have left it without an entry; all members place the
+        next one by the end of the last (:func:`rmqpy.dledger.entry_log.place`).
+        """
+        end = self.staging.state[END]
+        if end % self.file_size == 0 and place(self._last_end(), size, self.file_size) != end:
+            self.rewind()
+
     def _check_index(self, index: int) -> None:
         if not self.begin_index <= index <= self.stored_index or index < 0:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
@@ -406,10 +439,10 @@ class EntryStore:
         """Take back the roll to a new file that no entry has followed: all members place the next
         entry behind the last one.
         """
-        if self.end.index < 0:
+        state = self.staging.state
+        if self.end.index < 0 or state[STAGED] or state[UNITS]:
             return
-        last = self._index.unit(self.end.index)
-        end = last.position + last.size
+        end = self._last_end()
         file = self._data.find(end)
         assert file is not None
         filler = file.view[end - file.first_offset :][:ENTRY_FILLER_SIZE]

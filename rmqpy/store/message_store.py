@@ -139,7 +139,7 @@ class MessageStore:
     @property
     def disk_full(self) -> bool:
         """Whether puts are refused for lack of room."""
-        return self._disk_full
+        return self.health.is_disk_full or self.health.shortage is not None
 
     @property
     def failure(self) -> str | None:

@@ -76,7 +76,7 @@ class DLedgerCommitLog:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 remark=f"an entry of {largest} bytes is above the limit of {limit}",
             )
-        self._make_room(sum(map(len, records)) + len(records) * ENTRY_HEADER_SIZE)
+        self._make_files([len(record) + ENTRY_HEADER_SIZE for record in records])
         proposal = self.proposer.propose(len(records))
         if isinstance(proposal, Refused):
             # Java's broker answers every immediate refusal of its ledger with this status.
@@ -90,13 +90,13 @@ class DLedgerCommitLog:
             raise OSError(errno.EIO, f"proposed entries were not appended: {error}") from error
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
 
-    def _make_room(self, size: int) -> None:
-        """Before anything is proposed: what is proposed has to be appended. Only who leads may go
-        on to the next file.
+    def _make_files(self, sizes: Sequence[int]) -> None:
+        """Before anything is proposed: what is proposed has to be appended. Only who leads makes
+        files.
         """
         _, count = self.proposer.grant()
-        if count and size + ENTRY_FILLER_SIZE <= self.entries.data.file_size:
-            self.entries.make_room(size)
+        if count:
+            self.entries.make_files(sizes)
 
     def commit(self) -> None:
         self.entries.commit()
