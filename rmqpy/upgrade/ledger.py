@@ -19,9 +19,10 @@ from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
-from rmqpy.store.entry_store import DATA_SIZE_KEY, read_committed_index
+from rmqpy.store.entry_store import DATA_SIZE_KEY
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.paths import StorePaths
 from rmqpy.upgrade.ground import UpgradeRefused
 from rmqpy.upgrade.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
@@ -76,7 +77,7 @@ def read_ledger(files: FileLayer, settings: StoreSettings) -> Ledger:
                 break
     finally:
         row.close()
-    committed = read_committed_index(files, paths.dledger(self_id))
+    committed = MemberFiles(files, paths.dledger(self_id)).load_committed_index()
     ledger.committed_index = min(committed, ledger.end_index)
     return ledger
 

@@ -74,10 +74,10 @@ class Leader:
     def start(self) -> None:
         entries, log = self.store.entries, self.store.dledger
         assert entries is not None and log is not None
-        remembered = entries.load_hard_state()
+        remembered = entries.member_files.load_hard_state()
         self.term = Term(max(remembered.current_term, entries.end.term, 0))
-        entries.save_hard_state(HardState(self.term, "n0"))
-        entries.stored.subscribe(lambda index: entries.commit_to(LedgerIndex(index)))
+        entries.member_files.save_hard_state(HardState(self.term, "n0"))
+        entries.on_stored = entries.commit_to
         if entries.end.index >= 0:
             entries.commit_to(entries.end.index)
         log.proposer = self
