@@ -14,6 +14,7 @@ from rmqpy.codec.entry import IndexUnit, decode_index_unit
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import INDEX_UNIT_SIZE
 from rmqpy.model.errors import StoreFault
+from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
@@ -25,7 +26,8 @@ _ZEROS_AT_ONCE = 1 << 16
 class EntryIndex:
     """See the module. ``folder`` is for messages."""
 
-    def __init__(self, row: MappedFiles, folder: str) -> None:
+    def __init__(self, files: FileLayer, row: MappedFiles, folder: str) -> None:
+        self._files = files
         self._row = row
         self._folder = folder
         self._flushed = 0
@@ -86,10 +88,11 @@ class EntryIndex:
 
     def expire(self, begin_index: int) -> None:
         """Remove whole files in front of the unit ``begin_index``."""
-        while self._row and self._row.first.end_offset <= begin_index * INDEX_UNIT_SIZE:
-            if len(self._row) == 1:
-                return
-            self._row.drop_first()
+        end = begin_index * INDEX_UNIT_SIZE
+        while len(self._row) > 1 and self._row.first.end_offset <= end:
+            file = self._row.take_first()
+            file.close()
+            self._files.unlink(file.path)
 
     def remove_all(self) -> None:
         """No unit is left, and no file."""

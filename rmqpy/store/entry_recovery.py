@@ -42,7 +42,7 @@ def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
     try:
         data.load(DATA_SIZE_KEY)
         units.load("the format of the DLedger index")
-        index = EntryIndex(units, opening.paths.index)
+        index = EntryIndex(opening.files, units, opening.paths.index)
         if not data:
             return _begin(opening, data, index), 0
         _check_join(opening, data)
