@@ -115,19 +115,34 @@ def test_set_without_a_value_is_exit_code_1(capsys: pytest.CaptureFixture[str]) 
     assert "KEY=VALUE" in capsys.readouterr().err
 
 
-def test_a_group_of_several_members_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"dLegerSelfId": "n2"}, "dLegerSelfId=n2, is not among them"),
+        ({"dLegerSelfId": "node-0"}, "one letter and a number"),
+        ({"dLegerGroup": ""}, "enableDLegerCommitLog=true needs it"),
+        ({"dLegerPeers": "n0-127.0.0.1"}, "separated by ;"),
+        ({"dLegerPeers": "n0-127.0.0.1:1;n0-127.0.0.1:2"}, "the same id twice"),
+        ({"dLegerPeers": "n0-127.0.0.1:1;n1-127.0.0.1:1"}, "the same address twice"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused_with_a_remedy(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ports: PortBlock,
+    changes: dict[str, str],
+    sentence: str,
 ) -> None:
-    conf = broker_conf(
-        tmp_path,
-        ports.broker_port,
-        enableDLegerCommitLog="true",
-        dLegerGroup="g",
-        dLegerPeers="n0-127.0.0.1:20001;n1-127.0.0.1:20002",
-        dLegerSelfId="n0",
-    )
+    settings = {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "g",
+        "dLegerPeers": "n0-127.0.0.1:20001;n1-127.0.0.1:20002",
+        "dLegerSelfId": "n0",
+    }
+    conf = broker_conf(tmp_path, ports.broker_port, **(settings | changes))
     assert main(["broker", "-c", str(conf)]) == 1
-    assert "groups of several members are not supported" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_slave_is_refused_by_name(
