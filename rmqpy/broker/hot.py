@@ -29,6 +29,7 @@ from rmqpy.broker.hosts import born_host
 from rmqpy.broker.hot_replies import set_reply_templates
 from rmqpy.broker.hot_tables import Cdata, HotSources, HotTables, c_array
 from rmqpy.broker.offsets import ConsumerOffsets
+from rmqpy.broker.replication import Replication
 from rmqpy.broker.send import SendGate
 from rmqpy.broker.statistics import Statistics
 from rmqpy.codec.native import ffi, lib
@@ -81,6 +82,7 @@ class HotSurroundings:
     """What the hot path uses besides the tables."""
 
     gate: SendGate
+    replication: Replication
     statistics: Statistics
     offsets: ConsumerOffsets
     clock: Clock
@@ -144,7 +146,7 @@ class HotPath:
         core.confirm_offset = self._log.confirm_offset
         core.send_enabled = (
             now_ms >= self._sends_from_ms
-            and not self._sources.identity.lacks_slaves
+            and not self._around.replication.lacks_slaves
             and store.ready_to_put()
             and self._around.gate.has_room(REPLIES_AT_ONCE)
         )
@@ -428,8 +430,8 @@ class HotPath:
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.memory_distance
         store = self._store
-        self._marks = store.acknowledged(True)
-        core.wait_false_is_hot = self._marks == store.acknowledged(False)
+        self._marks = (*store.acknowledged(True), *self._around.replication.marks)
+        core.wait_false_is_hot = self._marks == (*store.acknowledged(False),)
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._sends_from_ms = NEVER_MS
         if templates is not None and identity.writeable:

@@ -21,6 +21,7 @@ def accelerate(broker: Broker, store: MessageStore, clock: Clock) -> HotPath:
         ),
         HotSurroundings(
             gate=broker.gate,
+            replication=broker.replication,
             statistics=broker.statistics,
             offsets=broker.offsets,
             clock=clock,

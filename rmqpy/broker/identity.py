@@ -84,13 +84,6 @@ class Identity:
         return self.role is BrokerRole.SLAVE
 
     @property
-    def lacks_slaves(self) -> bool:
-        """A synchronous master in classic mode: nothing replicates in this version, so it answers
-        as Java's does while no slave is connected.
-        """
-        return self.role is BrokerRole.SYNC_MASTER and not self.store.enable_dledger_commit_log
-
-    @property
     def readable(self) -> bool:
         return self.broker.broker_permission & PERM_READ != 0
 

@@ -18,11 +18,11 @@ import socket
 from attrs import define
 
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
+from rmqpy.broker.classic_group import ClassicGroup
 from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.codec import chosen
-from rmqpy.model.config import BrokerConfiguration, BrokerRole, LoadedConfiguration
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.dledger_driver import DLedgerDriver
@@ -88,7 +88,6 @@ class BrokerProcess:
         """Raises ConfigFault, StoreFault or OSError (a port that is in use); nothing runs then."""
         assert self._running is None
         configuration = self._configuration
-        _refuse_replication(configuration)
         if chosen.implementation != "c":
             _log.warning("running without the C core, slower: %s", chosen.reason)
         addresses = _addresses(configuration)
@@ -117,6 +116,8 @@ class BrokerProcess:
         parts, self._running = self._running, None
         if parts.member is not None:
             parts.member.driver.stop()
+        if parts.group is not None:
+            await parts.group.close()
         signed_off = asyncio.Event()
         parts.broker.stop(signed_off.set)
         await signed_off.wait()
@@ -146,22 +147,27 @@ class BrokerProcess:
             )
         )
         limits = ConnectionLimits.of(configuration.remoting)
+        group = ClassicGroup.of(broker, store, self._scheduler, network)
         main = _main_server(broker, store, self._scheduler, limits)
         fast = RemotingServer(broker.fast_port, self._scheduler, limits)
         running = _Running(
-            store, broker, network, (main, fast), _member(broker, store, self._scheduler)
+            store, broker, network, (main, fast), _member(broker, store, self._scheduler), group
         )
         try:
             await main.listen(addresses.bind, broker.identity.listen_port)
             await fast.listen(addresses.bind, broker.identity.fast_port)
             if running.member is not None:
                 await running.member.listen(configuration, addresses.bind)
+            if group is not None:
+                await group.listen(_replication_host(configuration, addresses))
         except BaseException:
             await running.close_sockets()
             raise
         broker.start()
         if running.member is not None:
             running.member.driver.start()
+        if group is not None:
+            group.start()
         _log.info(
             "broker %s at %s (codec: %s), log %d..%d%s",
             broker.identity.name,
@@ -183,8 +189,11 @@ class _Running:
     network: RemotingClient
     servers: tuple[RemotingServer, ...]
     member: _Member | None
+    group: ClassicGroup | None
 
     async def close_sockets(self) -> None:
+        if self.group is not None:
+            await self.group.close()
         for server in self.servers:
             await server.close()
         await self.network.close()
@@ -244,17 +253,6 @@ def _member(
     return _Member(driver, network, server)
 
 
-def _refuse_replication(configuration: BrokerConfiguration) -> None:
-    """What needs another broker must not start as if it had one."""
-    store = configuration.store
-    if not store.enable_dledger_commit_log and store.broker_role is BrokerRole.SLAVE:
-        raise ConfigFault(
-            "brokerRole=SLAVE: this version does not replicate from a master, and a slave that"
-            " does not would serve old messages; run a Java slave, or start a copy of its store"
-            " as ASYNC_MASTER"
-        )
-
-
 def _addresses(configuration: BrokerConfiguration) -> Addresses:
     name_servers = configuration.broker.name_servers
     told = configuration.broker.broker_ip1
@@ -268,6 +266,16 @@ def _addresses(configuration: BrokerConfiguration) -> Addresses:
             local_addresses={host for host in candidates if _is_local(host)},
         )
     )
+
+
+def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) -> str:
+    """Where slaves connect: ``brokerIP2``, if that is an address of this host and nobody said where
+    to listen.
+    """
+    told = configuration.broker.broker_ip2
+    if told and not configuration.remoting.bind_address and _is_local(told):
+        return told
+    return addresses.bind
 
 
 def _is_local(host: str, *, numeric: bool = True) -> bool:

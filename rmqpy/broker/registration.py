@@ -8,8 +8,9 @@ at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
 With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the
-table. The first answer of a round decides on the master's addresses and the ordered topics, as in
-Java. A member of a DLedger group has no id before its first role and does not register.
+table (not by a slave, which needs the answer). The first answer of a round decides on the ordered
+topics, as in Java; who the master is follows from all of them (:mod:`.masters`). A member of a
+DLedger group has no id before its first role and does not register.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Registration:
     topics: TopicTable
     scheduler: Scheduler
     network: Network
-    on_answer: Callable[[RegistrationAnswer], None] = lambda _answer: None
+    on_answer: Callable[[str, RegistrationAnswer], None] = lambda _server, _answer: None
+    """Hears every answer of every name server: they may disagree."""
     last_answer: RegistrationAnswer | None = None
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
@@ -123,7 +125,7 @@ class Registration:
         this_round = _Round()
         command: RemotingCommand | None = None
         for server in self.identity.broker.name_servers:
-            if self.identity.broker.force_register:
+            if self.identity.broker.force_register or self.identity.is_slave:
                 command = command or self._register_command()
                 self._send(server, evolve(command), this_round)
             else:
@@ -181,13 +183,13 @@ class Registration:
                     response.code,
                     response.remark,
                 )
-            elif not this_round.answered:
+            else:
+                self._take(server, response, first=not this_round.answered)
                 this_round.answered = True
-                self._take(server, response)
 
         self.network.request(server, command, self._timeout_ms, answered)
 
-    def _take(self, server: str, response: RemotingCommand) -> None:
+    def _take(self, server: str, response: RemotingCommand, *, first: bool) -> None:
         try:
             header = RegisterBrokerResponseHeader.decode(response.ext_fields)
             ordered = KVTable.decode(response.body).table if response.body else None
@@ -195,10 +197,11 @@ class Registration:
             _log.warning("the answer of name server %s cannot be read: %s", server, fault)
             return
         answer = RegistrationAnswer(header.ha_server_addr or "", header.master_addr or "")
-        self.last_answer = answer
-        if ordered is not None:
-            self.topics.set_ordered(ordered.keys())
-        self.on_answer(answer)
+        if first:
+            self.last_answer = answer
+            if ordered is not None:
+                self.topics.set_ordered(ordered.keys())
+        self.on_answer(server, answer)
 
     @property
     def _timeout_ms(self) -> int:

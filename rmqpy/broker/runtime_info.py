@@ -10,6 +10,7 @@ from attrs import define
 
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.ports import HandlerTable, Store
+from rmqpy.broker.replication import Replication
 from rmqpy.broker.send import SendGate
 from rmqpy.broker.statistics import Statistics
 from rmqpy.model.codes import RequestCode
@@ -35,6 +36,7 @@ class RuntimeInfoProcessor:
     store: Store
     statistics: Statistics
     gate: SendGate
+    replication: Replication
     files: FileLayer
     clock: Clock
     booted_ms: int
@@ -61,6 +63,7 @@ class RuntimeInfoProcessor:
             **self.statistics.rates(),
             **self._pools(),
             **self._store(),
+            **self.replication.runtime_info(),
         }
         return RemotingCommand.response_to(
             request, body=KVTable(dict(sorted(table.items()))).encode()

@@ -42,6 +42,7 @@ from rmqpy.broker.hosts import born_host
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.ports import HandlerTable, MessageSink
 from rmqpy.broker.put_status import answer_to, remark_of
+from rmqpy.broker.replication import Replication
 from rmqpy.broker.statistics import Statistics
 from rmqpy.broker.topics import DLQ_QUEUES, NewTopic, TopicTable
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
@@ -78,6 +79,7 @@ from rmqpy.remoting.headers import (
 )
 from rmqpy.remoting.java_map import in_java_order
 from rmqpy.store.results import PutResult
+from rmqpy.store.watermark import Watermark
 
 SendGate = ReplyGate[RemotingCommand | bytes]
 """The gate of send replies; a ticket is the reply as a command, or the frames of several."""
@@ -100,6 +102,7 @@ class SendSurroundings:
     groups: GroupTable
     sink: MessageSink
     gate: SendGate
+    replication: Replication
     statistics: Statistics
     clock: Clock
     pick_queue: Callable[[int], int]
@@ -405,7 +408,7 @@ class SendProcessor:
             if held is not None:
                 waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
         for wait_store_ok, replies in waiting.items():
-            self.around.gate.hold(self.around.sink.acknowledged(wait_store_ok), replies)
+            self.around.gate.hold(self._marks(wait_store_ok), replies)
 
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[MessageDraft]
@@ -416,7 +419,15 @@ class SendProcessor:
         (result,) = self._put(drafts, batch=True)
         held = self._held(channel, _Pending(request, drafts[0], drafts[0].queue_id), result)
         if held is not None:
-            self.around.gate.hold(self.around.sink.acknowledged(drafts[0].wait_store_ok), (held,))
+            self.around.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
+
+    def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
+        replication = self.around.replication
+        marks = self.around.sink.acknowledged(wait_store_ok)
+        if not wait_store_ok or replication.lacks_slaves:
+            return marks
+        return (*marks, *replication.marks)
 
     def _put(self, drafts: Sequence[MessageDraft], batch: bool) -> list[PutResult]:
         clock, statistics = self.around.clock, self.around.statistics
@@ -447,7 +458,7 @@ class SendProcessor:
             return None
         identity = self.around.identity
         remark = None
-        if draft.wait_store_ok and identity.lacks_slaves:
+        if draft.wait_store_ok and self.around.replication.lacks_slaves:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
             answer = answer_to(status)
             remark = remark_of(status, identity.store.max_message_size)

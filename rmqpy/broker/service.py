@@ -29,6 +29,7 @@ from rmqpy.broker.heartbeats import HeartbeatProcessor
 from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.locks import QueueLocks
+from rmqpy.broker.log_compare import LogCompareProcessor
 from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
 from rmqpy.broker.own_messages import OwnMessages
@@ -38,6 +39,7 @@ from rmqpy.broker.positions import PositionProcessor
 from rmqpy.broker.pull import PullProcessor, PullSurroundings
 from rmqpy.broker.query import QueryProcessor
 from rmqpy.broker.registration import Registration
+from rmqpy.broker.replication import Replication
 from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
@@ -115,6 +117,7 @@ class Broker:
                 f"brokerIP1={around.host}: an IP address is needed: {error}"
             ) from error
         clock = around.scheduler
+        self.replication = Replication(self.identity, lambda: self.store.max_physical_offset)
         self.statistics = Statistics()
         self.topics = TopicTable(self.identity, clock)
         self.groups = GroupTable(self.identity, clock)
@@ -177,6 +180,7 @@ class Broker:
                 groups=self.groups,
                 sink=store,
                 gate=self.gate,
+                replication=self.replication,
                 statistics=self.statistics,
                 clock=clock,
                 pick_queue=around.pick_queue,
@@ -210,6 +214,7 @@ class Broker:
             **TransactionProcessor(
                 identity=identity, queues=store, messages=self.own_messages, clock=clock
             ).handlers(),
+            **LogCompareProcessor(store).handlers(),
         }
 
     def _send_back(self, around: BrokerSurroundings) -> SendBackProcessor:
@@ -246,6 +251,7 @@ class Broker:
             store=self.store,
             statistics=self.statistics,
             gate=self.gate,
+            replication=self.replication,
             files=around.files,
             clock=around.scheduler,
             booted_ms=around.scheduler.now_ms(),

@@ -230,9 +230,10 @@ class MasterLink:
 class SlaveLink:
     """The master, seen from a slave that has just connected.
 
-    ``end`` is where the slave's log ends, 0 when it is empty. ``begin_at``: what an empty slave
-    reports first, to be sent everything from there (a file start of the master's log) instead of
-    the last file only.
+    ``end`` is where the slave's log ends, 0 when it is empty. ``begin_at``: from where an empty
+    slave wants everything (a file start of the master's log); None: the last file only, which is
+    what a report of 0 means. So a log that begins at 0 cannot be asked for; its second byte can,
+    and the first is known: it is the highest of a record's size, 0 below 16 MiB.
     """
 
     def __init__(
@@ -241,15 +242,17 @@ class SlaveLink:
         end: PhysicalOffset,
         now_ms: int,
         *,
-        begin_at: PhysicalOffset = PhysicalOffset(0),  # noqa: B008 - a value
+        begin_at: PhysicalOffset | None = None,
     ) -> None:
-        assert begin_at % settings.file_size == 0, begin_at
+        assert begin_at is None or begin_at % settings.file_size == 0, begin_at
         self._settings = settings
         self._received_end = self._stored_end = end
         self._now_ms = self._read_ms = self._reported_ms = now_ms
         self._receiver = TransferReceiver()
         self._append: list[Transfer] = []
-        self._send = encode_report(end or begin_at)
+        self._lacks_first_byte = begin_at == 0 and not end
+        first_report = 1 if self._lacks_first_byte else end or begin_at or 0
+        self._send = encode_report(first_report)
         self._told_close = False
         self.was_of_use = False
         """Whether anything came over this link."""
@@ -263,7 +266,8 @@ class SlaveLink:
             return
         self._read_ms = now_ms
         try:
-            for transfer in self._receiver.receive(data):
+            for received in self._receiver.receive(data):
+                transfer = self._with_first_byte(received)
                 self._check(transfer)
                 if not transfer.is_heartbeat:
                     self._append.append(transfer)
@@ -297,6 +301,12 @@ class SlaveLink:
         ready = SlaveReady(append, send, close)
         return None if ready == SlaveReady() else ready
 
+    def _with_first_byte(self, transfer: Transfer) -> Transfer:
+        if transfer.offset != 1 or not self._lacks_first_byte or transfer.is_heartbeat:
+            return transfer
+        self._lacks_first_byte = False
+        return Transfer(PhysicalOffset(0), b"\0" + transfer.body)
+
     def _check(self, transfer: Transfer) -> None:
         """Raises RemoteFault for bytes that do not continue our log."""
         offset, own = transfer.offset, self._received_end
@@ -306,6 +316,10 @@ class SlaveLink:
                 " or the master no longer has what lies between; nothing was changed"
             )
         start = self._settings.file_start(offset)
+        if self._lacks_first_byte:
+            if transfer.is_heartbeat and offset == 1:
+                return
+            raise RemoteFault(f"the master begins at {offset}, asked for was everything from 0")
         if not own and offset != start:
             raise RemoteFault(
                 f"the master begins at {offset}, which is no start of a file of"

@@ -118,6 +118,8 @@ class RequestCode(IntEnum):
     PULL_DLEDGER = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
+    # ours
+    RMQPY_COMPARE_LOG = 71001
 
 
 class ResponseCode(IntEnum):

@@ -295,6 +295,8 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     return parts
 
 
+ADDRESS = checked_text("host:port", split_address)
+
 ADDRESSES = checked_text("host:port, separated by ;", parse_addresses)
 
 

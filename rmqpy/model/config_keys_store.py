@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import Factory, define
 
 from rmqpy.model.config_keys import (
+    ADDRESS,
     DELAY_LEVELS,
     HOURS,
     ONE_FOLDER,
@@ -351,7 +352,6 @@ class StoreSettings:
         default=5000,
         minimum=1,
         unit="ms",
-        effect=Effect.LATER,
         doc="An idle replication link carries a heartbeat as often.",
     )
     ha_housekeeping_interval: int = key(
@@ -359,7 +359,6 @@ class StoreSettings:
         default=20000,
         minimum=1,
         unit="ms",
-        effect=Effect.LATER,
         doc="A replication link without bytes from the other end is closed after this time.",
     )
     ha_transfer_batch_size: int = key(
@@ -368,21 +367,25 @@ class StoreSettings:
         minimum=1,
         maximum=(4 << 20) - 12,
         unit="bytes",
-        effect=Effect.LATER,
         doc="Log bytes of one replication frame; more than 4 MiB would hang a Java slave.",
     )
     ha_master_address: str | None = key(
         "haMasterAddress",
         default=None,
-        effect=Effect.LATER,
-        doc="Where a slave replicates from; absent: told by the name server.",
+        kind=ADDRESS,
+        doc="Where a slave replicates from (the master's port + 1); absent: told by name servers.",
+    )
+    ha_fetch_from_beginning: bool = key(
+        "haFetchFromBeginning",
+        default=False,
+        doc="Own key of rmqpy: a slave whose store is empty gets all files of its master, not only "
+        "the last one.",
     )
     ha_slave_fallbehind_max: int = key(
         "haSlaveFallbehindMax",
         default=256 << 20,
         unit="bytes",
         runtime=True,
-        effect=Effect.LATER,
         doc="SYNC_MASTER: a slave that lags more does not count as available.",
     )
     broker_role: BrokerRole = key(  # noqa: RUF009 (key is attrs' field)

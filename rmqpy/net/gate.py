@@ -6,7 +6,7 @@ point (written, flushed, replicated, committed by a quorum) is the store's word,
 take is the broker's::
 
     hold ──► waiting ──► released   every watermark of the lane >= end
-                 ├─────► late       its time is over: the watermark that is behind gives the status
+                 ├─────► late       the time of all that are behind is over; the last decides
                  └─────► failed     fail(status): leadership lost, disk failed
 
 Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were
@@ -60,7 +60,7 @@ class Waiting(Generic[Ticket]):
     end: int
     reply: bytes
     ticket: Ticket
-    deadline_ms: int = 0
+    held_ms: int = 0
     count: int = 1
     """How many requests it answers: replies that need nearly the same end may wait as one."""
 
@@ -111,9 +111,9 @@ class ReplyGate(Generic[Ticket]):
     def hold(self, watermarks: Sequence[Watermark], replies: Iterable[Waiting[Ticket]]) -> None:
         """Keep ``replies`` until all of ``watermarks`` have passed their ends."""
         lane = self._lane(tuple(watermarks))
-        deadline_ms = self._scheduler.monotonic_ms() + lane.timeout_ms
+        now_ms = self._scheduler.monotonic_ms()
         for waiting in replies:
-            waiting.deadline_ms = deadline_ms
+            waiting.held_ms = now_ms
             lane.replies.append(waiting)
             lane.count += waiting.count
 
@@ -161,9 +161,10 @@ class ReplyGate(Generic[Ticket]):
     def _watch_deadline(self) -> None:
         if self._timer is not None:
             return
-        heads = [lane.replies[0].deadline_ms for lane in self._lanes.values() if lane.replies]
-        if heads:
-            delay_ms = max(0, min(heads) - self._scheduler.monotonic_ms())
+        now_ms = self._scheduler.monotonic_ms()
+        checks = [lane.check_ms(now_ms) for lane in self._lanes.values() if lane.replies]
+        if checks:
+            delay_ms = max(0, min(checks) - now_ms)
             self._timer = self._scheduler.call_later(delay_ms, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
@@ -172,7 +173,7 @@ class ReplyGate(Generic[Ticket]):
         leaving: _Leaving = {}
         for lane in self._lanes.values():
             lane.collect_passed(leaving)
-            while lane.replies and lane.replies[0].deadline_ms <= now_ms:
+            while lane.replies and lane.deadline_ms(lane.replies[0]) <= now_ms:
                 waiting = lane.take()
                 self.late_count += 1
                 status = lane.status_behind(waiting.end)
@@ -191,9 +192,25 @@ class _Lane(Generic[Ticket]):
     replies: deque[Waiting[Ticket]] = field(factory=deque)
     count: int = 0
 
-    @property
-    def timeout_ms(self) -> int:
-        return max((patience.timeout_ms for patience in self.patience), default=0)
+    def deadline_ms(self, waiting: Waiting[Ticket]) -> int:
+        """When ``waiting`` is late: the longest patience among the watermarks that are behind.
+
+        It never falls along the lane: a reply lacks no watermark that the next one has.
+        """
+        behind = [
+            patience.timeout_ms
+            for mark, patience in zip(self.watermarks, self.patience, strict=True)
+            if mark.value < waiting.end
+        ]
+        return waiting.held_ms + max(behind, default=0)
+
+    def check_ms(self, now_ms: int) -> int:
+        """When to look at the head again: the first patience of the lane that ends later than now,
+        for a watermark that is behind now may have passed by then.
+        """
+        held_ms = self.replies[0].held_ms
+        ends = (held_ms + patience.timeout_ms for patience in self.patience)
+        return min((end for end in ends if end > now_ms), default=now_ms)
 
     def take(self) -> Waiting[Ticket]:
         waiting = self.replies.popleft()

@@ -19,6 +19,7 @@ from attrs import define
 
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.hashes import java_text
+from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.codec.units import QUEUE_UNIT, index_key_hash
 from rmqpy.model.errors import StoreFault
@@ -92,6 +93,8 @@ class Dispatch:
         self.queue_cursor = 0
         self.index_cursor = 0
         self.store_timestamp_ms = 0
+        self.open_tail = False
+        """The log may end inside a record whose rest is still to come (a slave's)."""
         self.on_arrival: ArrivalListener | None = None
         self.accelerator: Accelerator | None = None
 
@@ -109,8 +112,8 @@ class Dispatch:
         """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that
         cannot be read.
         """
-        while self.behind_bytes:
-            self._step()
+        while self.behind_bytes and self._step():
+            pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
             self.index_step()
 
@@ -125,17 +128,27 @@ class Dispatch:
             break
         return self.index_cursor < self.queue_cursor
 
-    def _step(self) -> None:
+    @property
+    def is_through(self) -> bool:
+        """Whether every whole record that is readable has been taken."""
+        if self.behind_bytes and self.open_tail:
+            for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
+                return self._waits_for_rest(piece, self._scan(piece))
+        return not self.behind_bytes
+
+    def _step(self) -> bool:
+        """False: what is left is the begin of a record."""
         for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
             if self._accelerate(piece):
-                return
+                return True
             scan = self._scan(piece, self.index_cursor)
             self._set_deliver_times(scan)
             self._to_queues(scan)
             together = self._index is None or self.index_cursor == self.queue_cursor
             if together:
                 self._to_index(scan, piece)
-            behind = self._behind(piece, scan)
+            waits = self._waits_for_rest(piece, scan)
+            behind = scan.end if waits else self._behind(piece, scan)
             if together:
                 self.index_cursor = behind
             self.queue_cursor = behind
@@ -144,7 +157,7 @@ class Dispatch:
                 self._tell(scan)
             if self.accelerator is not None:
                 self.accelerator.learn(scan)
-            return
+            return not waits
         raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
 
     def _accelerate(self, piece: ScanRange) -> bool:
@@ -168,6 +181,18 @@ class Dispatch:
         return scan_records(
             view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=most
         )
+
+    def _waits_for_rest(self, piece: ScanRange, scan: Scan) -> bool:
+        """Whether the log ends inside the record at the scan's end, which may still become one."""
+        position = scan.end - piece.offset
+        if not self.open_tail or scan.stop is not StopReason.TRUNCATED:
+            return False
+        if piece.offset + len(piece.view) >= piece.file_end:
+            return False
+        if len(piece.view) - position < BLANK_SIZE:
+            return True
+        size = int.from_bytes(piece.view[position : position + 4], signed=True)
+        return size <= piece.file_end - scan.end
 
     @staticmethod
     def _behind(piece: ScanRange, scan: Scan) -> int:

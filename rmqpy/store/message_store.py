@@ -277,6 +277,32 @@ class MessageStore:
         """Somebody else met this when he wrote to the log."""
         self.health.write_failed(Writer.LOG, error)
 
+    def append_raw(self, offset: PhysicalOffset, data: bytes) -> None:
+        """Bytes of a master's log, which lie at ``offset`` there: they continue this one, or begin
+        it when it holds nothing; within one file. Raises StoreFault when they cannot be taken;
+        unless the disk is full only, nothing more is accepted then.
+        """
+        log = self._parts.opened.classic
+        assert log is not None and self.health.is_slave, "raw bytes are for a slave's classic log"
+        failure = self.health.failure
+        if failure is not None:
+            raise StoreFault(self._paths.commit_log, failure, "a store that works", "restart")
+        try:
+            if log.max_offset == 0 < offset:
+                log.begin_at(offset)
+                self._dispatch.start(offset, offset)
+            assert offset == log.max_offset, (offset, log.max_offset)
+            log.append_raw(data)
+            self.health.wrote(Writer.LOG)
+        except OSError as error:
+            self.health.write_failed(Writer.LOG, error)
+            raise StoreFault(
+                self._paths.commit_log,
+                f"writing the bytes of the master failed: {error}",
+                "a disk that takes them",
+                "see to the disk, then restart",
+            ) from error
+
     def fail(self, reason: str) -> None:
         """Stop accepting messages: what could not be written or synced must not be acknowledged."""
         self.health.fail(reason)
@@ -369,6 +395,20 @@ class MessageStore:
         """
         return self._reader.units(topic, queue_id, offset, max_count)
 
+    def read_log(self, offset: int, size: int) -> bytes:
+        """Bytes of the log as they are, across files. Raises KeyError where it has not all."""
+        pieces = []
+        end = offset + size
+        file_size = self._settings.mapped_file_size_commit_log
+        while offset < end:
+            piece = min(end - offset, file_size - offset % file_size)
+            view = self._log.read(PhysicalOffset(offset), piece)
+            if view is None:
+                raise KeyError(f"the log has not all of {offset}..{offset + piece}")
+            pieces.append(bytes(view))
+            offset += piece
+        return b"".join(pieces)
+
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The whole record that begins at ``physical_offset``; None when none does."""
         return record_at(self._log, physical_offset)
@@ -426,6 +466,7 @@ class MessageStore:
     def become(self, *, slave: bool) -> None:
         """Change the role. A new master's queue offsets go on from what its consume queues say."""
         self.health.is_slave = self._reader.is_slave = slave
+        self._dispatch.open_tail = slave and self.entries is None
         self._tails_known = False
 
     def _learn_tails(self) -> bool:
@@ -492,7 +533,7 @@ class MessageStore:
         self.health.is_open = False
         try:
             self._settle()
-            if self._settled and not self._dispatch.behind_bytes:
+            if self._settled and self._dispatch.is_through:
                 self._files.unlink(self._paths.abort)
         except (OSError, StoreFault) as error:
             self.fail(f"the store could not be closed cleanly: {error}")

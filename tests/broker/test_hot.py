@@ -26,6 +26,7 @@ from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.store.watermark import Watermark
 from rmqpy.testing.memory_channel import MemoryChannel
 
 pytestmark = pytest.mark.skipif(
@@ -194,6 +195,20 @@ def lead(kit: Any, limit: int = 10_000) -> None:
     kit.broker.identity.role = BrokerRole.SYNC_MASTER
 
 
+class Slave:
+    """A slave that has every byte one turn later."""
+
+    has_slaves = True
+    slaves = ()
+
+    def __init__(self, kit: Any) -> None:
+        self.replicated = Watermark("replicated")
+        kit.broker.replication.slaves = self
+        kit.store.log.written.subscribe(
+            lambda end: kit.scheduler.call_soon(lambda: self.replicated.advance(end))
+        )
+
+
 DLEDGER = {
     "enable_dledger_commit_log": True,
     "dledger_group": "broker-a",
@@ -215,6 +230,9 @@ def pair(build: Callable[..., Any]) -> Iterator[Callable[..., Pair]]:
         if "enable_dledger_commit_log" in settings:
             lead(pure, pending_limit)
             lead(hot, pending_limit)
+        if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
+            Slave(pure)
+            Slave(hot)
         feed = accelerate(hot.broker, hot.store, hot.scheduler)
         feed.core.frame_max = (1 << 24) - 4
         hots.append(feed)
@@ -288,6 +306,8 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     {},
     {"flush_disk_type": FlushDiskType.SYNC_FLUSH},
+    {"broker_role": BrokerRole.SYNC_MASTER},
+    {"broker_role": BrokerRole.SYNC_MASTER, "flush_disk_type": FlushDiskType.SYNC_FLUSH},
     {"region_id": 'Ré"gion', "trace_on": False, "max_message_size": 700},
     {"mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 200},
     {"max_transfer_bytes_on_message_in_memory": 900, "max_index_num": 30},

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import define
 
 from rmqpy.broker.put_status import answer_to, remark_of
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.config import BrokerRole, FlushDiskType
 from rmqpy.model.message import StoredMessage
+from rmqpy.net.ha_driver import SlaveView
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import PutResult
+from rmqpy.store.watermark import Watermark
 
 STORE_HOST = (bytes([10, 0, 0, 2]), 10911)
 
@@ -325,6 +328,86 @@ def test_a_synchronous_master_without_slaves_says_so(build: Any) -> None:
     assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
     assert kit.store.max_queue_offset("T", 0) == 1
     assert kit.send(properties="WAIT\x01false").code == 0
+
+
+@define
+class Slaves:
+    """Slaves as a master sees them."""
+
+    replicated: Watermark
+    has_slaves: bool = True
+    slaves: tuple[SlaveView, ...] = ()
+
+
+def with_slaves(build: Any, **settings: Any) -> tuple[Any, Slaves]:
+    kit = build(broker_role=BrokerRole.SYNC_MASTER, **settings)
+    slaves = Slaves(Watermark("replicated"))
+    kit.broker.replication.slaves = slaves
+    return kit, slaves
+
+
+def test_a_synchronous_master_answers_when_a_slave_has_it(build: Any) -> None:
+    kit, slaves = with_slaves(build)
+    kit.tell(kit.send_command(b"first"), kit.send_command(b"second"))
+    assert answers(kit) == []
+    first_end = kit.store.max_physical_offset // 2
+    slaves.replicated.advance(first_end + 10)
+    assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
+    slaves.replicated.advance(kit.store.max_physical_offset)
+    assert [answer.code for answer in answers(kit)] == [0]
+
+
+def test_a_send_that_waits_for_nothing_does_not_wait_for_slaves(build: Any) -> None:
+    kit, _ = with_slaves(build)
+    assert kit.send(properties="WAIT\x01false").code == 0
+
+
+def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: Any) -> None:
+    kit, _ = with_slaves(build, slave_timeout=700)
+    kit.tell(kit.send_command())
+    kit.scheduler.advance(699)
+    assert answers(kit) == []
+    kit.scheduler.advance(1)
+    (late,) = answers(kit)
+    assert late.code == 12
+    assert late.ext_fields["queueOffset"] == "0"
+
+
+def test_a_slave_too_far_behind_is_not_waited_for(build: Any) -> None:
+    kit, slaves = with_slaves(build, ha_slave_fallbehind_max=300)
+    kit.tell(kit.send_command(b"x" * 50))
+    slaves.replicated.advance(kit.store.max_physical_offset)
+    assert [answer.code for answer in answers(kit)] == [0]
+    assert kit.send(b"x" * 300).code == 11
+    slaves.has_slaves = False
+    slaves.replicated.advance(kit.store.max_physical_offset)
+    assert kit.send().code == 11
+
+
+def test_a_slave_that_comes_back_is_waited_for_again(build: Any) -> None:
+    kit, slaves = with_slaves(build)
+    slaves.has_slaves = False
+    assert kit.send().code == 11
+    slaves.has_slaves = True
+    slaves.replicated.advance(kit.store.max_physical_offset)
+    kit.tell(kit.send_command())
+    assert answers(kit) == []
+    slaves.replicated.advance(kit.store.max_physical_offset)
+    assert [answer.code for answer in answers(kit)] == [0]
+
+
+def test_a_master_tells_of_its_slaves(build: Any) -> None:
+    kit, slaves = with_slaves(build)
+    slaves.slaves = (SlaveView("10.0.0.3:5000", 12_000, 0, 100),)
+    kit.tell(kit.send_command())
+    end = kit.store.max_physical_offset
+    assert kit.broker.replication.runtime_info() == {
+        "haSlaveCount": "1",
+        "haReplicatedOffset": "0",
+        "haSlave_10.0.0.3:5000": (
+            f"acknowledged 0, sent 100, behind {end} B, connected 12 s"
+        ),
+    }
 
 
 # ------------------------------------------------------------------------------------ SYNC_FLUSH

@@ -145,12 +145,12 @@ def test_a_group_that_cannot_be_is_refused_with_a_remedy(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_slave_is_refused_by_name(
+def test_a_slave_without_an_id_of_its_own_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
 ) -> None:
-    conf = broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="1")
+    conf = broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="0")
     assert main(["broker", "-c", str(conf)]) == 1
-    assert "brokerRole=SLAVE" in capsys.readouterr().err
+    assert "a slave needs an id of its own" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 

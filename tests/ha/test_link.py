@@ -34,8 +34,9 @@ def master(end: int, begin: int = 0) -> MasterLink:
     return MasterLink(SETTINGS, log(end, begin), log_bytes, 0)
 
 
-def slave(end: int, begin_at: int = 0) -> SlaveLink:
-    return SlaveLink(SETTINGS, PhysicalOffset(end), 0, begin_at=PhysicalOffset(begin_at))
+def slave(end: int, begin_at: int | None = None) -> SlaveLink:
+    place = None if begin_at is None else PhysicalOffset(begin_at)
+    return SlaveLink(SETTINGS, PhysicalOffset(end), 0, begin_at=place)
 
 
 def sent(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
@@ -196,6 +197,24 @@ def test_a_slave_reports_on_connecting() -> None:
     assert slave(50, begin_at=3000).take_ready() == SlaveReady(send=encode_report(50))
     with pytest.raises(AssertionError):
         slave(0, begin_at=3001)
+
+
+def test_a_slave_that_wants_everything_from_0_asks_for_the_second_byte() -> None:
+    link = slave(0, begin_at=0)
+    assert link.take_ready() == SlaveReady(send=encode_report(1))
+    link.receive(encode_transfer(1) + encode_transfer(1, b"a" * 20) + encode_transfer(21, b"b"), 1)
+    ready = link.take_ready()
+    assert ready is not None and ready.close is None
+    assert [(each.offset, each.body) for each in ready.append] == [
+        (0, b"\0" + b"a" * 20),
+        (21, b"b"),
+    ]
+    other = slave(0, begin_at=0)
+    other.receive(encode_transfer(1000, b"a"), 1)
+    refused = other.take_ready()
+    assert refused is not None and "everything from 0" in (refused.close or "")
+    assert not refused.append
+    assert slave(7, begin_at=0).take_ready() == SlaveReady(send=encode_report(7))
 
 
 def test_a_slave_reports_what_was_stored() -> None:

@@ -76,7 +76,8 @@ def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
 
 def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
-    assert ours - {name for _, name in JAVA_KEYS} == {"bindAddress", *FROM_5}
+    own = {"bindAddress", "haFetchFromBeginning"}
+    assert ours - {name for _, name in JAVA_KEYS} == {*own, *FROM_5}
 
 
 @pytest.mark.parametrize("settings", [*dict.fromkeys(CLASSES.values())])
@@ -93,6 +94,7 @@ def test_recorded_broker_configuration_reads_and_prints_back() -> None:
     # Java answers unknown keys of its file, too; the recorded file had one.
     assert loaded.unknown == {"registerBrokerPeriod": "10000"}
     printed = {**effective_values(loaded.configuration), **loaded.unknown}
+    assert printed.pop("haFetchFromBeginning") == "false"  # our own
     assert {name: value for name, value in printed.items() if name not in FROM_5} == recorded
 
 

@@ -13,6 +13,7 @@ from rmqpy.remoting.command_header import CommandHeader, Int64
 from rmqpy.remoting.headers.brokers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
+    CompareLogRequestHeader,
     CreateAccessConfigRequestHeader,
     CreateTopicRequestHeader,
     DeleteAccessConfigRequestHeader,
@@ -103,6 +104,7 @@ __all__ = [
     "CheckTransactionStateRequestHeader",
     "CloneGroupOffsetRequestHeader",
     "CommandHeader",
+    "CompareLogRequestHeader",
     "ConsumeMessageDirectlyResultRequestHeader",
     "ConsumerSendMsgBackRequestHeader",
     "CreateAccessConfigRequestHeader",
@@ -235,6 +237,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeCheckHalfMessageRequestHeader,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: ReplyMessageRequestHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBrokerRequestHeader,
+    RequestCode.RMQPY_COMPARE_LOG: CompareLogRequestHeader,
     RequestCode.GET_ALL_PRODUCER_INFO: GetAllProducerInfoRequestHeader,
 }
 """Requests that are not listed have no custom header."""

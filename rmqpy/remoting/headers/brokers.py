@@ -191,3 +191,12 @@ class GetBrokerAclConfigResponseHeader(CommandHeader):
     broker_name: str
     broker_addr: str
     cluster_name: str
+
+
+@define(slots=True, kw_only=True)
+class CompareLogRequestHeader(CommandHeader):
+    """Ours: digests of ``[begin_offset, end_offset)`` in blocks of ``block_size`` bytes."""
+
+    begin_offset: Int64
+    end_offset: Int64
+    block_size: int

@@ -110,9 +110,23 @@ class ClassicCommitLog:
         self.written.advance(self._end)
         self._prepare_next()
 
+    def begin_at(self, offset: PhysicalOffset) -> None:
+        """Let a log that holds nothing begin at ``offset``, a file start (HA: a new slave gets its
+        master's last file first).
+        """
+        assert self._end == 0 and offset % self._row.file_size == 0, (self._end, offset)
+        while self._row:
+            self._row.drop_last()
+        self._prepared = None
+        self._row.create(offset)
+        self._row.sync_directories()
+        self.staging.restart(offset)
+        self.written.advance(offset)
+        self.flushed_mark.advance(offset)
+
     def append_raw(self, data: bytes | memoryview) -> None:
         """Take bytes of a master's log as they come (HA): they continue the log and stay inside one
-        file.
+        file. A record may end in a later call.
         """
         self.commit()
         if not self._row or self._end == self._current.end_offset:

@@ -1,0 +1,69 @@
+"""A broker's part in a classic group, put together: the port that slaves replicate from, and a
+slave's way to its master.
+
+The port is open in every classic role, as Java's is: a slave may have slaves of its own.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.broker.following import Following, FollowingSurroundings, link_settings
+from rmqpy.broker.identity import HA_PORT_DISTANCE
+from rmqpy.broker.masters import MasterChoice
+from rmqpy.broker.service import Broker
+from rmqpy.net.ha_driver import HaServer, dial
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.channel import Network
+from rmqpy.store.message_store import MessageStore
+
+
+@define(slots=True, frozen=True)
+class ClassicGroup:
+    """See the module's text. ``following`` is a slave's."""
+
+    broker: Broker
+    server: HaServer
+    following: Following | None
+
+    @classmethod
+    def of(
+        cls, broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, network: Network
+    ) -> ClassicGroup | None:
+        """None with DLedger, which replicates by itself."""
+        identity = broker.identity
+        log = store.opened.classic
+        if identity.store.enable_dledger_commit_log:
+            return None
+        assert log is not None
+        server = HaServer(log, link_settings(identity), scheduler)
+        broker.replication.slaves = server
+        following = None
+        if identity.is_slave:
+            store.become(slave=True)
+            following = Following(
+                FollowingSurroundings(
+                    identity=identity,
+                    store=store,
+                    scheduler=scheduler,
+                    network=network,
+                    dial=lambda address, follower: dial(address, follower, scheduler),
+                    choice=MasterChoice(identity),
+                )
+            )
+            broker.registration.on_answer = following.heard
+            broker.replication.following = following.runtime_info
+        return cls(broker, server, following)
+
+    async def listen(self, host: str) -> None:
+        """Raises ConfigFault when the port cannot be had."""
+        await self.server.listen(host, self.broker.identity.listen_port + HA_PORT_DISTANCE)
+
+    def start(self) -> None:
+        if self.following is not None:
+            self.following.start()
+
+    async def close(self) -> None:
+        if self.following is not None:
+            self.following.stop()
+        await self.server.close()

@@ -1,0 +1,137 @@
+"""Where two logs part, found by asking for digests of few pieces of the other one.
+
+A log only grows, so two copies agree up to some offset and differ from there to the end of the
+shorter one. The search asks for the digests of a span in equal blocks (:class:`Span`) and gets
+narrower with each answer::
+
+    tail ──same──► agree
+     └──differs at its first byte──► halves (the last agreeing place below it)
+                └──differs further on──► narrow ──one byte──► parted
+
+Not seen: logs that differ somewhere and are the same again in the whole tail. No log gets so by
+itself.
+
+Invariants: a span is at most ``SPAN_MAX`` bytes in at most ``BLOCKS_MAX`` blocks; the search ends
+after about 60 answers whatever they say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define, field
+
+SPAN_MAX: Final = 1 << 20
+BLOCKS_MAX: Final = 64
+DIGEST_SIZE: Final = 16
+PROBE_BYTES: Final = 4 << 10
+
+
+@define(slots=True, frozen=True)
+class Span:
+    """Bytes ``[begin, end)`` of a log in blocks of ``block`` bytes (the last may be shorter)."""
+
+    begin: int
+    end: int
+    block: int
+
+    def __attrs_post_init__(self) -> None:
+        if not (0 <= self.begin < self.end and self.end - self.begin <= SPAN_MAX):
+            raise ValueError(f"{self.begin}..{self.end} is no span of at most {SPAN_MAX} bytes")
+        if self.block < 1 or -(-(self.end - self.begin) // self.block) > BLOCKS_MAX:
+            raise ValueError(f"more than {BLOCKS_MAX} blocks of {self.block} bytes")
+
+    @classmethod
+    def of(cls, begin: int, end: int) -> Span:
+        """The span in as many blocks as there may be."""
+        return cls(begin, end, max(1, -(-(end - begin) // BLOCKS_MAX)))
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        return [
+            (start, min(start + self.block, self.end))
+            for start in range(self.begin, self.end, self.block)
+        ]
+
+
+ReadBytes = Callable[[int, int], bytes]
+"""So many bytes of a log from an offset on, across files; raises KeyError where it has not all."""
+
+
+def digests(span: Span, read: ReadBytes) -> bytes:
+    """The digests of the blocks, one behind the other."""
+    return b"".join(
+        hashlib.blake2b(read(start, end - start), digest_size=DIGEST_SIZE).digest()
+        for start, end in span.blocks
+    )
+
+
+@define(slots=True)
+class Search:
+    """Compares ``[begin, end)``, which both logs hold. Ask for ``wanted``, hand in what came, until
+    ``wanted`` is None; then ``parted`` is the first differing offset, None: the logs agree.
+    """
+
+    begin: int
+    end: int
+    read: ReadBytes
+    wanted: Span | None = field(default=None, init=False)
+    parted: int | None = field(default=None, init=False)
+    _agreed: int = field(init=False)
+    """The logs agree below (as far as a prefix can be told from a probe)."""
+    _differs: int | None = field(default=None, init=False)
+    """They differ at or before the block that begins here."""
+
+    def __attrs_post_init__(self) -> None:
+        self._agreed = self.begin
+        if self.begin < self.end:
+            self.wanted = Span.of(max(self.begin, self.end - SPAN_MAX), self.end)
+
+    def take(self, theirs: bytes) -> None:
+        """The digests of ``wanted``. Raises ValueError when they cannot be."""
+        span = self.wanted
+        assert span is not None
+        blocks = span.blocks
+        if len(theirs) != len(blocks) * DIGEST_SIZE:
+            raise ValueError(f"{len(theirs)} bytes for {len(blocks)} digests")
+        first = self._first_difference(digests(span, self.read), theirs, blocks)
+        if first is None:
+            self._same(span)
+        elif first[1] - first[0] == 1:
+            self.parted, self.wanted = first[0], None
+        elif first[0] == span.begin and span.begin > self._agreed:
+            self._differs = span.begin
+            self._probe()
+        else:
+            self.wanted = Span.of(*first)
+
+    def _same(self, span: Span) -> None:
+        if self._differs is None:
+            self.wanted = None  # the tail is the same
+        else:
+            self._agreed = span.end
+            self._probe()
+
+    def _probe(self) -> None:
+        """Look in the middle between what agrees and what differs."""
+        assert self._differs is not None
+        low, high = self._agreed, self._differs
+        if high - low <= SPAN_MAX - PROBE_BYTES:
+            # near enough: from here on all in one span, the known differing bytes with it
+            self._agreed = low
+            self.wanted = Span.of(low, min(self.end, high + PROBE_BYTES))
+            return
+        middle = low + (high - low) // 2
+        self.wanted = Span(middle, middle + PROBE_BYTES, PROBE_BYTES)
+
+    @staticmethod
+    def _first_difference(
+        ours: bytes, theirs: bytes, blocks: Sequence[tuple[int, int]]
+    ) -> tuple[int, int] | None:
+        for number, block in enumerate(blocks):
+            place = number * DIGEST_SIZE
+            if ours[place : place + DIGEST_SIZE] != theirs[place : place + DIGEST_SIZE]:
+                return block
+        return None

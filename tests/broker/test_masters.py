@@ -1,0 +1,112 @@
+"""Who the master is when several name servers answer, do not answer, or answer wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqpy.broker.identity import Identity
+from rmqpy.broker.masters import FRESH_PERIODS, Master, MasterChoice
+from rmqpy.broker.registration import RegistrationAnswer
+from rmqpy.model.config import BrokerConfiguration, BrokerSettings, RemotingSettings, StoreSettings
+
+SERVERS = ("10.0.0.7:9876", "10.0.0.8:9876", "10.0.0.9:9876")
+A = Master("10.0.1.1:10911", "10.0.1.1:10912")
+B = Master("10.0.1.2:10911", "10.0.1.2:10912")
+PERIOD_MS = 30_000
+
+
+def choice(**store: Any) -> MasterChoice:
+    configuration = BrokerConfiguration(
+        broker=BrokerSettings(namesrv_addr=";".join(SERVERS), broker_id=1),
+        remoting=RemotingSettings(listen_port=10911),
+        store=StoreSettings(**store),
+    )
+    return MasterChoice(Identity.of(configuration, "10.0.0.2"))
+
+
+def say(made: MasterChoice, server: int, master: Master | None, now_ms: int = 0) -> None:
+    answer = RegistrationAnswer(master.ha_address, master.address) if master else None
+    made.heard(SERVERS[server], answer or RegistrationAnswer("", ""), now_ms)
+
+
+def test_nobody_is_known_at_first() -> None:
+    made = choice()
+    assert made.candidates(0) == []
+    say(made, 0, None)
+    assert made.candidates(0) == []
+
+
+def test_the_master_that_most_name_comes_first() -> None:
+    made = choice()
+    say(made, 0, A)
+    say(made, 1, B)
+    say(made, 2, B)
+    assert made.candidates(0) == [B, A]
+    assert made.told(0) == "; ".join(
+        f"{server} names {master.address}"
+        for server, master in zip(SERVERS, (A, B, B), strict=True)
+    )
+
+
+def test_the_followed_master_stays_first() -> None:
+    """One name server is dead, one is stale: the slave does not change to and fro."""
+    made = choice()
+    made.followed = A
+    for round_ms in range(0, 10 * PERIOD_MS, PERIOD_MS):
+        say(made, 0, A, round_ms)
+        say(made, 2, B, round_ms)  # the stale one
+        assert made.candidates(round_ms) == [A, B]
+        say(made, 2, None, round_ms)
+        assert made.candidates(round_ms) == [A]
+
+
+def test_a_master_that_nobody_names_is_still_asked_before_one_that_is_named() -> None:
+    made = choice()
+    made.followed = A
+    say(made, 0, B)
+    assert made.candidates(0) == [A, B]
+
+
+def test_a_master_stays_while_nobody_names_any() -> None:
+    made = choice()
+    made.followed = A
+    say(made, 0, None)
+    assert made.candidates(0) == [A]
+    assert made.told(0) == ""
+
+
+def test_an_old_answer_is_none() -> None:
+    made = choice()
+    say(made, 0, A)
+    assert made.candidates(FRESH_PERIODS * PERIOD_MS) == [A]
+    assert made.candidates(FRESH_PERIODS * PERIOD_MS + 1) == []
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "10.0.1.1:0", "10.0.0.2:10911"])
+def test_what_is_no_address_of_another_broker_is_no_answer(address: str) -> None:
+    made = choice()
+    made.heard(SERVERS[0], RegistrationAnswer("10.0.1.1:10912", address), 0)
+    assert made.candidates(0) == []
+
+
+def test_a_fixed_address_rules_out_everybody_else() -> None:
+    made = choice(ha_master_address="10.0.1.1:10912")
+    assert made.candidates(0) == [A]
+    say(made, 0, B)
+    assert made.candidates(0) == [A]
+
+
+def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_tells_it() -> None:
+    made = choice(ha_master_address="192.168.0.1:10912")
+    say(made, 0, Master("10.0.1.1:10911", "192.168.0.1:10912"))
+    assert made.candidates(0) == [Master("10.0.1.1:10911", "192.168.0.1:10912")]
+
+
+def test_after_a_change_of_role_nothing_counts() -> None:
+    made = choice()
+    say(made, 0, A)
+    made.followed = A
+    made.forget()
+    assert made.candidates(0) == []
