@@ -25,8 +25,9 @@ from rmqpy.audit.facts import TAIL_CODES, Holder, StoreFacts, read_facts
 from rmqpy.audit.findings import Finding, FindingCode, Severity
 from rmqpy.audit.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.live import lock_holder
+from rmqpy.audit.log_reader import LogReader
 from rmqpy.audit.merging import RowMerge, RowResult
-from rmqpy.audit.queue_check import LogReader, QueueCheck
+from rmqpy.audit.queue_check import QueueCheck
 from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
 from rmqpy.audit.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec.tally import QueueTally, TallyPlan
@@ -90,6 +91,10 @@ class StoreAudit:
     ledger: RowResult | None = None
     queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
     counts: dict[FindingCode, int] = field(factory=dict)
+    first_findings: list[Finding] = field(factory=list)
+    keys: int = 0
+    """How many (message, key) the log asks the key index for; ``keys_found``: has."""
+    keys_found: int = 0
 
     @property
     def logs(self) -> tuple[RowResult, ...]:
@@ -160,6 +165,8 @@ def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator
                 future.cancel()
 
 
+FIRST_FINDINGS = 100
+"""So many are kept in the audit itself, whatever the sink does with them."""
 UNIT_CODES = frozenset((FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG))
 _MASK64 = (1 << 64) - 1
 
@@ -172,6 +179,7 @@ class _StoreWalk:
         self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
         self.units = QueueUnits(files, self.directory)
         self.counts: dict[FindingCode, int] = {}
+        self.first: list[Finding] = []
         self.reported: set[tuple[str, int, int]] = set()
         self.tables: list[IndexTable] = []
         self.key_range: tuple[int, int] | None = None
@@ -181,7 +189,7 @@ class _StoreWalk:
         plan.progress.expect(sum(file.size for row in self.directory.logs for file in row.files))
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
-        audit = StoreAudit(facts=facts, counts=self.counts)
+        audit = StoreAudit(facts=facts, counts=self.counts, first_findings=self.first)
         if plan.derived:
             self._open_index(facts)
         if self.directory.classic:
@@ -221,6 +229,8 @@ class _StoreWalk:
         )
         for findings in keys.run():
             self._sink(findings)
+        audit.keys = sum(told[0])
+        audit.keys_found = audit.keys - keys.missing
 
     def _sink(self, findings: list[Finding]) -> None:
         for finding in findings:
@@ -229,6 +239,7 @@ class _StoreWalk:
                 self.reported.add(slot)
             self.counts[finding.code] = self.counts.get(finding.code, 0) + 1
         if findings:
+            self.first += findings[: FIRST_FINDINGS - len(self.first)]
             self.plan.sink(findings)
 
     def _open_index(self, facts: StoreFacts) -> None:

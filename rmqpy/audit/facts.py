@@ -60,6 +60,7 @@ __all__ = [
     "StoreFacts",
     "TailKind",
     "read_facts",
+    "record_at",
 ]
 
 
@@ -293,7 +294,7 @@ class _FactsReader:
         folder = row.files[0].path.rpartition("/")[0]
         end, last, ending, found = self._tail(row, confirmed)
         view = map_file(self.files, row.files[0].path)
-        first = _record(view, row.first_offset, row.first_offset, row.framing)
+        first = record_at(view, row.first_offset, row.first_offset, row.framing)
         tail, tail_bytes = _tail_kind(ending, found)
         ahead = sum(
             f.code in (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED) for f in found
@@ -366,7 +367,7 @@ class _FactsReader:
         holder = row.file_at(frame)
         assert holder is not None
         view = views[holder.path]
-        last = _record(view, holder.first_offset, frame, row.framing)
+        last = record_at(view, holder.first_offset, frame, row.framing)
         return result.end, last, result.ending, found
 
     def _walk(
@@ -500,7 +501,7 @@ def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:
     return (TailKind.CLEAN if ending is Ending.ZEROS else TailKind.NONE), 0
 
 
-def _record(
+def record_at(
     view: memoryview, base_offset: int, frame_offset: int, framing: Framing
 ) -> RecordFacts | None:
     """The record of the frame at ``frame_offset``, None when there is none."""

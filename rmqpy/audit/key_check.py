@@ -163,6 +163,8 @@ class KeyCheck:
     told: tuple[int, int]
     uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
     """Hole → (first message in it, last, how many)."""
+    missing: int = 0
+    """Keys that are not found, of whatever reason."""
 
     def run(self) -> Iterator[list[Finding]]:
         count, total = 0, 0
@@ -275,11 +277,13 @@ class KeyCheck:
                 found = indexed.pop((offset, key_hash), 0)
                 if found == count:
                     continue
+                self.missing += max(count - found, 0)
                 hole = self._hole(offset)
                 if hole is not None:
                     first, _, messages = self.uncovered.get(hole, (offset, offset, 0))
-                    self.uncovered[hole] = first, offset, messages + 1
-                    break
+                    same = self.uncovered.get(hole, (0, -1, 0))[1] == offset
+                    self.uncovered[hole] = first, offset, messages + (not same)
+                    continue
                 code = FindingCode.KEY_MISSING if found < count else FindingCode.KEY_TWICE
                 yield Finding(
                     code=code,

@@ -135,7 +135,11 @@ class Manifest:
     logs: tuple[LogDigest, ...] = ()
     queues: tuple[QueueDigest, ...] = ()
     tables: tuple[ConfigTable, ...] = ()
+    keys: int = 0
+    """How many (message, key) the log asks the key index for; ``keys_found``: it has."""
+    keys_found: int = 0
     findings: dict[str, int] = field(factory=dict)
+    first_findings: tuple[dict[str, Any], ...] = ()
     facts: dict[str, Any] = field(factory=dict)
 
     @property
@@ -210,7 +214,10 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
             for queue in tree["queues"]
         ),
         tables=tuple(ConfigTable(**table) for table in tree["tables"]),
+        keys=tree["keys"],
+        keys_found=tree["keys_found"],
         findings=tree["findings"],
+        first_findings=tuple(tree["first_findings"]),
         facts=tree["facts"],
     )
 
@@ -267,6 +274,9 @@ def manifest_of_audit(
         queues=tuple(_queue_digests(audit.queues.values())),
         tables=facts.tables,
         findings={code.name: count for code, count in sorted(audit.counts.items(), key=_by_name)},
+        keys=audit.keys,
+        keys_found=audit.keys_found,
+        first_findings=tuple(finding.as_json() for finding in audit.first_findings),
         facts=facts.as_json(),
     )
 

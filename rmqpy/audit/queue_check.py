@@ -14,61 +14,16 @@ from attrs import define, field
 
 from rmqpy.audit.directory import QueueFolder, StoreDirectory
 from rmqpy.audit.findings import Finding, FindingCode
-from rmqpy.audit.queue_units import QueueUnits, each_unit, map_file, read_ends
+from rmqpy.audit.log_reader import LogReader, Slot
+from rmqpy.audit.queue_units import QueueUnits, each_unit, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.codec.tally import QueueTally
-from rmqpy.store.files import FileLayer
 
-__all__ = ["MULTI_DISPATCH_PREFIX", "LogReader", "QueueCheck"]
+__all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """Queues that hold units of messages of other topics."""
-
-_MAPPED_MAX = 8
-
-Slot = tuple[str, int, int]
-"""Topic, queue id, queue offset."""
-
-
-class LogReader:
-    """Records of a store by physical offset."""
-
-    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
-        self._files = files
-        self._rows = directory.logs
-        self._views: dict[str, memoryview] = {}
-
-    def view_at(self, offset: int) -> tuple[memoryview, int] | None:
-        """(bytes of the file, position in it) for a physical offset; None where no file is."""
-        # The later log first: it holds what both claim.
-        for row in reversed(self._rows):
-            file = row.file_at(offset)
-            if file is None:
-                continue
-            view = self._views.get(file.path)
-            if view is None:
-                if len(self._views) >= _MAPPED_MAX:
-                    self._views.pop(next(iter(self._views)))
-                view = self._views[file.path] = map_file(self._files, file.path)
-            return view, offset - file.first_offset
-        return None
-
-    def identity(self, offset: int, size: int) -> Slot | None:
-        """Which message stands at ``offset`` with this size; None when none does."""
-        found = self.view_at(offset)
-        if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
-            return None
-        view, position = found
-        places = measure_record(view, position, len(view) - position)
-        if isinstance(places, StopReason):
-            return None
-        fields, _, topic, properties = places
-        if fields[6] != offset or fields[0] != size:
-            return None
-        return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]
-
 
 @define(slots=True)
 class QueueCheck:

@@ -62,6 +62,7 @@ __all__ = [
     "BLOCK_SIZE",
     "BUCKET_SHIFT",
     "EVENT_LIMIT",
+    "PLACE_PROPERTIES",
     "Event",
     "EventKind",
     "QueueTally",
@@ -87,6 +88,8 @@ CHECKSUM_SIZE: Final = 20
 """The record checksum of 5.x, last in the properties: name, ten digits (lowest first), \\x02."""
 COVER_HEAD: Final = b"__RMQPY_ENTRY\x01"
 """Covers the header of an entry that became part of a classic file (leaving DLedger)."""
+PLACE_PROPERTIES: Final = frozenset(("__CRC32#", "__RMQPY_ENTRY"))
+"""Their values tell where a record stands: they are no part of what a message is."""
 
 _MASK64: Final = (1 << 64) - 1
 _QUEUE_FACTOR: Final = 0x9E3779B97F4A7C15

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqpy.audit.engine import AuditPlan
+from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
+from rmqpy.store.disk import Disk
+
 
 @pytest.fixture
 def store_of(golden: Callable[[str], Path]) -> Callable[[str], Path]:
@@ -30,3 +34,19 @@ def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
         return next(store for store in stores if not node or store.name == node)
 
     return find
+
+
+@pytest.fixture
+def manifest_of() -> Callable[[Path], Manifest]:
+    """A store's manifest, without MD5; named by its folder."""
+
+    def make(store: Path) -> Manifest:
+        plan = ManifestPlan(
+            name=store.name,
+            audit=AuditPlan(root=str(store), workers=1),
+            now_ms=lambda: 7,
+            md5=False,
+        )
+        return make_manifest(Disk(), plan)[0]
+
+    return make

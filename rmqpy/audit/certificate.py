@@ -1,0 +1,376 @@
+"""The equality certificate: that every message of one store is the same in others.
+
+Made from manifests. The first is the reference; every message in it must be in each of the others:
+with the same content (queue offset, message id, CRC and length of the body, times, hosts, flags,
+properties), at the same physical offset unless it was moved on purpose, and reachable through its
+consume queue, by its keys and by its id. What another has more, or has expired, is counted.
+
+Sums over 1024 queue offsets decide at once where both stores have all of them; where they differ,
+or only one has them all (the queue has grown since), messages are read one by one through the
+consume queue, if the stores are at hand (:class:`rmqpy.audit.log_reader.QueueMessages`); else that
+is said.
+
+The JSON form can be signed: HMAC-SHA-256 with a key of the operator's over everything else in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import asdict, define, field, fields
+
+from rmqpy.audit.findings import FindingCode, Severity
+from rmqpy.audit.log_reader import MessageValue, QueueMessages
+from rmqpy.audit.manifest import Bucket, Manifest, QueueDigest
+from rmqpy.codec.tally import BUCKET_SHIFT
+from rmqpy.model.errors import RmqError
+
+__all__ = [
+    "Certificate",
+    "Comparison",
+    "MessageDifference",
+    "Subject",
+    "certify",
+    "check_signature",
+]
+
+KIND: Final = "rmqpy-certificate"
+CERTIFICATE_FORMAT: Final = 1
+DIFFERENCES_MAX: Final = 100
+"""So many are listed for each comparison; all are counted."""
+_BUCKET = 1 << BUCKET_SHIFT
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Subject:
+    """One store. ``by_queue``, ``by_id``: messages that are reached so; of (message, key) pairs
+    ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is SHA-256 of its
+    manifest.
+    """
+
+    name: str
+    digest: str
+    begin: int
+    end: int
+    messages: int
+    queued: int
+    by_queue: int
+    by_id: int
+    keys: int
+    keys_found: int
+    findings: dict[str, int] = field(factory=dict)
+    first_findings: tuple[dict[str, Any], ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MessageDifference:
+    """One message that is not the same. ``field``: "missing", "bucket" (messages that could not be
+    told apart), else what differs.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    field: str
+    reference: str
+    other: str
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Comparison:
+    """The reference against one other store, in messages. ``undecided``: the digests differ, and
+    the stores were not at hand to tell in which message.
+    """
+
+    other: str
+    same: int
+    moved: int
+    missing: int
+    different: int
+    undecided: int
+    expired: int
+    more: int
+    tables: tuple[str, ...] = ()
+    """Configuration tables that say something else."""
+    differences: tuple[MessageDifference, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        return not (self.missing or self.different or self.undecided)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Certificate:
+    """``subjects[0]`` is the reference."""
+
+    made_ms: int
+    subjects: tuple[Subject, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Every message of the reference is in all others, and in all of them every message is
+        whole and reachable through its queue and by its id.
+        """
+        whole = not any(
+            name.startswith(("RECORD_", "ENTRY_"))
+            and name in FindingCode.__members__
+            and FindingCode[name].severity is Severity.DAMAGE
+            for subject in self.subjects
+            for name in subject.findings
+        )
+        reached = all(
+            subject.by_queue == subject.queued and subject.by_id == subject.messages
+            for subject in self.subjects
+        )
+        return whole and reached and all(comparison.is_equal for comparison in self.comparisons)
+
+    def encode(self, key: bytes | None = None) -> bytes:
+        """JSON, signed when there is a key."""
+        tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
+        if key:
+            tree["signature"] = _signature(tree, key)
+        return json.dumps(tree, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Certificate:
+        """Raises RmqError for anything else. The signature is checked by
+        :func:`check_signature`.
+        """
+        tree = _tree(raw)
+        try:
+            return cls(
+                made_ms=tree["made_ms"],
+                subjects=tuple(
+                    Subject(**{**each, "first_findings": tuple(each["first_findings"])})
+                    for each in tree["subjects"]
+                ),
+                comparisons=tuple(map(_comparison_of, tree["comparisons"])),
+            )
+        except (KeyError, TypeError) as error:
+            raise RmqError(f"not a certificate: {error!r}") from error
+
+
+def _comparison_of(tree: dict[str, Any]) -> Comparison:
+    differences = tuple(MessageDifference(**each) for each in tree["differences"])
+    return Comparison(**{**tree, "tables": tuple(tree["tables"]), "differences": differences})
+
+
+def _tree(raw: bytes) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = json.loads(raw)
+        if tree["kind"] != KIND or tree["format"] > CERTIFICATE_FORMAT:
+            raise RmqError(f"not a certificate of a known format: {tree['kind']}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RmqError(f"not a certificate: {error!r}") from error
+    return tree
+
+
+def _signature(tree: Mapping[str, Any], key: bytes) -> str:
+    content = {name: value for name, value in tree.items() if name != "signature"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def check_signature(raw: bytes, key: bytes) -> bool:
+    """Whether a certificate is what the holder of ``key`` signed."""
+    tree = _tree(raw)
+    given = str(tree.get("signature", ""))
+    return hmac.compare_digest(given, _signature(tree, key))
+
+
+def certify(
+    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, QueueMessages] | None = None
+) -> Certificate:
+    """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
+    can be read, by the names of their manifests.
+    """
+    reference, *others = manifests
+    return Certificate(
+        made_ms=now_ms,
+        subjects=tuple(map(_subject, manifests)),
+        comparisons=tuple(_Compare(reference, other, at_hand or {}).run() for other in others),
+    )
+
+
+def _subject(manifest: Manifest) -> Subject:
+    messages = manifest.messages
+    return Subject(
+        name=manifest.name,
+        digest=hashlib.sha256(manifest.encode()).hexdigest(),
+        begin=manifest.begin,
+        end=manifest.end,
+        messages=messages,
+        queued=sum(queue.count for queue in manifest.queues),
+        by_queue=sum(queue.right_units for queue in manifest.queues),
+        by_id=messages - manifest.findings.get("RECORD_PLACE", 0),
+        keys=manifest.keys,
+        keys_found=manifest.keys_found,
+        findings=manifest.findings,
+        first_findings=manifest.first_findings,
+    )
+
+
+@define(slots=True)
+class _Compare:
+    reference: Manifest
+    other: Manifest
+    at_hand: Mapping[str, QueueMessages]
+    same: int = 0
+    moved: int = 0
+    missing: int = 0
+    different: int = 0
+    undecided: int = 0
+    expired: int = 0
+    differences: list[MessageDifference] = field(factory=list)
+
+    def run(self) -> Comparison:
+        others = {(queue.topic, queue.queue_id): queue for queue in self.other.queues}
+        for queue in self.reference.queues:
+            self._queue(queue, others.get((queue.topic, queue.queue_id)))
+        return Comparison(
+            other=self.other.name,
+            same=self.same,
+            moved=self.moved,
+            missing=self.missing,
+            different=self.different,
+            undecided=self.undecided,
+            expired=self.expired,
+            more=self._more(others),
+            tables=tuple(self._tables()),
+            differences=tuple(self.differences),
+        )
+
+    def _more(self, others: Mapping[tuple[str, int], QueueDigest]) -> int:
+        mine = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.reference.queues}
+        return sum(
+            max(0, queue.max_offset - max(mine.get(key, 0), queue.min_offset))
+            for key, queue in others.items()
+        )
+
+    def _tables(self) -> Iterator[str]:
+        mine = {table.name: table.digest for table in self.reference.tables}
+        theirs = {table.name: table.digest for table in self.other.tables}
+        yield from (n for n in sorted({*mine, *theirs}) if mine.get(n) != theirs.get(n))
+
+    def _queue(self, mine: QueueDigest, theirs: QueueDigest | None) -> None:
+        if theirs is None:
+            if mine.count + mine.unqueued:
+                self.missing += mine.count + mine.unqueued
+                self._tell(mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue")
+            return
+        buckets = {bucket[0]: bucket for bucket in theirs.buckets}
+        for bucket in mine.buckets:
+            number = bucket[0]
+            self._bucket(mine, theirs, bucket, buckets.get(number, (number, 0, 0, 0)))
+
+    def _bucket(
+        self, mine: QueueDigest, theirs: QueueDigest, bucket: Bucket, other: Bucket
+    ) -> None:
+        number, count, _, place = bucket
+        if bucket[:3] == other[:3]:
+            self.same += count
+            if place == other[3]:
+                return
+            # Which of them have moved is of interest only for their number.
+            self.moved += self._count_moved(mine, number)
+            return
+        if number < 0:
+            self._unqueued(mine, count, other[1])
+            return
+        first = max(number * _BUCKET, mine.min_offset)
+        end = min((number + 1) * _BUCKET, mine.max_offset)
+        gone = min(max(theirs.min_offset - first, 0), end - first)
+        self.expired += gone
+        before = self.different + self.missing + self.undecided
+        self._messages(mine, first + gone, end)
+        told = self.different + self.missing + self.undecided > before
+        if count == other[1] and not gone and not told:
+            # Through their queues they read the same: the log holds something else as well.
+            self.undecided += 1
+            self._tell(mine, first, "bucket", "digest", "another digest")
+
+    def _unqueued(self, queue: QueueDigest, count: int, other: int) -> None:
+        """Messages that have no place in their queue can only be counted."""
+        if other < count:
+            self.missing += count - other
+        self.undecided += min(count, other)
+        self._tell(queue, -1, "bucket", f"{count} messages", f"{other} messages")
+
+    def _pairs(
+        self, queue: QueueDigest, first: int, end: int
+    ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
+        one = self.at_hand.get(self.reference.name)
+        two = self.at_hand.get(self.other.name)
+        if one is None or two is None:
+            return None
+        mine = one.read(queue.topic, queue.queue_id, first, end)
+        theirs = two.read(queue.topic, queue.queue_id, first, end)
+        return ((at, a, b) for (at, a), (_, b) in zip(mine, theirs, strict=True))
+
+    def _count_moved(self, queue: QueueDigest, number: int) -> int:
+        first = max(number * _BUCKET, queue.min_offset)
+        end = min((number + 1) * _BUCKET, queue.max_offset)
+        pairs = self._pairs(queue, first, end) if number >= 0 else None
+        if pairs is None:
+            return 1
+        return sum(a is not None and b is not None and _place(a) != _place(b) for _, a, b in pairs)
+
+    def _messages(self, queue: QueueDigest, first: int, end: int) -> None:
+        pairs = self._pairs(queue, first, end)
+        if pairs is None:
+            if end > first:
+                self.undecided += end - first
+                self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
+            return
+        for queue_offset, mine, theirs in pairs:
+            if mine is None:
+                self.undecided += 1
+                self._tell(queue, queue_offset, "missing", "not reachable", "")
+            elif theirs is None:
+                self.missing += 1
+                self._tell(queue, queue_offset, "missing", mine.message_id, "nothing")
+            else:
+                self._message(queue, mine, theirs)
+
+    def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
+        moved = _place(mine) != _place(theirs)
+        names = [
+            name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)
+        ]
+        if not names:
+            self.same += 1
+            self.moved += moved
+            return
+        self.different += 1
+        for name in names:
+            told = str(getattr(mine, name)), str(getattr(theirs, name))
+            self._tell(queue, mine.queue_offset, name, *told)
+
+    def _tell(self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str) -> None:
+        if len(self.differences) < DIFFERENCES_MAX:
+            self.differences.append(
+                MessageDifference(
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=queue_offset,
+                    field=what,
+                    reference=one,
+                    other=two,
+                )
+            )
+
+
+PLACE_FIELDS: Final = frozenset(("physical_offset", "offset_id", "message_id"))
+"""What a message's place decides; an id of its own is among its properties."""
+CONTENT_FIELDS: Final = tuple(
+    attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
+)
+
+
+def _place(message: MessageValue) -> int:
+    return message.physical_offset
