@@ -12,7 +12,7 @@ from attrs import define
 from rmqpy.broker.role import GroupRole, RoleChange
 from rmqpy.broker.service import Broker
 from rmqpy.dledger.member import Dice, Membership, Options
-from rmqpy.model.config import FlushDiskType, StoreSettings
+from rmqpy.model.config import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.model.runtime import Scheduler
 from rmqpy.net.dledger_driver import DLedgerDriver, DriverSurroundings
 from rmqpy.remoting.channel import Network
@@ -37,7 +37,8 @@ def join_group(
     log = store.dledger
     if log is None:
         return None
-    settings = broker.identity.store
+    configuration = broker.identity.configuration
+    settings = configuration.store
     store.become(slave=True)
     change = RoleChange(
         broker.identity, store, broker.registration, broker.services, broker.leadership_lost
@@ -46,7 +47,7 @@ def join_group(
     role = GroupRole(change, log.entries, around.scheduler, slave_id_of(membership.self_id))
     return DLedgerDriver(
         membership,
-        options_of(settings, around.dice),
+        options_of(configuration, around.dice),
         DriverSurroundings(
             log=log,
             store=store,
@@ -71,13 +72,29 @@ def slave_id_of(self_id: str) -> int:
     return int(self_id[1:]) + 1
 
 
-def options_of(settings: StoreSettings, dice: Dice) -> Options:
+def options_of(configuration: BrokerConfiguration, dice: Dice) -> Options:
     """The settings as the core wants them."""
-    preferred = settings.preferred_leader_id or ""
+    store, timers = configuration.store, configuration.dledger
+    preferred = store.preferred_leader_id or ""
     return Options(
         dice=dice,
-        addresses={peer.peer_id: peer.address for peer in settings.dledger_members},
+        addresses={peer.peer_id: peer.address for peer in store.dledger_members},
+        election=timers.enable_leader_elector,
+        heartbeat_interval_ms=timers.heart_beat_time_interval_ms,
+        max_heartbeat_leak=timers.max_heart_beat_leak,
+        min_vote_interval_ms=timers.min_vote_interval_ms,
+        max_vote_interval_ms=timers.max_vote_interval_ms,
+        min_take_leadership_vote_interval_ms=timers.min_take_leadership_vote_interval_ms,
+        max_take_leadership_vote_interval_ms=timers.max_take_leadership_vote_interval_ms,
+        pending_limit=timers.max_pending_requests_num,
+        ack_timeout_ms=timers.max_wait_ack_time_ms,
+        push_timeout_ms=timers.max_push_time_out_ms,
+        batch_push=store.is_enable_batch_push,
+        batch_push_bytes=timers.max_batch_push_size,
+        throttle_point_bytes=timers.peer_push_throttle_point,
+        push_quota_bytes=timers.peer_push_quota,
         preferred_leader_ids=tuple(filter(None, map(str.strip, preferred.split(";")))),
-        batch_push=settings.is_enable_batch_push,
-        ack_after_sync=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+        transfer_wait_index=timers.max_leadership_transfer_wait_index,
+        transfer_wait_ms=timers.leadership_transfer_wait_timeout,
+        ack_after_sync=store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
     )

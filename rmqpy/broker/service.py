@@ -66,8 +66,6 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.store.files import FileLayer
 
-QUORUM_TIMEOUT_MS: Final = 2_500
-"""maxWaitAckTimeMs of DLedger."""
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
 """How often a full disk is tried again."""
@@ -422,7 +420,10 @@ class Broker:
             "written": Patience(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
             "flushed": Patience(store.sync_flush_timeout, PutMessageStatus.FLUSH_DISK_TIMEOUT),
             "replicated": Patience(store.slave_timeout, PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
-            "committed": Patience(QUORUM_TIMEOUT_MS, PutMessageStatus.OS_PAGECACHE_BUSY),
+            "committed": Patience(
+                self.identity.configuration.dledger.max_wait_ack_time_ms,
+                PutMessageStatus.OS_PAGECACHE_BUSY,
+            ),
         }
 
     # ----------------------------------------------------------------------------- periodic work

@@ -39,6 +39,7 @@ from rmqpy.model.config_keys import (
     printed,
 )
 from rmqpy.model.config_keys_broker import NOT_NAMED, BrokerSettings
+from rmqpy.model.config_keys_dledger import DLedgerSettings
 from rmqpy.model.config_keys_remoting import NamesrvSettings, RemotingSettings, ServerSettings
 from rmqpy.model.config_keys_store import StoreSettings
 from rmqpy.model.errors import ConfigFault, Refusal
@@ -50,6 +51,7 @@ __all__ = [
     "BrokerRole",
     "BrokerSettings",
     "DLedgerPeer",
+    "DLedgerSettings",
     "FlushDiskType",
     "LoadedConfiguration",
     "LoadedNamesrvConfiguration",
@@ -78,6 +80,7 @@ class BrokerConfiguration:
     broker: BrokerSettings = field(factory=BrokerSettings)
     remoting: RemotingSettings = field(factory=RemotingSettings)
     store: StoreSettings = field(factory=StoreSettings)
+    dledger: DLedgerSettings = field(factory=DLedgerSettings)
 
 
 @define(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from rmqpy.model.config_keys import KeyFacts, key_facts
 from rmqpy.model.config_keys_broker import BrokerSettings
+from rmqpy.model.config_keys_dledger import DLedgerSettings
 from rmqpy.model.config_keys_remoting import NamesrvSettings, RemotingSettings, ServerSettings
 from rmqpy.model.config_keys_store import StoreSettings
 
@@ -46,6 +47,11 @@ other value, because ignoring it would not be safe. *live*: may be changed while
 _PARTS: tuple[tuple[str, str, tuple[type[Any], ...]], ...] = (
     ("Broker", "Java class BrokerConfig.", (BrokerSettings,)),
     ("Store", "Java class MessageStoreConfig.", (StoreSettings,)),
+    (
+        "DLedger group",
+        "Java class DLedgerConfig, whose defaults the Java broker does not let anybody change.",
+        (DLedgerSettings,),
+    ),
     (
         "Connections",
         "Java classes NettyServerConfig and NettyClientConfig. A name server knows the keys of "

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
@@ -241,6 +241,23 @@ def dledger_settings(group: str, port: int, member: str = "n0") -> dict[str, str
         "dLegerPeers": f"{member}-{LOOPBACK}:{port}",
         "dLegerSelfId": member,
     }
+
+
+def group_settings(group: str, ports: Sequence[int], number: int) -> dict[str, str]:
+    """broker.conf lines of member ``n<number>`` of a group; ``ports`` are what its members are
+    reached by.
+    """
+    peers = ";".join(f"n{index}-{LOOPBACK}:{port}" for index, port in enumerate(ports))
+    return dledger_settings(group, 1) | {"dLegerPeers": peers, "dLegerSelfId": f"n{number}"}
+
+
+FAST_ELECTION: Mapping[str, str] = {
+    "heartBeatTimeIntervalMs": "200",
+    "maxHeartBeatLeak": "3",
+    "minVoteIntervalMs": "50",
+    "maxVoteIntervalMs": "200",
+}
+"""broker.conf lines with which a lost leader is replaced within two seconds (docs/dledger.md)."""
 
 
 def write_properties(path: Path, lines: Mapping[str, str]) -> Path:

@@ -1,0 +1,307 @@
+"""Three brokers as a DLedger group, processes of their own, under load: the leader is killed,
+paused, cut off. What was acknowledged is there, once, on every member; their ledgers end equal.
+
+RMQPY_CRASH_ROUNDS is the number of faults of each kind (default 1), RMQPY_CRASH_TIMERS=java runs
+with Java's times instead of the fast ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.testing.blocking import (
+    BlockingConnection,
+    connect_when_ready,
+    create_topic,
+    read_queue,
+    send_request,
+)
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import (
+    FAST_ELECTION,
+    LOOPBACK,
+    BrokerSpec,
+    RmqpySite,
+    ServerProcess,
+    group_settings,
+)
+from rmqpy.testing.store_reader import read_store
+
+pytestmark = pytest.mark.crash
+
+ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "1"))
+JAVA_TIMES = os.environ.get("RMQPY_CRASH_TIMERS") == "java"
+FAILOVER_SECONDS_MAX = 10 if JAVA_TIMES else 4
+"""Of goals for a quiet machine (7 and 2), and what a busy one may add."""
+
+TOPIC = "load"
+WAIT_SECONDS_MAX = 90
+
+
+class Way:
+    """A TCP way to one port that can be cut: what is sent then goes nowhere, unheard. A connection
+    that has lost bytes is closed when the way is mended.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.cut = False
+        self._target = target
+        self._listener = socket.create_server((LOOPBACK, port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((LOOPBACK, self._target), 5)
+            except OSError:
+                client.close()
+                continue
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        source.settimeout(0.05)
+        lost = False
+        try:
+            while not lost or self.cut:
+                try:
+                    data = source.recv(1 << 16)
+                except TimeoutError:
+                    continue
+                if not data:
+                    break
+                if self.cut:
+                    lost = True
+                else:
+                    sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            end.close()
+
+
+@define
+class Group:
+    namesrv: ServerProcess
+    brokers: list[ServerProcess]
+    ways: dict[tuple[int, int], Way]
+    """By who goes, and to whom."""
+
+    acknowledged: dict[tuple[int, int], bytes] = field(factory=dict)
+    """(queue, offset) → body."""
+
+    sent: int = 0
+    gap_s: float = 0.0
+    """The longest time without an acknowledgement since it was last set to 0."""
+
+    _stop: threading.Event = field(factory=threading.Event)
+    _sender: threading.Thread | None = None
+
+    def leader(self) -> ServerProcess:
+        """Who acknowledges a message now."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while time.monotonic() < deadline:
+            for broker in self.brokers:
+                if self._leads(broker):
+                    return broker
+            time.sleep(0.05)
+        printed = "\n".join(broker.printed()[-1500:] for broker in self.brokers)
+        raise AssertionError(f"nobody leads:\n{printed}")
+
+    def _leads(self, broker: ServerProcess) -> bool:
+        try:
+            with BlockingConnection(broker.address, 1.0) as connection:
+                create_topic(connection, "probe", 1)
+                return connection.call(send_request("probe", 0, [b"probe"])).code == 0
+        except (NetworkFault, Refusal):
+            return False
+
+    def begin_load(self) -> None:
+        with connect_when_ready(self.leader().address) as connection:
+            create_topic(connection, TOPIC, 1)
+        self._stop.clear()
+        self._sender = threading.Thread(target=self._send)
+        self._sender.start()
+
+    def end_load(self) -> None:
+        self._stop.set()
+        assert self._sender is not None
+        self._sender.join()
+
+    def _send(self) -> None:
+        """Sends one after the other; who does not acknowledge is left for the next broker."""
+        last = time.monotonic()
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            broker = self.brokers[number % len(self.brokers)]
+            try:
+                with BlockingConnection(broker.address, 1.0) as connection:
+                    while not self._stop.is_set():
+                        self.sent += 1
+                        body = b"message %d" % self.sent
+                        response = connection.call(send_request(TOPIC, 0, [body]))
+                        if response.code != 0:
+                            break
+                        place = 0, int(response.ext_fields["queueOffset"])
+                        assert place not in self.acknowledged, f"{place} was given twice"
+                        self.acknowledged[place] = body
+                        now = time.monotonic()
+                        self.gap_s = max(self.gap_s, now - last)
+                        last = now
+            except NetworkFault:
+                pass
+            time.sleep(0.01)
+
+    def wait_for_acknowledgements(self, count: int) -> None:
+        goal = len(self.acknowledged) + count
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while len(self.acknowledged) < goal:
+            assert time.monotonic() < deadline, f"{len(self.acknowledged)} of {goal} acknowledged"
+            time.sleep(0.02)
+
+    def check_leader(self) -> None:
+        """It serves every acknowledged message at its place, and none twice."""
+        with connect_when_ready(self.leader().address) as connection:
+            messages = read_queue(connection, TOPIC, 0)
+        assert [message.queue_offset for message in messages] == list(range(len(messages)))
+        self.check_bodies([message.body for message in messages])
+
+    def check_bodies(self, found: list[bytes]) -> None:
+        assert len(set(found)) == len(found), "a message is there twice"
+        for (_, offset), body in self.acknowledged.items():
+            assert found[offset] == body
+
+    def stop_equal(self) -> None:
+        """Stop all members once their ledgers are equal; each has every message at its place."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while len({ledger_end(broker, n) for n, broker in enumerate(self.brokers)}) > 1:
+            assert time.monotonic() < deadline, "a member does not catch up"
+            time.sleep(0.2)
+        time.sleep(1.5)  # a leader that has nothing to push tells what is committed once a second
+        for broker in self.brokers:
+            assert broker.stop() == 0
+        ledgers = [ledger_of(broker, number) for number, broker in enumerate(self.brokers)]
+        assert ledgers[0] == ledgers[1] == ledgers[2]
+        for broker in self.brokers:
+            assert broker.store is not None
+            reading = read_store(broker.store)
+            assert reading.problems == []
+            queue = [message for message in reading.messages if message.topic == TOPIC]
+            queue.sort(key=lambda message: message.queue_offset)
+            self.check_bodies([message.body for message in queue])
+
+
+def ledger_end(broker: ServerProcess, number: int) -> tuple[int, int]:
+    """File and place behind the last byte that was written."""
+    assert broker.store is not None
+    last = max((broker.store / f"dledger-n{number}" / "data").iterdir())
+    return int(last.name), len(read_sparse(last))
+
+
+def ledger_of(broker: ServerProcess, number: int) -> dict[str, bytes]:
+    assert broker.store is not None
+    folder = broker.store / f"dledger-n{number}"
+    files = [*folder.glob("data/*"), *folder.glob("index/*")]
+    return {
+        str(path.relative_to(folder)): read_sparse(path)
+        for path in files
+        if path.stat().st_blocks
+    }
+
+
+def read_sparse(path: Path) -> bytes:
+    """What was written; index files are mostly a hole."""
+    with path.open("rb") as file:
+        return file.read(4 << 20).rstrip(b"\0")
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    site = RmqpySite(tmp_path)
+    blocks: list[PortBlock] = [free_port_block(BROKER_PORT_COUNT) for _ in range(3)]
+    peer_ports, way_ports = free_port_block(3), free_port_block(9)
+    name_port = free_port_block(1)
+    times = {} if JAVA_TIMES else FAST_ELECTION
+    ways = {
+        (number, other): Way(way_ports[3 * number + other], peer_ports[other])
+        for number in range(3)
+        for other in range(3)
+        if other != number
+    }
+    with site.namesrv("namesrv", name_port.first) as namesrv:
+        brokers = []
+        for number, block in enumerate(blocks):
+            # Each member listens on its own port, and has its own ways to the others.
+            ports = [way_ports[3 * number + other] for other in range(3)]
+            ports[number] = peer_ports[number]
+            spec = BrokerSpec(
+                port=block.broker_port,
+                namesrv=namesrv.address,
+                settings=group_settings("broker-a", ports, number) | times,
+            )
+            brokers.append(site.broker(f"broker-{number}", spec).start())
+        yield Group(namesrv, brokers, ways)
+        for way in ways.values():
+            way.close()
+        for broker in brokers:
+            broker.kill()
+
+
+def test_faults_of_the_leader_under_load(group: Group) -> None:
+    group.leader()
+    group.begin_load()
+    group.wait_for_acknowledgements(200)
+    figures: dict[str, list[float]] = {"killed": [], "paused": [], "cut off": []}
+    for _ in range(ROUNDS):
+        for fault in figures:
+            leader = group.leader()
+            number = group.brokers.index(leader)
+            group.gap_s = 0.0
+            if fault == "killed":
+                leader.kill()
+            elif fault == "paused":
+                os.kill(leader.pid, signal.SIGSTOP)
+            else:
+                cut_off(group, number, True)
+            group.wait_for_acknowledgements(200)
+            figures[fault].append(group.gap_s)
+            if fault == "killed":
+                leader.start()
+            elif fault == "paused":
+                os.kill(leader.pid, signal.SIGCONT)
+            else:
+                cut_off(group, number, False)
+            group.wait_for_acknowledgements(200)
+    group.end_load()
+    group.check_leader()
+    print(f"{len(group.acknowledged)} acknowledged, 0 lost")
+    print(f"longest time without an acknowledgement (s): {figures}")
+    for fault, gaps in figures.items():
+        if fault == "killed":  # to one that is paused or cut off a sender listens for a second
+            assert max(gaps) < FAILOVER_SECONDS_MAX, figures
+    group.stop_equal()
+
+
+def cut_off(group: Group, number: int, cut: bool) -> None:
+    """Nobody hears the member, nor does it hear anybody; or they do again."""
+    for pair, way in group.ways.items():
+        if number in pair:
+            way.cut = cut
