@@ -7,33 +7,39 @@ with ``fail_write`` and ``fail_sync``; a subclass may override ``touched`` to be
 operation that changes something, and may raise there.
 
 Files may be large as long as little of them is written: what lies behind the last written byte is
-never copied.
+neither copied nor touched.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 
 from attrs import define, field
 
 from rmqpy.model.errors import StoreFault
 
+LARGE_BYTES = 256 * 1024
+"""From this size on a file is memory that the system gives when it is touched."""
+
 
 @define(slots=True, eq=False)
-class _Node:
+class MemoryNode:
     """One file: its bytes now, its bytes as last synced, when it was last written.
 
     No byte at or behind ``extent`` is other than zero.
     """
 
-    data: bytearray
+    data: bytearray | mmap.mmap
     extent: int = 0
     durable: bytes = b""
     mtime_ms: int = 0
+    mapped: bool = False
+    """It is written in place too."""
 
     @classmethod
-    def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> _Node:
-        data = bytearray(size)
+    def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> MemoryNode:
+        data = bytearray(size) if size < LARGE_BYTES else mmap.mmap(-1, size)
         data[: len(content)] = content
         return cls(data, len(content), durable, mtime_ms)
 
@@ -46,7 +52,7 @@ class MemoryFile:
     """Implements ``StoreFile``."""
 
     path: str
-    _node: _Node
+    _node: MemoryNode
     _layer: MemoryFiles
     _readonly: bool = False
     _closed: bool = False
@@ -63,6 +69,7 @@ class MemoryFile:
     def writable(self) -> memoryview:
         assert not self._readonly and not self._closed
         self._node.extent = self.size
+        self._node.mapped = True
         return memoryview(self._node.data)
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
@@ -72,6 +79,7 @@ class MemoryFile:
         self._node.data[position : position + len(data)] = data
         self._node.extent = max(self._node.extent, position + len(data))
         self._node.mtime_ms = self._layer.now_ms
+        self._layer.wrote(self.path, position, len(data))
 
     def reserve(self, position: int, length: int) -> None:
         assert not self._closed and position + length <= self.size
@@ -81,7 +89,7 @@ class MemoryFile:
         if self._closed:
             return
         self._layer.touched("sync", self.path)
-        self._node.durable = self._node.content()
+        self._layer.synced(self._node)
 
     def close(self) -> None:
         self._closed = True
@@ -102,13 +110,13 @@ class MemoryLock:
 class MemoryFiles:
     """Implements ``FileLayer``. ``free_bytes`` is what ``disk_usage`` tells."""
 
-    nodes: dict[str, _Node] = field(factory=dict)
+    nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
     locks: set[str] = field(factory=set)
     now_ms: int = 0
     total_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
-    _durable_names: dict[str, _Node] = field(factory=dict)
+    _durable_names: dict[str, MemoryNode] = field(factory=dict)
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
     def fail_write(self, path_part: str, code: int = errno.EIO) -> None:
@@ -129,11 +137,18 @@ class MemoryFiles:
             if kind == operation and part in path:
                 raise OSError(code, "planted fault", path)
 
+    def wrote(self, path: str, position: int, length: int) -> None:
+        """So many bytes of a file have been written, from ``position`` on."""
+
+    def synced(self, node: MemoryNode) -> None:
+        """A file has been synced: what is in it now is durable."""
+        node.durable = node.content()
+
     def put(self, path: str, data: bytes) -> None:
         """Plant a file that has always been there."""
         self.make_dirs(path.rpartition("/")[0])
         content = data.rstrip(b"\0")
-        node = _Node.of(len(data), content, content, self.now_ms)
+        node = MemoryNode.of(len(data), content, content, self.now_ms)
         self.nodes[path] = self._durable_names[path] = node
 
     def kill(self) -> MemoryFiles:
@@ -141,7 +156,7 @@ class MemoryFiles:
         after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
         copies = {}
         for path, node in self.nodes.items():
-            copy = _Node.of(len(node.data), node.content(), node.durable, node.mtime_ms)
+            copy = MemoryNode.of(len(node.data), node.content(), node.durable, node.mtime_ms)
             after.nodes[path] = copies[id(node)] = copy
         for path, node in self._durable_names.items():
             after._durable_names[path] = copies.get(id(node), node)
@@ -151,7 +166,7 @@ class MemoryFiles:
         """What is found after a power loss."""
         after = MemoryFiles(now_ms=self.now_ms)
         for path, node in self._durable_names.items():
-            copy = _Node.of(len(node.data), node.durable, node.durable, node.mtime_ms)
+            copy = MemoryNode.of(len(node.data), node.durable, node.durable, node.mtime_ms)
             after.nodes[path] = after._durable_names[path] = copy
             after.make_dirs(path.rpartition("/")[0])
         return after
@@ -163,12 +178,11 @@ class MemoryFiles:
                 raise FileNotFoundError(path)
             self.touched("write", path)
             self.make_dirs(path.rpartition("/")[0])
-            node = self.nodes[path] = _Node(bytearray(size), mtime_ms=self.now_ms)
+            node = self.nodes[path] = MemoryNode.of(size, b"", b"", self.now_ms)
         elif size is not None and len(node.data) != size:
             self.touched("write", path)
             content = node.content()[:size]
-            node.data = bytearray(size)
-            node.data[: len(content)] = content
+            node.data = MemoryNode.of(size, content, b"", 0).data
             node.extent = len(content)
         return MemoryFile(path, node, self)
 
@@ -186,7 +200,7 @@ class MemoryFiles:
         self.touched("write", path)
         self.touched("sync", path)
         self.make_dirs(path.rpartition("/")[0])
-        node = _Node.of(len(data), bytes(data), bytes(data), self.now_ms)
+        node = MemoryNode.of(len(data), bytes(data), bytes(data), self.now_ms)
         self.nodes[path] = self._durable_names[path] = node
         self.touched("sync", path.rpartition("/")[0])
 

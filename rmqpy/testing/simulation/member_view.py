@@ -1,0 +1,265 @@
+"""What a checker knows of one member of a group: its files as they are, entry by entry.
+
+Each look costs what has changed since the last one. The entries are read from the bytes of the data
+files, the queues from those of the consume queue files; of the running broker only numbers are
+asked: how far it says that it has stored, committed and dispatched, and its role.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+
+from attrs import define, field
+
+from rmqpy.dledger.member import Role
+from rmqpy.dledger.node import Node
+from rmqpy.store.dispatch import Dispatch
+from rmqpy.store.entry_store import EntryStore
+from rmqpy.testing.simulation.broker_host import ROOT, BrokerHost, Running
+from rmqpy.testing.simulation.disks import SimulatedDisk
+from rmqpy.testing.simulation.promises import Promises, Queue, Violation
+from rmqpy.testing.simulation.records import LedgerEntry, Record, entry_at, record_at
+
+_UNIT = Struct(">qi")
+UNIT_BYTES = 20
+
+
+@define(slots=True, eq=False, repr=False)
+class MemberView:
+    """See the module. ``entries`` are those in the files now, dense from ``begin`` on."""
+
+    host: BrokerHost
+    promises: Promises
+    others: list[MemberView]
+    """All views of the group, this one too."""
+
+    entries: list[LedgerEntry] = field(factory=list)
+    begin: int = 0
+    committed: int = -1
+    role: Role | None = None
+    term: int = -1
+    cursor: int = -1
+    units: dict[Queue, int] = field(factory=dict)
+    kept: int = -1
+    """Last entry when the process was killed: it must be there at the next start."""
+
+    _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
+
+    def look(self) -> None:
+        """After an event of this member."""
+        parts = self._parts
+        if parts is None:
+            return
+        running, disk, node, entries, dispatch = parts
+        if disk.hard_state_changed:
+            self._hard_state()
+        if disk.ledger_from is not None or disk.ledger_removed:
+            self._entries(running)
+        if entries.committed_index != self.committed:
+            self._commits(running, entries.committed_index)
+        if node.role is not self.role or node.term != self.term:
+            self.role, self.term = node.role, node.term
+            if node.role is Role.LEADER:
+                self._leads(node.term)
+        if dispatch.queue_cursor != self.cursor:
+            self.cursor = dispatch.queue_cursor
+            self._queues(running)
+
+    def started(self) -> None:
+        """A new life, with what it found on its disk."""
+        running = self.host.running
+        assert running is not None and running.node is not None
+        store, disk = running.store, self.host.disk
+        assert store.entries is not None
+        self._parts = running, disk, running.node, store.entries, store.parts.dispatch
+        disk.ledger_from = 0
+        had = {entry.index: entry for entry in self.entries if entry.index <= self.kept}
+        self.entries.clear()
+        self._entries(running)
+        have = {entry.index for entry in self.entries}
+        lost = [index for index in had if index not in have and index >= self.begin]
+        if lost:
+            raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
+        self.committed = -1
+        self.role = None
+        self.units.clear()
+        self.cursor = -1
+        self.promises.divides(self.host.name, running.store.divided_offset)
+        self.look()
+
+    def ended(self, *, power_lost: bool, working: bool) -> None:
+        """The life is over; in the middle of an event, perhaps, that was to drop entries."""
+        self._parts = None
+        self.kept = -1 if power_lost or not self.entries else self.entries[-1].index
+        if working:
+            self.kept = min(self.kept, len(self.promises.committed) - 1)
+        self.host.disk.ledger_from = None
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Whether the entry is in the files of this member, up or down."""
+        number = entry.index - self.begin
+        return 0 <= number < len(self.entries) and self.entries[number].term == entry.term
+
+    def answers_vote(self, candidate: str, piece: bytes) -> None:
+        """A frame of this member says ACCEPT to ``candidate``: durable before that."""
+        term = _body_of(piece)["term"]
+        state = _hard_state_of(self.host.disk.durable_content(self._state_path))
+        if state != (term, candidate):
+            raise Violation(
+                f"{self.host.name} votes for {candidate} in term {term}; on its disk stands {state}"
+            )
+        self.promises.gives_vote(self.host.name, term, candidate)
+
+    def audit(self) -> None:
+        """All of it once more, from the files: what was checked as it came may have been changed
+        since.
+        """
+        running = self.host.running
+        assert running is not None
+        self.host.disk.ledger_from = 0
+        self._entries(running)
+        self.units.clear()
+        self._queues(running)
+        for queue, places in self.promises.queues.items():
+            if self.units.get(queue, 0) != len(places):
+                raise Violation(
+                    f"{self.host.name} has {self.units.get(queue, 0)} of {len(places)} messages in"
+                    f" queue {queue}"
+                )
+
+    @property
+    def _state_path(self) -> str:
+        return f"{self.host.ledger_folder}/currterm"
+
+    def _hard_state(self) -> None:
+        disk = self.host.disk
+        disk.hard_state_changed = False
+        content = disk.read_bytes(self._state_path) if disk.exists(self._state_path) else b""
+        self.promises.votes_for(self.host.name, *_hard_state_of(content))
+
+    def _entries(self, running: Running) -> None:
+        """Read again what was written since the last look."""
+        disk, store = self.host.disk, running.store.entries
+        assert store is not None
+        changed_from, disk.ledger_from = disk.ledger_from, None
+        entries = self.entries
+        dropped: list[LedgerEntry] = []
+        if disk.ledger_removed or changed_from == 0:
+            disk.ledger_removed = False
+            dropped, self.entries = entries, []
+            entries = self.entries
+        elif changed_from is not None:
+            while entries and entries[-1].position + entries[-1].size > changed_from:
+                dropped.append(entries.pop())
+        end = store.stored_index
+        while entries and entries[-1].index > end:
+            dropped.append(entries.pop())
+        self._read_to(end, store.base_offset)
+        for entry in dropped:
+            if not self.has(entry) and entry.index >= self.begin:
+                self.promises.drops(self.host.name, entry.index, entry.term)
+
+    def _read_to(self, end: int, base_offset: int) -> None:
+        file_size, entries = self.host.plan.file_size, self.entries
+        if entries:
+            last = entries[-1]
+            position, index, term = last.position + last.size, last.index + 1, last.term
+        else:
+            position, index, term = base_offset, -1, -2
+        while index <= end:
+            data = self.host.disk.content_of(self._data_path(position - position % file_size))
+            entry = entry_at(data, position % file_size, position)
+            if entry is None and position % file_size:
+                position += file_size - position % file_size
+                continue
+            if entry is None or index not in (-1, entry.index):
+                if index < 0 and end < 0:
+                    return
+                raise Violation(
+                    f"{self.host.name} says that it stores {end}; entry {index} is not at"
+                    f" {position} but {entry}"
+                )
+            if index < 0:
+                self.begin = entry.index
+                term = -1 if entry.index == 0 else -2
+                if end < entry.index:
+                    return
+            self.promises.has_entry(self.host.name, entry, term)
+            entries.append(entry)
+            position, index, term = entry.position + entry.size, entry.index + 1, entry.term
+
+    def _data_path(self, first_offset: int) -> str:
+        return f"{self.host.ledger_folder}/data/{first_offset:020d}"
+
+    def _commits(self, running: Running, index: int) -> None:
+        name, node = self.host.name, running.node
+        assert node is not None
+        if index < self.committed:
+            raise Violation(f"the committed index of {name} falls from {self.committed} to {index}")
+        if index >= self.begin + len(self.entries):
+            raise Violation(f"{name} commits {index} and has {len(self.entries)} entries")
+        news = False
+        for number in range(max(self.committed + 1, self.begin), index + 1):
+            entry = self.entries[number - self.begin]
+            news = self.promises.commits(name, node.term, entry, self._record(entry)) or news
+        self.committed = index
+        if news:
+            self._is_safe(node.role, node.term, self.entries[index - self.begin])
+
+    def _is_safe(self, role: Role, term: int, entry: LedgerEntry) -> None:
+        name, quorum = self.host.name, self.promises.quorum
+        holders = [view.host.name for view in self.others if view.has(entry)]
+        if len(holders) < quorum:
+            raise Violation(f"{name} commits entry {entry.index}, which only {holders} have")
+        if role is Role.LEADER and entry.term != term and quorum > 1:
+            raise Violation(
+                f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
+                " by counting"
+            )
+
+    def _record(self, entry: LedgerEntry) -> Record | None:
+        file_size = self.host.plan.file_size
+        start = entry.position % file_size
+        data = self.host.disk.content_of(self._data_path(entry.position - start))
+        return record_at(data, start + 48)
+
+    def _leads(self, term: int) -> None:
+        self.promises.leads(self.host.name, term)
+        needed = self.promises.must_have(term)
+        if needed is not None and needed.index >= self.begin and not self.has(needed):
+            raise Violation(
+                f"{self.host.name} leads in term {term} without the committed entry {needed}"
+            )
+
+    def _queues(self, running: Running) -> None:
+        for (topic, queue_id), queue in running.store.parts.queues.items():
+            name = topic.encode(), queue_id
+            seen, end = self.units.get(name, 0), int(queue.max_offset)
+            if end == seen:
+                continue
+            for offset in range(seen, end):
+                self.promises.has_unit(self.host.name, name, offset, self._unit(name, offset))
+            self.units[name] = end
+
+    def _unit(self, queue: Queue, offset: int) -> tuple[int, int]:
+        file_size = self.host.queue_file_size
+        at = offset * UNIT_BYTES % file_size
+        first = offset * UNIT_BYTES - at
+        path = f"{ROOT}/consumequeue/{queue[0].decode()}/{queue[1]}/{first:020d}"
+        physical_offset, size = _UNIT.unpack_from(self.host.disk.content_of(path), at)
+        return physical_offset, size
+
+
+def _body_of(frame: bytes) -> dict[str, int]:
+    """The JSON body of the first frame of a piece."""
+    length = int.from_bytes(frame[:4])
+    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
+    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
+    return body
+
+
+def _hard_state_of(content: bytes) -> tuple[int, str | None]:
+    """``currterm`` as (term, vote); (0, None) when there is none."""
+    pairs = dict(line.partition("=")[::2] for line in content.decode().splitlines())
+    return int(pairs.get("currTerm", 0)), pairs.get("voteLeader") or None

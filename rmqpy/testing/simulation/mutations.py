@@ -1,0 +1,441 @@
+"""Planted bugs: each breaks one rule of the production code, and each has to be found by the
+standing checkers in scenarios that know nothing of it.
+
+``MUTATIONS`` is the list; ``planted(mutation)`` is a context in which the bug is there. The bugs
+are set over classes and modules, so they are in every member of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import define, evolve, field
+
+from rmqpy.broker import group as broker_group
+from rmqpy.broker.role import GroupRole
+from rmqpy.broker.service import Broker
+from rmqpy.dledger import election, follower, member, outbox, replication
+from rmqpy.dledger.election import Ballot, Voter
+from rmqpy.dledger.member import HardState, LedgerEnd
+from rmqpy.dledger.messages import PushEntryRequest, VoteResult
+from rmqpy.dledger.node import Node
+from rmqpy.model.ids import LedgerIndex
+from rmqpy.net.dledger_driver import DLedgerDriver
+from rmqpy.store import entry_store, start
+from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+from rmqpy.store.commitlog.joined import JoinedCommitLog
+from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.store.member_files import MemberFiles
+from rmqpy.store.message_store import MessageStore
+from rmqpy.store.queue_reader import QueueReader
+from rmqpy.store.watermark import Watermark
+
+
+@define(slots=True)
+class Planting:
+    """Sets attributes over others, and takes them back."""
+
+    _before: list[tuple[Any, str, Any]] = field(factory=list)
+
+    @staticmethod
+    def real(owner: Any, name: str) -> Any:
+        """What stands there."""
+        return getattr(owner, name)
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def take_back(self) -> None:
+        while self._before:
+            setattr(*self._before.pop())
+
+
+@define(slots=True, frozen=True)
+class Mutation:
+    """``name`` says what is wrong."""
+
+    name: str
+    plant: Callable[[Planting], None]
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+@contextmanager
+def planted(mutation: Mutation) -> Iterator[None]:
+    """While it lasts, the bug is in the code."""
+    planting = Planting()
+    try:
+        mutation.plant(planting)
+        yield
+    finally:
+        planting.take_back()
+
+
+def _bug(plant: Callable[[Planting], None]) -> Callable[[Planting], None]:
+    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant)
+    return plant
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _patch_less(base: int) -> Any:
+    real = Planting.real(entry_store, "patch_record")
+
+    def patch(record: bytearray, at: int, queue: int | None, offset: int, ms: int) -> None:
+        real(record, at, queue, offset - base, ms)
+
+    return patch
+
+
+# Votes and terms
+
+
+@_bug
+def vote_not_persisted(to: Planting) -> None:
+    real = to.real(outbox.Outbox, "take")
+
+    def take(self: outbox.Outbox, log: Any) -> Any:
+        if self.hard_state is not None and self.hard_state.voted_for is not None:
+            self.hard_state = None
+        return real(self, log)
+
+    to.put(outbox.Outbox, "take", take)
+
+
+@_bug
+def vote_written_and_not_synced(to: Planting) -> None:
+    def save_hard_state(self: MemberFiles, state: HardState) -> None:
+        text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n".encode()
+        file = self.files.open(self._current_term, size=len(text))
+        file.write(0, text)
+
+    to.put(MemberFiles, "save_hard_state", save_hard_state)
+
+
+@_bug
+def hard_state_forgotten_at_restart(to: Planting) -> None:
+    to.put(MemberFiles, "load_hard_state", lambda self: HardState())
+
+
+@_bug
+def vote_given_twice(to: Planting) -> None:
+    real = to.real(election, "_answer")
+
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
+        result = real(voter, ballot, from_self)
+        return VoteResult.ACCEPT if result is VoteResult.REJECT_ALREADY_VOTED else result
+
+    def vote_for(self: member.Member, candidate: str) -> None:
+        self.set_hard_state(HardState(self.term, candidate))
+
+    to.put(election, "_answer", answer)
+    to.put(member.Member, "vote_for", vote_for)
+
+
+@_bug
+def leader_by_half_of_the_votes(to: Planting) -> None:
+    to.put(election, "is_quorum", lambda count, members: count >= members // 2)
+
+
+@_bug
+def log_of_the_candidate_ignored(to: Planting) -> None:
+    real = to.real(election, "_answer")
+
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
+        return real(evolve(voter, end=LedgerEnd()), ballot, from_self)
+
+    to.put(election, "_answer", answer)
+
+
+# The quorum
+
+
+@_bug
+def committed_before_quorum(to: Planting) -> None:
+    to.put(replication, "quorum_index", max)
+
+
+@_bug
+def match_one_too_far(to: Planting) -> None:
+    real = to.real(replication.Progress, "enter")
+
+    def enter(self: replication.Progress, state: replication.PeerState, index: int) -> None:
+        real(self, state, index)
+        if state is replication.PeerState.APPEND:
+            self.match = max(self.match, index + 1)
+
+    to.put(replication.Progress, "enter", enter)
+
+
+@_bug
+def acknowledged_before_quorum(to: Planting) -> None:
+    to.put(DLedgerCommitLog, "acknowledged", lambda self, wait_store_ok: ())
+
+
+@_bug
+def stale_term_committed_by_counting(to: Planting) -> None:
+    quorum_index = to.real(replication, "quorum_index")
+
+    def count(self: replication.Replication) -> None:
+        marks = [self.counted_index, *(peer.match for peer in self.peers.values())]
+        reached = min(quorum_index(marks), self.stored_index)
+        if reached > self.member.committed_index:
+            self.member.commit(LedgerIndex(reached))
+
+    to.put(replication.Replication, "count", count)
+
+
+@_bug
+def push_answered_before_sync(to: Planting) -> None:
+    real = to.real(follower.Follower, "_settle")
+
+    def settle(self: follower.Follower, held: Any, done: bool) -> None:
+        self.synced_index = self.member.log.end.index
+        real(self, held, done)
+
+    to.put(follower.Follower, "_settle", settle)
+
+
+@_bug
+def sync_flush_ignored(to: Planting) -> None:
+    real = to.real(broker_group, "options_of")
+
+    def options_of(*around: Any) -> Any:
+        return evolve(real(*around), ack_after_sync=False)
+
+    to.put(broker_group, "options_of", options_of)
+
+
+@_bug
+def sync_counted_when_it_begins(to: Planting) -> None:
+    real = to.real(entry_store.EntryStore, "dirty_files")
+
+    def dirty_files(self: entry_store.EntryStore) -> Any:
+        files = real(self)
+        if files:
+            self.on_flushed(self.end)
+        return files
+
+    to.put(entry_store.EntryStore, "dirty_files", dirty_files)
+
+
+# The follower's log
+
+
+@_bug
+def appended_without_comparison(to: Planting) -> None:
+    end = property(lambda self: self.member.log.end.index)
+    to.put(follower.Follower, "matched_index", end)
+
+
+@_bug
+def committed_without_comparison(to: Planting) -> None:
+    def apply_commit(self: follower.Follower, index: int) -> None:
+        reached = min(index, self.member.log.end.index)
+        if reached > self.member.committed_index:
+            self.member.commit(LedgerIndex(reached))
+
+    to.put(follower.Follower, "_apply_commit", apply_commit)
+
+
+@_bug
+def entries_not_compared(to: Planting) -> None:
+    to.put(follower.Follower, "_equal", lambda self, entry: self.member.log.has(entry.index))
+
+
+@_bug
+def committed_entries_cut(to: Planting) -> None:
+    def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
+        entry, log = request.entries[0], self.member.log
+        if self._equal(entry):
+            log.keep_to(max(entry.index - 1, log.begin_index))
+            self._forget_synced(log.end.index)
+            if log.end.index < entry.index:
+                log.append(entry)
+        elif not self._replace_tail(entry, request.term):
+            return False
+        self._match(entry.index)
+        return True
+
+    to.put(follower.Follower, "_truncate", truncate)
+
+
+@_bug
+def push_of_another_term_taken(to: Planting) -> None:
+    real = to.real(follower.Follower, "receive")
+
+    def receive(self: follower.Follower, ticket: int, request: PushEntryRequest) -> None:
+        ours = evolve(request, term=self.member.term, leader_id=self.member.leader_id)
+        real(self, ticket, ours)
+
+    to.put(follower.Follower, "receive", receive)
+
+
+@_bug
+def checkpoint_believes_everything_committed(to: Planting) -> None:
+    to.put(MemberFiles, "load_committed_index", lambda self: 1 << 60)
+
+
+# Positions
+
+
+@_bug
+def physical_offset_without_entry_header(to: Planting) -> None:
+    real = to.real(entry_store, "patch_record")
+
+    def patch(record: bytearray, at: int, queue: int | None, offset: int, now_ms: int) -> None:
+        real(record, at, queue, offset - 48, now_ms)
+
+    to.put(entry_store, "patch_record", patch)
+
+
+@_bug
+def physical_offset_of_the_whole_log(to: Planting) -> None:
+    """The old commit log in front is forgotten."""
+    real = to.real(entry_store.EntryStore, "append")
+
+    def append(self: entry_store.EntryStore, term: Any, first: Any, records: Any, ms: int) -> Any:
+        with _set(entry_store, "patch_record", _patch_less(self.base_offset)):
+            return real(self, term, first, records, ms)
+
+    to.put(entry_store.EntryStore, "append", append)
+
+
+@_bug
+def off_by_one_at_the_divide(to: Planting) -> None:
+    def ranges(self: Any, offset: int) -> Any:
+        if offset <= self.divided_offset:
+            yield from self.old.ranges(offset)
+            offset = self.divided_offset + 1
+        yield from self.new.ranges(offset)
+
+    to.put(JoinedCommitLog, "ranges", ranges)
+
+
+@_bug
+def divide_belongs_to_the_old_log(to: Planting) -> None:
+    def part(self: JoinedCommitLog, offset: int) -> Any:
+        return self.old if offset <= self.divided_offset + 48 else self.new
+
+    to.put(JoinedCommitLog, "part", part)
+
+
+@_bug
+def batch_with_one_queue_offset(to: Planting) -> None:
+    real = to.real(DLedgerCommitLog, "append")
+
+    def append(self: DLedgerCommitLog, records: Any, now_ms: int) -> Any:
+        for record in records:
+            record[20:28] = records[0][20:28]
+        return real(self, records, now_ms)
+
+    to.put(DLedgerCommitLog, "append", append)
+
+
+# What readers see
+
+
+@_bug
+def dispatched_before_commit(to: Planting) -> None:
+    real = to.real(DLedgerCommitLog, "ranges")
+
+    def ranges(self: DLedgerCommitLog, offset: Any) -> Any:
+        with _set(self.entries, "committed", Watermark("all", self.entries.written_offset)):
+            yield from real(self, offset)
+
+    written = property(lambda self: self.entries.written_offset)
+    to.put(DLedgerCommitLog, "ranges", ranges)
+    to.put(DLedgerCommitLog, "confirm_offset", written)
+
+
+@_bug
+def page_one_message_short_and_stepped_over(to: Planting) -> None:
+    real = to.real(QueueReader, "_page")
+
+    def page(self: QueueReader, *arguments: Any) -> Any:
+        result = real(self, *arguments)
+        if len(result.messages) > 3:
+            result.messages.pop()
+        return result
+
+    to.put(QueueReader, "_page", page)
+
+
+@_bug
+def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
+    real = to.real(start, "_cursors")
+
+    def cursors(opened: Any, *others: Any) -> tuple[int, int]:
+        real(opened, *others)
+        return opened.written_end, opened.written_end
+
+    to.put(start, "_cursors", cursors)
+
+
+@_bug
+def queue_units_beyond_the_log_kept(to: Planting) -> None:
+    to.put(ConsumeQueue, "truncate", lambda self, log_end_offset: False)
+
+
+# Roles
+
+
+@_bug
+def queue_offsets_not_learned_by_a_new_leader(to: Planting) -> None:
+    def become(self: MessageStore, *, slave: bool) -> None:
+        self.health.is_slave = self._reader.is_slave = slave
+
+    to.put(MessageStore, "become", become)
+
+
+@_bug
+def master_before_its_log_is_committed(to: Planting) -> None:
+    def changed(self: GroupRole, role: Any) -> None:
+        if role is member.Role.LEADER:
+            self._change.become_master()
+        else:
+            self._change.become_slave(self._slave_id)
+
+    def learn(self: MessageStore) -> bool:
+        self._bring_up()
+        self.tails.replace(
+            {
+                (topic.encode(), queue_id): queue.max_offset
+                for (topic, queue_id), queue in self._queues.items()
+            }
+        )
+        self._tails_known = True
+        return True
+
+    def lead(self: Any) -> None:
+        real(self)
+        self._member.outbox.marker = None
+        self._ready_index = -1
+        self._proposed_index = self._member.log.end.index
+
+    real = to.real(Node, "_lead")
+    to.put(Node, "_lead", lead)
+    to.put(GroupRole, "changed", changed)
+    to.put(MessageStore, "_learn_tails", learn)
+
+
+@_bug
+def senders_not_told_of_lost_leadership(to: Planting) -> None:
+    to.put(Broker, "leadership_lost", lambda self: None)
+
+
+@_bug
+def loss_of_leadership_told_late(to: Planting) -> None:
+    to.put(DLedgerDriver, "_tell_loss", lambda self: None)

@@ -1,0 +1,134 @@
+"""What a seed stands for: the shape of the cluster, its traffic, and what goes wrong.
+
+``plan_of(seed)`` derives it, ``str(plan)`` prints it: one line a group of values, so that a failing
+seed tells what it did.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from attrs import asdict, define
+
+GROUP_NAME = "simulated"
+NEVER = 0
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Plan:
+    """Chances are per piece on the wire, intervals averages in ms (``NEVER``: not at all)."""
+
+    seed: int
+    members: int = 3
+    """Brokers; with ``dledger`` they are one group, without it must be one."""
+
+    dledger: bool = True
+    sync_flush: bool = False
+    old_messages: int = 0
+    """Messages of a classic log in front of the DLedger log, the same on all members."""
+
+    duration_ms: int = 60_000
+    heartbeat_ms: int = 2000
+    file_size: int = 16 * 1024
+    queues: int = 2
+    body_bytes: int = 200
+    send_interval_ms: int = 150
+    batch: float = 0.1
+    """Chance that a send carries several messages."""
+
+    pull_interval_ms: int = 250
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    delay_ms: int = 3
+    slow: float = 0.0
+    crash_interval_ms: int = NEVER
+    power: bool = False
+    """Crashes are power failures; else the process is killed and the page cache stays."""
+
+    tear: float = 0.5
+    """Chance that a crash comes in the middle of the next changes of a disk."""
+
+    down_ms: int = 3000
+    """A machine that crashed is started again after about so long."""
+
+    partition_interval_ms: int = NEVER
+    pause_interval_ms: int = NEVER
+    pause_ms: int = 3000
+    clock_interval_ms: int = NEVER
+    transfer_interval_ms: int = NEVER
+    disk_interval_ms: int = NEVER
+    """A disk fills up, or fails, for a while."""
+
+    sync_ms: int = 20
+    """Longest time that a blocking call takes."""
+
+    def __str__(self) -> str:
+        values = asdict(self)
+        return "\n".join(
+            f"{title:<9}" + " ".join(f"{name}={values[name]}" for name in names.split())
+            for title, names in _LINES
+        )
+
+
+_LINES = (
+    ("cluster", "seed members dledger sync_flush old_messages heartbeat_ms file_size"),
+    ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
+    ("network", "loss repeat delay_ms slow partition_interval_ms"),
+    ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
+    ("others", "clock_interval_ms disk_interval_ms sync_ms transfer_interval_ms"),
+)
+
+
+def plan_of(seed: int) -> Plan:
+    """A group of three or five, and its misfortunes."""
+    dice = random.Random(f"plan {seed}")
+    return Plan(
+        seed=seed,
+        members=dice.choice((3, 3, 5)),
+        **_surroundings(dice),
+        old_messages=dice.choice((0, 0, 5, 40)),
+        partition_interval_ms=dice.choice((0, 4000, 8000, 15_000)),
+        transfer_interval_ms=dice.choice((0, 0, 10_000)),
+    )
+
+
+def lonely_plan_of(seed: int) -> Plan:
+    """One broker, with the classic log or a group of its own."""
+    dice = random.Random(f"lonely {seed}")
+    dledger = dice.random() < 0.5
+    return Plan(
+        seed=seed,
+        members=1,
+        dledger=dledger,
+        **_surroundings(dice),
+        old_messages=dice.choice((0, 5, 40)) if dledger else 0,
+    )
+
+
+def _surroundings(dice: random.Random) -> dict[str, Any]:
+    """What every plan draws."""
+    sync_flush = dice.random() < 0.5
+    return {
+        "sync_flush": sync_flush,
+        "power": sync_flush and dice.random() < 0.7,
+        "heartbeat_ms": dice.choice((300, 500, 1000, 2000)),
+        "file_size": dice.choice((4096, 16 * 1024, 64 * 1024)),
+        "queues": dice.choice((1, 2, 4)),
+        "body_bytes": dice.choice((20, 200, 800)),
+        "send_interval_ms": dice.choice((100, 150, 160)),
+        "batch": dice.choice((0.0, 0.1, 0.3)),
+        "loss": dice.choice((0.0, 0.01, 0.05)),
+        "repeat": dice.choice((0.0, 0.01, 0.05)),
+        "delay_ms": dice.choice((1, 3, 10)),
+        "slow": dice.choice((0.0, 0.01, 0.05)),
+        "crash_interval_ms": dice.choice((0, 5000, 8000, 15_000)),
+        "tear": dice.choice((0.0, 0.5, 1.0)),
+        "down_ms": dice.choice((500, 3000, 8000)),
+        "pause_interval_ms": dice.choice((0, 10_000, 20_000)),
+        "pause_ms": dice.choice((500, 3000, 8000)),
+        "clock_interval_ms": dice.choice((0, 10_000)),
+        "disk_interval_ms": dice.choice((0, 0, 20_000)),
+        "sync_ms": dice.choice((3, 20, 100)),
+    }

@@ -1,0 +1,89 @@
+"""Message records and entries as the checkers read them: with ``struct`` alone, so that no mistake
+of ``codec`` hides itself.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from zlib import crc32
+
+from attrs import define
+
+_HEAD = Struct(">IIIIIqqIq")
+_LENGTH = Struct(">I")
+_ENTRY = Struct(">iiqqq")
+ENTRY_HEADER_BYTES = 48
+MESSAGE_MAGIC = 0xDAA320A7
+BODY_AT = 88
+TRANSACTION_TYPE, NOT_QUEUED = 0x0C, (0x04, 0x0C)
+
+
+@define(slots=True, frozen=True)
+class Record:
+    """One message record: where it says it stands, and what it holds."""
+
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    queued: bool
+    """It has a place in a queue."""
+
+    body: int
+    """Checksum of the body."""
+
+    whole: bool
+    """Its body has the checksum that the record names."""
+
+
+def record_at(data: memoryview | bytes, at: int) -> Record | None:
+    """The record that begins at ``at``; None where none does."""
+    if at + BODY_AT > len(data):
+        return None
+    size, magic, crc, queue_id, _, queue_offset, position, flag, _ = _HEAD.unpack_from(data, at)
+    if magic != MESSAGE_MAGIC or at + size > len(data):
+        return None
+    (length,) = _LENGTH.unpack_from(data, at + 84)
+    end = at + BODY_AT + length
+    checksum = crc32(data[at + BODY_AT : end])
+    topic = bytes(data[end + 1 : end + 1 + data[end]])
+    whole = not length or checksum & 0x7FFFFFFF == crc
+    queued = flag & TRANSACTION_TYPE not in NOT_QUEUED
+    return Record(size, topic, queue_id, queue_offset, position, queued, checksum, whole)
+
+
+def records_in(body: bytes) -> list[Record]:
+    """All records of a pull's answer."""
+    found, at = [], 0
+    while at < len(body):
+        record = record_at(body, at)
+        assert record is not None, f"no record at {at} of {len(body)} bytes"
+        found.append(record)
+        at += record.size
+    return found
+
+
+@define(slots=True, frozen=True)
+class LedgerEntry:
+    """Header of one entry, and a checksum of all its bytes behind the header."""
+
+    index: int
+    term: int
+    position: int
+    size: int
+    content: int
+
+
+def entry_at(data: memoryview, at: int, position: int) -> LedgerEntry | None:
+    """The entry that begins at ``at`` of its file and at ``position`` of the log; None where none
+    does.
+    """
+    if at + ENTRY_HEADER_BYTES > len(data):
+        return None
+    magic, size, index, term, said = _ENTRY.unpack_from(data, at)
+    if magic != 1 or size < ENTRY_HEADER_BYTES or at + size > len(data) or said != position:
+        return None
+    return LedgerEntry(
+        index, term, position, size, crc32(data[at + ENTRY_HEADER_BYTES : at + size])
+    )

@@ -1,0 +1,124 @@
+"""Many seeds, one after the other or on several processes; and the search for planted bugs.
+
+A seed fails by the first ``Violation``, and by any other exception too: the brokers of a simulated
+cluster have no excuse. A planted bug counts as found by a ``Violation`` only.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from time import perf_counter
+
+from attrs import define
+
+from rmqpy.testing.simulation.mutations import MUTATIONS, planted
+from rmqpy.testing.simulation.plan import Plan, lonely_plan_of, plan_of
+from rmqpy.testing.simulation.promises import Violation
+from rmqpy.testing.simulation.world import Outcome, World
+
+FAMILIES: dict[str, Callable[[int], Plan]] = {"group": plan_of, "lonely": lonely_plan_of}
+CHUNK = 10
+
+
+@define(slots=True, frozen=True)
+class Result:
+    """One seed: what it did, or why it failed."""
+
+    family: str
+    seed: int
+    seconds: float
+    simulated_ms: int
+    outcome: Outcome | None
+    failure: str = ""
+
+    @property
+    def replay(self) -> str:
+        """The command that shows it again."""
+        return f"python -m rmqpy.testing.simulation --family {self.family} --replay {self.seed}"
+
+
+def run_seed(family: str, seed: int) -> Result:
+    """Simulate one seed."""
+    world = World(FAMILIES[family](seed))
+    begin = perf_counter()
+    outcome, failure = None, ""
+    try:
+        outcome = world.run()
+    except Violation as violation:
+        failure = str(violation)
+    except Exception as error:  # noqa: BLE001 - a result like any other
+        failure = f"{type(error).__name__}: {error}"
+    seconds = perf_counter() - begin
+    return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
+
+
+def run_seeds(family: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
+    """Results in the order of the seeds."""
+    if jobs == 1:
+        yield from (run_seed(family, seed) for seed in seeds)
+        return
+    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+        yield from pool.map(_RunOf(family), seeds, chunksize=CHUNK)
+
+
+@define(slots=True, frozen=True)
+class _RunOf:
+    family: str
+
+    def __call__(self, seed: int) -> Result:
+        return run_seed(self.family, seed)
+
+
+@define(slots=True, frozen=True)
+class Hunt:
+    """How the search for a planted bug ended. ``seed`` is -1 when it was not found."""
+
+    mutation: str
+    seed: int
+    violation: str = ""
+    others: int = 0
+    """Seeds that ended by another exception on the way; they prove nothing."""
+
+
+def hunt(name: str, seeds: Iterable[int]) -> Hunt:
+    """Run seeds with a planted bug until a checker sees it."""
+    others = 0
+    with planted(MUTATIONS[name]):
+        for seed in seeds:
+            try:
+                World(plan_of(seed)).run()
+            except Violation as violation:
+                return Hunt(name, seed, str(violation), others)
+            except Exception:  # noqa: BLE001 - not what is looked for
+                others += 1
+    return Hunt(name, -1, "", others)
+
+
+@define(slots=True, frozen=True)
+class _HuntIn:
+    first: int
+    count: int
+
+    def __call__(self, name: str) -> Hunt:
+        return hunt(name, range(self.first, self.first + self.count))
+
+
+def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[Hunt]:
+    """Search for each of the bugs in the same seeds."""
+    search = _HuntIn(first, count)
+    if jobs == 1:
+        yield from map(search, names)
+        return
+    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+        yield from pool.map(search, names)
+
+
+def be_quiet() -> None:
+    """Brokers that crash all the time have much to say; and nothing here needs the collector often:
+    a world is garbage as a whole.
+    """
+    logging.disable(logging.CRITICAL)
+    gc.set_threshold(50_000, 20, 100)

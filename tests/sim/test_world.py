@@ -1,0 +1,58 @@
+"""Whole brokers in virtual time: a few seeds every day; many by ``tox -e sim``."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from rmqpy.testing.simulation.plan import Plan, lonely_plan_of, plan_of
+from rmqpy.testing.simulation.world import Outcome, World
+
+QUIET = Plan(seed=1, duration_ms=15_000, heartbeat_ms=300)
+
+
+def run(plan: Plan) -> Outcome:
+    world = World(plan)
+    try:
+        return world.run()
+    except Exception as error:
+        error.add_note(str(plan))
+        raise
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_promise_is_broken_by_a_group(seed: int) -> None:
+    outcome = run(plan_of(seed))
+    assert outcome.operations >= 500 and outcome.simulated_ms >= 60_000
+    assert outcome.stored and outcome.read
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_promise_is_broken_by_a_single_broker(seed: int) -> None:
+    outcome = run(lonely_plan_of(seed))
+    assert outcome.operations >= 500 and outcome.stored and outcome.read
+
+
+def test_a_seed_replays_exactly() -> None:
+    plan = evolve(plan_of(7), duration_ms=20_000)
+    first, second = World(plan, trace=[]), World(plan, trace=[])
+    assert first.run() == second.run()
+    assert first.trace == second.trace and first.trace
+
+
+def test_another_seed_is_another_story() -> None:
+    assert run(evolve(QUIET, seed=2)).digest != run(evolve(QUIET, seed=3)).digest
+
+
+@pytest.mark.parametrize("members", [1, 3, 5])
+def test_without_misfortunes_everything_is_stored_under_one_leader(members: int) -> None:
+    world = World(evolve(QUIET, members=members, old_messages=5))
+    outcome = world.run()
+    assert outcome.elections == 1 and outcome.crashes == 0
+    assert world.producer.unanswered == 0 and world.producer.stored > 40
+
+
+def test_what_the_plan_derived_is_printed() -> None:
+    text = str(plan_of(3))
+    for name in ("seed=3", "members=", "power=", "partition_interval_ms=", "disk_interval_ms="):
+        assert name in text
