@@ -1,4 +1,6 @@
-"""Where topics, groups and clients stand, for tools: codes 202, 203, 204, 208, 300 and 328."""
+"""Where topics, groups and clients stand, for tools: codes 202, 203, 204, 208, 300, 314
+and 328.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ from rmqpy.remoting.bodies import (
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand, language_name
 from rmqpy.remoting.headers import (
+    CloneGroupOffsetRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
@@ -57,6 +60,7 @@ class PositionProcessor:
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
         }
 
     def topic_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -118,6 +122,17 @@ class PositionProcessor:
             for group, members in self.clients.producer_groups.items()
         }
         return RemotingCommand.response_to(request, body=ProducerTableInfo(data).encode())
+
+    def clone_offsets(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Let one group stand where another does: in one topic, or in all that it has read."""
+        header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
+        source, target = header.src_group, header.dest_group
+        wanted = (header.topic or "").strip()
+        for topic in [wanted] if wanted else self.offsets.topics_of(source):
+            if topic in self.topics and (header.offline or self._subscribes(source, topic)):
+                for queue_id, offset in list(self.offsets.queues(source, topic).items()):
+                    self.offsets.commit(target, topic, queue_id, offset)
+        return RemotingCommand.response_to(request)
 
     def _subscribes(self, group: str, topic: str) -> bool:
         """A group that is online no longer counts for a topic that it has left."""

@@ -138,6 +138,21 @@ class SendProcessor:
     def receive_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         return self._receive(channel, request, SendMessageRequestHeaderV2)
 
+    def draft_of_reply(
+        self, channel: Channel, request: RemotingCommand, header: AnySendHeader
+    ) -> MessageDraft:
+        """The message of a reply (:mod:`.replies`), checked as a send is; its properties stay as
+        they came.
+        """
+        draft = self._draft(channel, header, self._check(header))
+        draft.flag = header.flag
+        draft.body = request.body
+        draft.properties = _raw(header)
+        draft.wait_store_ok = False
+        self._check_sizes(len(draft.body), len(draft.properties))
+        self._check_type(draft)
+        return draft
+
     def finish(self, channel: Channel) -> list[bytes]:
         """Put what was collected; the frames to be sent to ``channel`` at once."""
         self._put_pending(channel)

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from attrs import define
 
 from rmqpy.broker.cleaning import StoreCleaning
+from rmqpy.broker.client_calls import ClientCalls
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.delays import DelayOffsets
 from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
@@ -39,7 +40,9 @@ from rmqpy.broker.positions import PositionProcessor
 from rmqpy.broker.pull import PullProcessor, PullSurroundings
 from rmqpy.broker.query import QueryProcessor
 from rmqpy.broker.registration import Registration
+from rmqpy.broker.relays import RelayProcessor
 from rmqpy.broker.replication import Replication
+from rmqpy.broker.replies import ReplyProcessor
 from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
@@ -48,7 +51,6 @@ from rmqpy.broker.tables_admin import TableAdminProcessor
 from rmqpy.broker.topics import TopicTable
 from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
 from rmqpy.broker.transactions import TransactionProcessor
-from rmqpy.broker.unbuilt import UnbuiltProcessor
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
 from rmqpy.model.errors import ConfigFault, Refusal
@@ -122,6 +124,7 @@ class Broker:
         self.offsets = ConsumerOffsets()
         self.delay_offsets = DelayOffsets()
         self.clients = ClientTable(clock)
+        self.calls = ClientCalls(clock)
         self.locks = QueueLocks(clock)
         self.hold = PullHold(clock, self._resume)
         self.gate: SendGate = ReplyGate(clock, self._late, self._patience())
@@ -201,7 +204,6 @@ class Broker:
         heartbeats = HeartbeatProcessor(clock, self.clients, self.topics, self.groups, self.locks)
         self.clients.on_change = heartbeats.notify
         return {
-            **UnbuiltProcessor().handlers(),
             **self._send.handlers(),
             **self._pull.handlers(),
             **heartbeats.handlers(),
@@ -213,6 +215,14 @@ class Broker:
                 identity=identity, queues=store, messages=self.own_messages, clock=clock
             ).handlers(),
             **LogCompareProcessor(store).handlers(),
+            **ReplyProcessor(
+                identity=identity,
+                clients=self.clients,
+                calls=self.calls,
+                sends=self._send,
+                messages=self.own_messages,
+                clock=clock,
+            ).handlers(),
         }
 
     def _send_back(self, around: BrokerSurroundings) -> SendBackProcessor:
@@ -254,7 +264,16 @@ class Broker:
             clock=around.scheduler,
             booted_ms=around.scheduler.now_ms(),
         )
+        relays = RelayProcessor(
+            identity=self.identity,
+            topics=self.topics,
+            clients=self.clients,
+            offsets=self.offsets,
+            queues=self.store,
+            calls=self.calls,
+        )
         return {
+            **relays.handlers(),
             **positions.handlers(),
             **administration.handlers(),
             **information.handlers(),
@@ -314,7 +333,10 @@ class Broker:
         answers: list[bytes] = []
         collected = 0
         for command in commands:
-            response = None if command.is_response else self._answer(channel, command)
+            if command.is_response:
+                self.calls.answered(channel, command)
+                continue
+            response = self._answer(channel, command)
             if response is None:
                 continue
             answers.append(response)
@@ -356,6 +378,7 @@ class Broker:
 
     def channel_closed(self, channel: Channel) -> None:
         self.clients.channel_closed(channel)
+        self.calls.channel_closed(channel)
 
     def begin_flush(self) -> None:
         """Begin to make the log durable, unless that is under way."""

@@ -472,7 +472,6 @@ class BrokerSettings:
         "storeReplyMessageEnable",
         default=True,
         runtime=True,
-        effect=Effect.LATER,
         doc="Store the replies of request/reply too.",
     )
     enable_detail_stat: bool = key(

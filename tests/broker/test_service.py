@@ -32,12 +32,6 @@ def test_an_unknown_oneway_request_is_answered_all_the_same(kit: Any) -> None:
     assert kit.channel.take_one().code == 3
 
 
-@pytest.mark.parametrize("code", [324, 325])
-def test_what_is_not_built_is_refused_in_clear_words(kit: Any, code: int) -> None:
-    answer = kit.ask(code)
-    assert answer.code == 13 and "not supported by this version" in answer.remark
-
-
 def test_a_refused_oneway_request_is_silent(kit: Any) -> None:
     command = RemotingCommand.request(37)
     command.flag |= FLAG_ONEWAY

@@ -153,6 +153,12 @@ def cluster(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Cluster]
     assert namesrv.stop() in clean_exit_codes(namesrv_kind)
 
 
+@pytest.fixture(scope="session")
+def cluster_form() -> type[Cluster]:
+    """For tests that start clusters of their own settings."""
+    return Cluster
+
+
 def clean_exit_codes(kind: str) -> tuple[int, ...]:
     """A JVM that ran its shutdown hooks after SIGTERM ends with 143."""
     return (0,) if kind == "rmqpy" else (0, 143)

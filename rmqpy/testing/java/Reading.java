@@ -18,6 +18,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /** The consumer side of the probe: prints every field of what the broker hands out. */
 final class Reading {
@@ -101,6 +102,10 @@ final class Reading {
         } else {
             consumer.subscribe(options.need("topic"), expression);
         }
+        if (options.text("model", "clustering").equals("broadcasting")) {
+            consumer.setMessageModel(MessageModel.BROADCASTING);
+        }
+        consumer.setMaxReconsumeTimes(options.number("maxTimes", -1));
         AtomicInteger count = new AtomicInteger();
         AtomicLong last = new AtomicLong(System.currentTimeMillis());
         int refuse = options.number("refuse", 0);

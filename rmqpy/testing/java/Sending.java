@@ -33,6 +33,7 @@ final class Sending {
         producer.start();
         try {
             List<MessageQueue> queues = queues(producer, options);
+            Thread.sleep(options.longNumber("warmMs", 0));  // the first heartbeat comes a second after the start
             switch (options.text("mode", "sync")) {
                 case "sync":
                     one(options, queues, (m, q, i) -> sent(m, i, q == null ? producer.send(m) : producer.send(m, q)));
@@ -56,6 +57,7 @@ final class Sending {
                 default:
                     throw new IllegalArgumentException("no such mode: " + options.need("mode"));
             }
+            Thread.sleep(options.longNumber("lingerMs", 0));  // for questions of the broker
         } finally {
             producer.shutdown();
         }
@@ -168,27 +170,39 @@ final class Sending {
     }
 
     private static TransactionMQProducer transactionProducer(Options options) {
-        String outcomes = options.text("outcomes", "c");
+        String outcomes = options.text("outcomes", "c"), checks = options.text("checks", "u");
         TransactionMQProducer producer = new TransactionMQProducer(options.text("group", "probe-transactions"));
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object index) {
-                switch (outcomes.charAt((Integer) index % outcomes.length())) {
-                    case 'c':
-                        return LocalTransactionState.COMMIT_MESSAGE;
-                    case 'r':
-                        return LocalTransactionState.ROLLBACK_MESSAGE;
-                    default:
-                        return LocalTransactionState.UNKNOW;
-                }
+                return state(outcomes.charAt((Integer) index % outcomes.length()));
             }
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.UNKNOW;
+                String digits = String.valueOf(message.getKeys()).replaceAll("\\D", "");
+                int index = digits.isEmpty() ? 0 : Integer.parseInt(digits);
+                LocalTransactionState answer = state(checks.charAt(index % checks.length()));
+                JsonLine.event("checked").with("index", index).with("answer", answer)
+                    .with("topic", message.getTopic()).with("queueId", message.getQueueId())
+                    .with("msgId", message.getMsgId()).with("transactionId", message.getTransactionId())
+                    .with("crc", UtilAll.crc32(message.getBody())).with("sysFlag", message.getSysFlag())
+                    .with("flag", message.getFlag()).with("properties", message.getProperties()).print();
+                return answer;
             }
         });
         return producer;
+    }
+
+    private static LocalTransactionState state(char letter) {
+        switch (letter) {
+            case 'c':
+                return LocalTransactionState.COMMIT_MESSAGE;
+            case 'r':
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            default:
+                return LocalTransactionState.UNKNOW;
+        }
     }
 
     private static List<MessageQueue> queues(DefaultMQProducer producer, Options options) throws Exception {

@@ -1,0 +1,234 @@
+"""Delays, transactions, retries, dead letters, order, broadcast: the Java clients against a Java
+and an rmqpy broker side by side, message by message, in classic mode and on DLedger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rmqpy.testing.java.clients import ClientFault
+from rmqpy.testing.ports import BROKER_PORT_COUNT
+from rmqpy.testing.processes import BrokerSpec, dledger_settings
+
+pytestmark = pytest.mark.interop
+
+KINDS = ("java", "rmqpy")
+SETTINGS = {
+    "messageDelayLevel": "1s 2s 1s 1s 1s 1s",
+    "transactionCheckInterval": "1500",
+    "transactionTimeOut": "500",
+    "transactionCheckMax": "2",
+    "enablePropertyFilter": "true",
+}
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+OF_A_RUN = ("UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "ORIGIN_MESSAGE_ID")
+"""Values that differ from run to run."""
+
+
+@pytest.fixture(scope="module", params=["classic", "dledger"])
+def pair(request, ground):
+    """A Java and an rmqpy cluster of the same settings: kind -> cluster."""
+    clusters = {}
+    for kind in KINDS:
+        name = f"services-{kind}-{request.param}"
+        namesrv = ground.namesrv(kind, f"{name}-namesrv")
+        settings = dict(SETTINGS)
+        if request.param == "dledger":
+            settings |= dledger_settings("broker-a", ground.block(1).first)
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            settings=settings,
+        )
+        broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
+        clusters[kind] = cluster_of(request, ground, namesrv, broker, spec)
+    yield clusters
+    for cluster in clusters.values():
+        cluster.broker.stop()
+        cluster.namesrv.stop()
+
+
+def cluster_of(request, ground, namesrv, broker, spec):
+    form = request.getfixturevalue("cluster_form")
+    return form(
+        namesrv,
+        broker,
+        spec.broker_name,
+        ground.probe.at(namesrv.address),
+        ground.admin.at(namesrv.address),
+    )
+
+
+def seen(message: dict[str, Any], *more: str) -> dict[str, Any]:
+    """What must be the same on both sides."""
+    names = ("topic", "queueId", "flag", "sysFlag", "reconsumeTimes", "crc", "bodyLength", *more)
+    properties = {
+        name: (value if name not in OF_A_RUN else "present")
+        for name, value in message["properties"].items()
+        if name not in ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME")
+    }
+    return {name: message[name] for name in names} | {"properties": properties}
+
+
+def both(pair, scenario) -> list[Any]:
+    """Run ``scenario`` against each and compare: what rmqpy gave, which is what Java gave."""
+    results = {}
+    for kind in KINDS:
+        try:
+            results[kind] = scenario(pair[kind])
+        except Exception as error:
+            raise AssertionError(f"against {kind}") from error
+    assert results["rmqpy"] == results["java"]
+    return results["rmqpy"]
+
+
+def received(events, *more: str) -> list[dict[str, Any]]:
+    return [seen(event, *more) for event in events if event["event"] == "received"]
+
+
+def dump_when_known(cluster, topic):
+    """The messages of a topic that the name server hears of at about this time."""
+    give_up = time.monotonic() + 15
+    while True:
+        try:
+            return cluster.dump(topic)
+        except ClientFault:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.5)
+
+
+def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(messages, key=lambda m: (m["topic"], m["queueId"], m["reconsumeTimes"], m["crc"]))
+
+
+def test_delayed_messages(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=2)
+        sent = cluster.send(
+            topic, count=6, delay=1, keys="k", tags="a,b", property="p:v", flag=3
+        )
+        cluster.send(topic, first=6, count=2, delay=2, sizes="6000")
+        events = cluster.probe.run("consume", topic=topic, group=f"{topic}-g", max=8)
+        waiting = cluster.probe.run("dump", topic="SCHEDULE_TOPIC_XXXX", via=topic, queues="0,1")
+        return (
+            [(s["queueId"], s["queueOffset"], s["status"]) for s in sent],
+            in_order(received(events)),
+            [seen(m, "queueOffset") for m in cluster.dump(topic)],
+            [
+                seen(m, "queueOffset")
+                for m in waiting
+                if m["event"] == "message" and m["properties"]["REAL_TOPIC"] == topic
+            ],
+        )
+
+    _, got, dumped, waiting = both(pair, scenario)
+    assert len(got) == len(dumped) == len(waiting) == 8
+
+
+def test_delayed_messages_are_on_time(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=1)
+        cluster.send(topic, count=4, delay=2)
+        cluster.probe.run("consume", topic=topic, group=f"{topic}-g", max=4)
+        late = [m["storeTimestamp"] - m["bornTimestamp"] for m in cluster.dump(topic)]
+        return len(late), all(2_000 <= ms < 4_000 for ms in late)
+
+    assert both(pair, scenario) == (4, True)
+
+
+def test_transactions(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=1)
+        events = cluster.send(
+            topic,
+            mode="transaction",
+            count=6,
+            outcomes="cruuuu",
+            checks="uucruc",
+            keys="k",
+            flag=0,
+            group=f"{topic}-producers",
+            warmMs=1_500,
+            lingerMs=9_000,
+        )
+        asked = Counter(
+            (e["index"], e["answer"], e["topic"], e["queueId"], e["sysFlag"], e["flag"],
+             e["properties"].get("TRANSACTION_CHECK_TIMES"), e["crc"])
+            for e in events if e["event"] == "checked"
+        )  # fmt: skip
+        halves = cluster.probe.run("dump", topic=HALF, via=topic)
+        given_up = cluster.probe.run("dump", topic="TRANS_CHECK_MAX_TIME_TOPIC", via=topic)
+        return (
+            sorted(asked.items(), key=str),
+            in_order([seen(m) for m in cluster.dump(topic)]),
+            sorted(
+                str(seen(m))
+                for m in halves
+                if m["event"] == "message" and m["properties"]["REAL_TOPIC"] == topic
+            ),
+            [seen(m) for m in given_up
+             if m["event"] == "message" and m["properties"]["REAL_TOPIC"] == topic],
+        )  # fmt: skip
+
+    _, finals, _, given_up = both(pair, scenario)
+    assert len(finals) == 3 and len(given_up) == 1
+    assert {message["sysFlag"] for message in finals} == {8}
+
+
+def test_retries_and_dead_letters(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=1)
+        group = f"{topic}-g"
+        cluster.send(topic, count=3, keys="k", tags="a")
+        events = cluster.probe.run(
+            "consume", topic=topic, group=group, refuse=9, maxTimes=2, max=10, idleMs=4_000
+        )
+        retries = cluster.dump(f"%RETRY%{group}")
+        dead = dump_when_known(cluster, f"%DLQ%{group}")
+        return (
+            in_order(received(events)),
+            in_order([seen(m) for m in retries]),
+            in_order([seen(m) for m in dead]),
+        )
+
+    got, retries, dead = both(pair, scenario)
+    assert Counter(message["reconsumeTimes"] for message in got) == {0: 3, 1: 3, 2: 3}
+    assert len(retries) == 6 and len(dead) == 3
+
+
+def test_an_orderly_consumer_tries_again_in_place(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=2)
+        cluster.send(topic, count=10)
+        events = cluster.probe.run(
+            "consume", topic=topic, group=f"{topic}-g", mode="orderly", refuse=1, max=20
+        )
+        got = received(events, "queueOffset")
+        return [[m for m in got if m["queueId"] == queue] for queue in (0, 1)]
+
+    first, second = both(pair, scenario)
+    assert [m["queueOffset"] for m in first] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert len(second) == 10
+
+
+def test_broadcast(pair):
+    def scenario(cluster):
+        topic = cluster.topic(queues=2)
+        cluster.send(topic, count=8)
+        events = [
+            received(
+                cluster.probe.run(
+                    "consume", topic=topic, group=f"{topic}-g", model="broadcasting", max=8
+                )
+            )
+            for _ in range(2)
+        ]
+        offsets = cluster.probe.run("offsets", topic=topic, group=f"{topic}-g")
+        return [in_order(each) for each in events], [q["max"] for q in offsets]
+
+    both(pair, scenario)
