@@ -7,9 +7,11 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.broker.clients import Client, ClientTable, ConsumerGroup, check_client_id
+from rmqpy.broker.filters import FilterTable, compile_filter, filter_refusal
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.locks import QueueLocks
 from rmqpy.broker.ports import HandlerTable
+from rmqpy.broker.sql_expression import ExpressionFault
 from rmqpy.broker.subscriptions import is_tag_expression
 from rmqpy.broker.topics import TopicTable
 from rmqpy.model import names
@@ -48,6 +50,7 @@ class HeartbeatProcessor:
     topics: TopicTable
     groups: GroupTable
     locks: QueueLocks
+    filters: FilterTable
 
     def handlers(self) -> HandlerTable:
         return {
@@ -71,6 +74,7 @@ class HeartbeatProcessor:
         for consumer in data.consumer_data_set:
             self._prepare_group(consumer)
             self.clients.register_consumer(consumer, channel, self._client(data, request))
+            self.filters.register(consumer.group_name, consumer.subscription_data_set)
         for producer in data.producer_data_set:
             self.clients.register_producer(
                 producer.group_name, channel, self._client(data, request)
@@ -115,17 +119,22 @@ class HeartbeatProcessor:
         return RemotingCommand.response_to(request)
 
     def check_client(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Only tag expressions are understood; a client asks about the others."""
+        """A client asks whether its expression is one that this broker understands."""
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
-        if not is_tag_expression(subscription.expression_type):
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker does not filter by {subscription.expression_type} expressions",
-            )
+        expression_type = subscription.expression_type
+        if not is_tag_expression(expression_type):
+            if not self.groups.identity.broker.enable_property_filter:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+            try:
+                compile_filter(expression_type, subscription.sub_string)
+            except ExpressionFault as fault:
+                raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
         return RemotingCommand.response_to(request)
 
     def notify(self, group: ConsumerGroup) -> None:
         """Tell every member that the group has changed."""
+        if not group.members:
+            self.filters.retire(group.name)
         config = self.groups.get(group.name)
         wanted = config is None or config.notify_consumer_ids_changed_enable
         if not (wanted and self.groups.identity.broker.notify_consumer_ids_changed_enable):

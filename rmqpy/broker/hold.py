@@ -8,8 +8,9 @@
                  │        ├── sweep: its time is over, or the queue has grown unnoticed
                  └────────┴── its connection is closed: forgotten
 
-An arrival is matched by tags code alone; the resumed pull decides again, this time without the
-right to wait. Messages that arrive in one dispatch wake a reader once.
+An arrival is matched by tags code, and by its record where the reader filters by properties; the
+resumed pull decides again, this time without the right to wait. Messages that arrive in one
+dispatch wake a reader once.
 
 Invariants: a held pull is resumed exactly once or forgotten with its connection; at most ``limit``
 wait.
@@ -46,6 +47,8 @@ class HeldPull:
     offset: int
     matcher: Matcher | None
     deadline_ms: int
+    wants: Callable[[int], bool] | None = None
+    """Whether the message at a physical offset is one for the reader, where tags do not tell."""
 
 
 class PullHold:
@@ -90,6 +93,7 @@ class PullHold:
                 lambda pull: (
                     arrival.queue_offset >= pull.offset
                     and (pull.matcher is None or pull.matcher(arrival.tags_code))
+                    and (pull.wants is None or pull.wants(arrival.physical_offset))
                 ),
             )
 

@@ -30,6 +30,9 @@ HandlerTable = Mapping[int, Handler]
 Matcher = Callable[[int], bool]
 """Whether a message with this tags code may interest the reader."""
 
+RecordFilter = Callable[[memoryview], bool]
+"""Whether a reader wants the message of this record."""
+
 
 class QueueReader(Protocol):
     """Positions and messages of queues."""
@@ -42,6 +45,7 @@ class QueueReader(Protocol):
         offset: int,
         max_count: int,
         matcher: Matcher | None,
+        wanted: RecordFilter | None = None,
     ) -> GetMessageResult: ...
 
     def queue_units(

@@ -13,7 +13,8 @@ Checks in order; the first that fails answers:
 8   group not online, topic not subscribed                                  24
 9   group broadcasts and may not                                            16
 10  subscription of the broker older than the request's                     25
-11  expression other than tags (not built in this version)                   1
+11  no filter registered for an SQL92 expression, or an older one       27, 28
+12  SQL92 expression where ``enablePropertyFilter`` is off                   1
 === ===================================================================== ====
 
 What the store found decides the code (``_CODES``). A pull that found nothing new may wait, once
@@ -28,14 +29,21 @@ from typing import Final
 from attrs import define
 
 from rmqpy.broker.clients import ClientTable
+from rmqpy.broker.filters import (
+    FilterTable,
+    compile_filter,
+    filter_refusal,
+    record_filter,
+)
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.hold import HeldPull, PullHold
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.offsets import ConsumerOffsets
-from rmqpy.broker.ports import HandlerTable, Matcher, QueueReader
+from rmqpy.broker.ports import HandlerTable, Matcher, QueueReader, RecordFilter
 from rmqpy.broker.statistics import Statistics
 from rmqpy.broker.subscriptions import is_tag_expression, matcher_of, matcher_of_expression
 from rmqpy.broker.topics import TopicTable
+from rmqpy.model import names
 from rmqpy.model.codes import GetMessageStatus, RequestCode, ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.model.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -74,6 +82,14 @@ class OffsetMoved:
     new: int
 
 
+@define(slots=True, frozen=True)
+class Selection:
+    """What a reader wants: by the tags code of a unit, and by the record; None is everything."""
+
+    matcher: Matcher | None = None
+    wanted: RecordFilter | None = None
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class PullSurroundings:
     """What pulling needs to know and to use."""
@@ -83,6 +99,7 @@ class PullSurroundings:
     groups: GroupTable
     clients: ClientTable
     offsets: ConsumerOffsets
+    filters: FilterTable
     queues: QueueReader
     hold: PullHold
     statistics: Statistics
@@ -112,7 +129,7 @@ class PullProcessor:
     ) -> RemotingCommand | None:
         header = PullMessageRequestHeader.decode(request.ext_fields)
         group = self._check(header)
-        matcher = self._matcher(header, group)
+        selection = self._selection(header, group)
         around = self.around
         began_ms = around.clock.monotonic_ms()
         result = around.queues.get_message(
@@ -121,7 +138,8 @@ class PullProcessor:
             header.queue_id,
             header.queue_offset,
             header.max_msg_nums,
-            matcher,
+            selection.matcher,
+            selection.wanted,
         )
         around.statistics.messages_got(
             (header.consumer_group, header.topic),
@@ -141,7 +159,7 @@ class PullProcessor:
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             code, suggestion = self._moved(header, result, suggestion)
         elif code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & PULL_SUSPEND:
-            if self._suspend(channel, request, header, matcher):
+            if self._suspend(channel, request, header, selection):
                 return None
         return RemotingCommand.response_to(
             request,
@@ -191,18 +209,11 @@ class PullProcessor:
             )
         return group
 
-    def _matcher(
+    def _selection(
         self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig
-    ) -> Matcher | None:
+    ) -> Selection:
         if header.sys_flag & PULL_SUBSCRIPTION:
-            _check_expression_type(header.expression_type)
-            try:
-                return matcher_of_expression(header.subscription)
-            except ValueError as error:
-                raise Refusal(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"the subscription cannot be read: {error}",
-                ) from error
+            return self._selection_of_request(header)
         group = self.around.clients.consumer_group(header.consumer_group)
         if group is None:
             raise Refusal(
@@ -224,8 +235,61 @@ class PullProcessor:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        _check_expression_type(subscription.expression_type)
-        return matcher_of(subscription)
+        if is_tag_expression(subscription.expression_type):
+            return Selection(matcher_of(subscription), self._wanted_retries(header))
+        return self._registered(header, subscription.expression_type)
+
+    def _selection_of_request(self, header: PullMessageRequestHeader) -> Selection:
+        """The expression stands in the request itself."""
+        try:
+            if is_tag_expression(header.expression_type):
+                return Selection(matcher_of_expression(header.subscription))
+            expression = compile_filter(header.expression_type, header.subscription)
+        except ValueError as error:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the subscription cannot be read: {error}",
+            ) from error
+        self._check_property_filter(header.expression_type)
+        return Selection(wanted=record_filter(expression))
+
+    def _registered(
+        self, header: PullMessageRequestHeader, expression_type: str | None
+    ) -> Selection:
+        """The filter that the last heartbeat registered."""
+        found = self.around.filters.get(header.consumer_group, header.topic)
+        if found is None:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.client_version < header.sub_version:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._check_property_filter(expression_type)
+        return Selection(wanted=record_filter(found.expression))
+
+    def _wanted_retries(self, header: PullMessageRequestHeader) -> RecordFilter | None:
+        if not self.around.identity.broker.filter_support_retry:
+            return None
+        is_retry = names.is_retry_topic(header.topic)
+        return self.around.filters.for_retries(header.consumer_group) if is_retry else None
+
+    def _check_property_filter(self, expression_type: str | None) -> None:
+        if not self.around.identity.broker.enable_property_filter:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+
+    def _wants(self, wanted: RecordFilter | None) -> Callable[[int], bool] | None:
+        if wanted is None:
+            return None
+
+        def wants(physical_offset: int) -> bool:
+            record = self.around.queues.message_at(physical_offset)
+            return record is not None and wanted(record)
+
+        return wants
 
     # ----------------------------------------------------------------------------------- outcome
 
@@ -234,7 +298,7 @@ class PullProcessor:
         channel: Channel,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        matcher: Matcher | None,
+        selection: Selection,
     ) -> bool:
         broker = self.around.identity.broker
         wait_ms = (
@@ -246,8 +310,9 @@ class PullProcessor:
             channel,
             request,
             header.queue_offset,
-            matcher,
+            selection.matcher,
             self.around.clock.monotonic_ms() + wait_ms,
+            self._wants(selection.wanted),
         )
         return self.around.hold.hold(header.topic, header.queue_id, pull)
 
@@ -275,10 +340,3 @@ class PullProcessor:
         )
         return ResponseCode.PULL_OFFSET_MOVED, suggestion
 
-
-def _check_expression_type(expression_type: str | None) -> None:
-    if not is_tag_expression(expression_type):
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"this broker does not filter by {expression_type} expressions",
-        )

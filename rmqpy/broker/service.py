@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from attrs import define
@@ -24,6 +25,7 @@ from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.delays import DelayOffsets
 from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
 from rmqpy.broker.events import OffsetMovedEvents
+from rmqpy.broker.filters import FilterTable
 from rmqpy.broker.flushing import LogFlushing, QueueFlushing
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.heartbeats import HeartbeatProcessor
@@ -57,6 +59,7 @@ from rmqpy.model.errors import ConfigFault, Refusal
 from rmqpy.model.runtime import Scheduler, Timer
 from rmqpy.net.gate import Patience, ReplyGate
 from rmqpy.remoting.bodies import (
+    ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
@@ -69,6 +72,7 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.store.files import FileLayer
 
 INDEX_STEP_PERIOD_MS: Final = 10
+FILTERS_PERIOD_MS: Final = 10_000
 ROOM_PERIOD_MS: Final = 1000
 """How often a full disk is tried again."""
 WRITE_AT: Final = 256 * 1024
@@ -123,6 +127,7 @@ class Broker:
         self.groups = GroupTable(self.identity, clock)
         self.offsets = ConsumerOffsets()
         self.delay_offsets = DelayOffsets()
+        self.filters = FilterTable(clock)
         self.clients = ClientTable(clock)
         self.calls = ClientCalls(clock)
         self.locks = QueueLocks(clock)
@@ -194,6 +199,7 @@ class Broker:
                 groups=self.groups,
                 clients=self.clients,
                 offsets=self.offsets,
+                filters=self.filters,
                 queues=store,
                 hold=self.hold,
                 statistics=self.statistics,
@@ -201,7 +207,9 @@ class Broker:
                 offset_moved=OffsetMovedEvents(identity, store, clock).write,
             )
         )
-        heartbeats = HeartbeatProcessor(clock, self.clients, self.topics, self.groups, self.locks)
+        heartbeats = HeartbeatProcessor(
+            clock, self.clients, self.topics, self.groups, self.locks, self.filters
+        )
         self.clients.on_change = heartbeats.notify
         return {
             **self._send.handlers(),
@@ -298,6 +306,7 @@ class Broker:
         self._each("cleaning", store.clean_resource_interval, self._cleaning.begin)
         self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
         self._each("delays", store.flush_delay_offset_interval, self._tables.delays.write)
+        self._each("filters", FILTERS_PERIOD_MS, self._tables.filters.write)
         self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
         self._each("hold", sweep_ms, self._sweep)
         self._each("statistics", SAMPLE_PERIOD_MS, self._sample)
@@ -471,6 +480,7 @@ class Broker:
     def _scan_clients(self) -> None:
         self.clients.scan()
         self.locks.expire()
+        self.filters.expire(self.identity.broker.filter_data_clean_time_span)
 
     def _catch_up_index(self) -> None:
         if self.store.catch_up_index():
@@ -549,6 +559,7 @@ class _Tables:
     groups: TableWriter
     offsets: TableWriter
     delays: TableWriter
+    filters: TableWriter
 
     @classmethod
     def load(cls, broker: Broker, files: FileLayer) -> _Tables:
@@ -567,18 +578,22 @@ class _Tables:
             broker.offsets.restore(saved_offsets)
         if (saved_delays := delay_file.load(DelayOffsetSerializeWrapper.decode)) is not None:
             broker.delay_offsets.restore(saved_delays)
-        return cls._wired(broker, (topic_file, group_file, offset_file, delay_file))
+        filter_file = TableFile(files, f"{folder}/consumerFilter.json")
+        if (saved_filters := filter_file.load(ConsumerFilterWrapper.decode)) is not None:
+            broker.filters.restore(saved_filters)
+        return cls._wired(broker, (topic_file, group_file, offset_file, delay_file, filter_file))
 
     @classmethod
     def _wired(cls, broker: Broker, files: Sequence[TableFile]) -> _Tables:
         scheduler = broker._scheduler
         topics, groups, offsets = broker.topics, broker.groups, broker.offsets
-        delays = broker.delay_offsets
+        delays, filters = broker.delay_offsets, broker.filters
         tables = cls(
             TableWriter(files[0], scheduler, lambda: topics.wrapper().encode(pretty=True)),
             TableWriter(files[1], scheduler, lambda: groups.wrapper().encode(pretty=True)),
             TableWriter(files[2], scheduler, lambda: offsets.wrapper().encode(pretty=True)),
             TableWriter(files[3], scheduler, lambda: delays.wrapper().encode(pretty=True)),
+            TableWriter(files[4], scheduler, lambda: filters.wrapper().encode(pretty=True)),
         )
 
         def topics_changed(_topic: TopicConfig | None) -> None:
@@ -589,10 +604,12 @@ class _Tables:
         groups.on_change = tables.groups.changed
         offsets.on_change = tables.offsets.mark
         delays.on_change = tables.delays.mark
+        filters.on_change = tables.filters.mark
         return tables
 
     def close(self, done: Callable[[], None]) -> None:
         """Write all of them a last time, one after the other; then ``done``."""
-        self.topics.close(
-            lambda: self.groups.close(lambda: self.offsets.close(lambda: self.delays.close(done)))
-        )
+        rest = done
+        for writer in (self.filters, self.delays, self.offsets, self.groups):
+            rest = partial(writer.close, rest)
+        self.topics.close(rest)

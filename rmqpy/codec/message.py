@@ -33,6 +33,7 @@ __all__ = [
     "offset_msg_id",
     "parse_offset_msg_id",
     "patch_record",
+    "record_properties",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -150,6 +151,26 @@ def check_record(view: Buffer, offset: int) -> None:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
         raise RecordFault(offset, "BODYCRC", found_crc, expected)
+
+
+def record_properties(record: Buffer) -> dict[str, str]:
+    """The properties of the record that begins at 0, without decoding the rest of it. Raises
+    RecordFault when the lengths cannot be right.
+    """
+    data = memoryview(record)
+    if len(data) < layout.RECORD_SIZE_MIN:
+        raise RecordFault(0, "TOTALSIZE", len(data), f"at least {layout.RECORD_SIZE_MIN}")
+    (magic,) = _INT.unpack_from(data, layout.MAGIC_POSITION)
+    (sys_flag,) = _INT.unpack_from(data, layout.SYS_FLAG_POSITION)
+    head = HEADS[sys_flag & _HOSTS_V6].size
+    version = 1 if magic & 0xFFFFFFFF == layout.MESSAGE_MAGIC_V1 else 2
+    topic_start = head + int.from_bytes(data[head - 4 : head], signed=True) + version
+    topic_length = int.from_bytes(data[topic_start - version : topic_start])
+    start = topic_start + topic_length + 2
+    end = start + int.from_bytes(data[start - 2 : start])
+    if not head < topic_start <= start <= end <= len(data):
+        raise RecordFault(0, "PROPERTIESLENGTH", end - start, f"to end within {len(data)} bytes")
+    return decode_properties(bytes(data[start:end]))
 
 
 def encode_blank(rest: int) -> bytes:

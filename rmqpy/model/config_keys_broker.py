@@ -387,8 +387,9 @@ class BrokerSettings:
         "expectConsumerNumUseFilter",
         default=32,
         minimum=1,
-        effect=Effect.LATER,
-        doc="Groups a topic that the Bloom filters of consumerFilter.json are sized for.",
+        effect=_ACCEPTED,
+        doc="Groups a topic that the Bloom filters of the Java broker are sized for; none are kept "
+        "here.",
     )
     max_error_rate_of_bloom_filter: int = key(
         "maxErrorRateOfBloomFilter",
@@ -396,7 +397,7 @@ class BrokerSettings:
         minimum=1,
         maximum=99,
         unit="percent",
-        effect=Effect.LATER,
+        effect=_ACCEPTED,
         doc="Error rate that they are sized for.",
     )
     filter_data_clean_time_span: int = key(
@@ -404,21 +405,18 @@ class BrokerSettings:
         default=24 * 3600 * 1000,
         long=True,
         unit="ms",
-        effect=Effect.LATER,
         doc="How long the filter of a group that went away is kept.",
     )
     filter_support_retry: bool = key(
         "filterSupportRetry",
         default=False,
         runtime=True,
-        effect=Effect.LATER,
         doc="Filter retry topics by the expression of the original topic.",
     )
     enable_property_filter: bool = key(
         "enablePropertyFilter",
         default=False,
         runtime=True,
-        effect=Effect.LATER,
         doc="Allow subscriptions with SQL92 expressions.",
     )
     compressed_register: bool = key(

@@ -37,7 +37,13 @@ from rmqpy.store.flushes import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.put_checks import check_draft
-from rmqpy.store.queue_reader import Matcher, QueueReader, record_at, record_store_timestamp
+from rmqpy.store.queue_reader import (
+    Matcher,
+    QueueReader,
+    RecordFilter,
+    record_at,
+    record_store_timestamp,
+)
 from rmqpy.store.queue_table import QueueName
 from rmqpy.store.queue_tails import QueueTails
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
@@ -384,8 +390,9 @@ class MessageStore:
         offset: int,
         max_count: int,
         matcher: Matcher | None,
+        wanted: RecordFilter | None = None,
     ) -> GetMessageResult:
-        return self._reader.get_message(topic, queue_id, offset, max_count, matcher)
+        return self._reader.get_message(topic, queue_id, offset, max_count, matcher, wanted)
 
     def queue_units(
         self, topic: str, queue_id: int, offset: int, max_count: int

@@ -37,6 +37,7 @@ SCAN_WINDOW_BYTES = 16000
 _MAGICS = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 
 Matcher = Callable[[int], bool]
+RecordFilter = Callable[[memoryview], bool]
 
 
 @define(slots=True)
@@ -82,9 +83,17 @@ class QueueReader:
         return self._memory_distance
 
     def get_message(
-        self, topic: str, queue_id: int, offset: int, max_count: int, matcher: Matcher | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        wanted: RecordFilter | None = None,
     ) -> GetMessageResult:
-        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes; None takes all."""
+        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes, ``wanted`` the
+        records that remain; None takes all.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return self._elsewhere(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0)
@@ -100,7 +109,7 @@ class QueueReader:
                 GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, low if low == 0 else high
             )
         else:
-            result = self._page(queue, offset, max_count, matcher)
+            result = self._page(queue, offset, max_count, matcher, wanted)
         result.min_offset, result.max_offset = low, high
         return result
 
@@ -112,7 +121,12 @@ class QueueReader:
         return GetMessageResult(status, offset if keep else corrected)
 
     def _page(
-        self, queue: ConsumeQueue, offset: int, max_count: int, matcher: Matcher | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        wanted: RecordFilter | None,
     ) -> GetMessageResult:
         window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
         units = queue.units(offset, window)
@@ -148,6 +162,8 @@ class QueueReader:
             if message is None:
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                continue
+            if wanted is not None and not wanted(message):
                 continue
             result.messages.append(message)
             page.bytes += size

@@ -218,7 +218,7 @@ def test_an_sql_subscription_of_a_heartbeat_is_refused(kit: Any) -> None:
     wanted = subscription("T")
     wanted.expression_type = "SQL92"
     kit.heartbeat(subscriptions=(wanted,))
-    assert kit.pull(sys_flag=0).code == 1
+    assert kit.pull(sys_flag=0).code == 27
 
 
 # ---------------------------------------------------------------------------------- long polling
