@@ -44,7 +44,7 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
 
     if (queue->tail == NULL || row[RMQ_QUEUE_OFFSET] < 0 || row[RMQ_QUEUE_OFFSET] > INT64_MAX / UNIT_SIZE
         || row[RMQ_QUEUE_OFFSET] * UNIT_SIZE != state[RMQ_QUEUE_END] || offset < state[RMQ_QUEUE_MAX_PHYSICAL]
-        || position < 0 || position >= queue->tail_room)
+        || position < 0 || queue->tail_room - position < UNIT_SIZE)
         return 0;
     uint8_t *const unit = queue->tail + position;
     rmq_store_long(unit, offset);

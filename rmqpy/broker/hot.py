@@ -169,7 +169,9 @@ class HotPath:
             self._ended.clear()
 
     def close(self) -> None:
-        """Let go of all memory that belongs to others. Nothing is fed any more."""
+        """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
+        if self.core is None:
+            return
         self._store.parts.dispatch.accelerator = None
         self._in.release()
         self._out.release()

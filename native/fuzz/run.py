@@ -1,0 +1,225 @@
+"""Coverage-guided fuzzing of the C core under AddressSanitizer and UBSan.
+
+    python native/fuzz/run.py --seconds 3600               fuzz; new inputs go to --found
+    python native/fuzz/run.py --seconds 0                  every known input once
+
+With clang it is libFuzzer, with gcc alone ``driver.c``. Inputs: ``corpus/`` (what earlier runs
+found) and frames made here from the recorded ones. Exit code: 0 nothing found, 2 a report of a
+sanitizer or a broken invariant, 1 it could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmqpy.codec.entry import frame_entries
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
+from rmqpy.model.message import MessageDraft
+from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent
+FRAMES = NATIVE.parent / "tests" / "golden" / "wire" / "frames.jsonl"
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+BUILD = ["-g", "-O1", "-std=gnu11", *SANITIZERS]
+OUTSIDE = ("socket",)
+INPUT_MAX = 16384
+FOUND = 2
+
+FEED, FEED_ENTRIES, SCAN, SCAN_ENTRIES = range(4)
+SMALL = 4
+
+
+def main() -> int:
+    options = _options()
+    compiler = options.compiler or next(filter(shutil.which, ("clang", "gcc")), None)
+    if compiler is None:
+        print("neither clang nor gcc is installed", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        program = build(compiler, folder)
+        seeds = folder / "seeds"
+        seeds.mkdir()
+        for number, seed in enumerate(make_seeds()):
+            (seeds / f"{number:04}").write_bytes(seed)
+        found = options.found or folder / "found"
+        found.mkdir(parents=True, exist_ok=True)
+        corpus = HERE / "corpus"
+        known = [str(seeds), *([str(corpus)] if corpus.is_dir() else [])]
+        current = folder / "current"
+        if "clang" in Path(compiler).name:
+            timing = ["-runs=0"] if not options.seconds else [f"-max_total_time={options.seconds}"]
+            limits = [f"-artifact_prefix={found}/crash-", f"-max_len={INPUT_MAX}"]
+            command = [str(program), *timing, *limits, str(found), *known]
+        else:
+            words = [str(options.seconds), str(options.seed), str(current)]
+            command = [str(program), *words, str(found), *known]
+        done = subprocess.run(command, check=False)
+        if done.returncode == 0:
+            return 0
+        if current.exists():
+            content = current.read_bytes()
+            size = int.from_bytes(content[:4], sys.byteorder)
+            cause = options.crash or Path("crash-input")
+            cause.write_bytes(content[4 : 4 + size])
+            print(f"the input is in {cause}", file=sys.stderr)
+        return FOUND
+
+
+def build(compiler: str, folder: Path) -> Path:
+    """The target with sanitizers and coverage; the driver, where it is needed, without coverage."""
+    clang = "clang" in Path(compiler).name
+    coverage = ["-fsanitize=fuzzer"] if clang else ["-fsanitize-coverage=trace-pc"]
+    sources = [path for path in sorted(NATIVE.glob("*.c")) if path.stem not in OUTSIDE]
+    objects = []
+    for source, extra in [(path, coverage) for path in [*sources, HERE / "target.c"]] + (
+        [] if clang else [(HERE / "driver.c", [])]
+    ):
+        made = folder / f"{source.stem}.o"
+        command = [compiler, *BUILD, *extra, "-c", str(source), "-o", str(made)]
+        subprocess.run(command, check=True)
+        objects.append(str(made))
+    program = folder / "fuzz"
+    link = ["-fsanitize=fuzzer"] if clang else []
+    subprocess.run([compiler, *BUILD, *link, *objects, "-o", str(program)], check=True)
+    return program
+
+
+def make_seeds() -> Iterator[bytes]:
+    """Inputs that reach every kind of frame; the first byte is explained in ``target.c``."""
+    frames = list(_frames())
+    for frame in frames:
+        yield bytes([FEED]) + frame
+    stream = b"".join(frames)[: INPUT_MAX - 1]
+    for mode in (FEED, FEED_ENTRIES, FEED | SMALL, FEED_ENTRIES | SMALL):
+        for step in (0, 3, 31):
+            yield bytes([mode | step << 3]) + stream
+    for line in FRAMES.read_text(encoding="utf-8").splitlines() if FRAMES.exists() else ():
+        frame = bytes.fromhex(json.loads(line)["frame"])
+        if 0 < len(frame) < INPUT_MAX:
+            yield bytes([FEED]) + frame
+    records = _records()
+    yield bytes([SCAN]) + b"".join(records) + bytes(16)
+    sizes = [len(record) + ENTRY_HEADER_SIZE for record in records]
+    places = [sum(sizes[:number]) for number in range(len(sizes))]
+    yield bytes([SCAN_ENTRIES]) + b"".join(frame_entries(records, 5, 2, places))
+
+
+def _frames() -> Iterator[bytes]:
+    opaque = 0
+    batch = encode_batch_body([BatchItem(0, b"one", b"TAGS\x01TagA"), BatchItem(1, b"two", b"")])
+    for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
+        for topic in ("fuzz", "TopicTest", "unknown"):
+            for properties in PROPERTIES:
+                for code, fields, body in (
+                    (310, _short(topic, properties, "false"), b"x" * 40),
+                    (320, _short(topic, properties, "true"), batch),
+                    (10, _long(topic, properties), b"y" * 90),
+                ):
+                    opaque += 1
+                    yield _encode(code, opaque, fields, body, serialize_type)
+            for flags, expression in (("4", "*"), ("0", ""), ("3", ""), ("6", "TagA || TagB")):
+                opaque += 1
+                yield _encode(11, opaque, _pull(topic, flags, expression), b"", serialize_type)
+    yield _encode(34, 9999, {}, b"{}", SERIALIZE_JSON)
+
+
+PROPERTIES = (
+    "UNIQ_KEY\x01AC1100010000\x02WAIT\x01true\x02",
+    "KEYS\x01a b a\x02TAGS\x01TagA\x02WAIT\x01false\x02CLUSTER\x01other",
+    "KEYS\x01k\u00e9y \U0001f600\x02say\x01\"quoted\\\"\x02TAGS\x01TagB",
+    "DELAY\x013\x02",
+    "".join(f"p{number}\x01{number}\x02" for number in range(20)),
+)
+
+
+def _short(topic: str, properties: str, batch: str) -> dict[str, str]:
+    values = ("group", topic, "TBW102", "4", "1", "0", "1700000000000", "0", properties, "0")
+    return {**dict(zip("abcdefghij", values, strict=True)), "m": batch, "n": "broker-a"}
+
+
+def _long(topic: str, properties: str) -> dict[str, str]:
+    return {
+        "producerGroup": "group",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1700000000000",
+        "flag": "7",
+        "properties": properties,
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    }
+
+
+def _pull(topic: str, flags: str, expression: str) -> dict[str, str]:
+    return {
+        "consumerGroup": "group",
+        "topic": topic,
+        "queueId": "0" if flags == "0" else "1",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": flags,
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": expression,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+def _encode(
+    code: int, opaque: int, fields: dict[str, str], body: bytes, serialize_type: int
+) -> bytes:
+    return bytes(
+        encode_command(
+            RemotingCommand(
+                code, opaque, ext_fields=fields, body=body, serialize_type=serialize_type
+            )
+        )
+    )
+
+
+def _records() -> list[bytes]:
+    drafts = [
+        MessageDraft(
+            topic=b"fuzz",
+            queue_id=1,
+            body=b"z" * length,
+            properties=properties.encode(),
+            born_timestamp_ms=1,
+            born_host=(bytes(4), 1),
+            store_host=(bytes(4), 2),
+        )
+        for length, properties in zip((0, 1, 70, 200, 15), PROPERTIES, strict=True)
+    ]
+    return [bytes(record) for record in encode_messages(drafts)]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compiler", help="clang or gcc")
+    parser.add_argument("--found", type=Path, help="folder for new inputs; else they are dropped")
+    parser.add_argument("--crash", type=Path, help="where to put the cause of a crash")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+/* The fuzz target: one input through the core, every buffer exactly as long as what may be used of it.
+ *
+ * Byte 0 says what the rest is:
+ *
+ *   bits 0-1   0, 1  frames of one connection, for a classic or a DLedger log
+ *              2, 3  a piece of a classic or a DLedger log, for the scan
+ *   bit 2            frames: buffers so small that they are full all the time
+ *   bits 3-7         frames: bytes of a read, times 16; 0: all of them at once
+ *
+ * A read is a turn as in rmqpy/broker/hot.py: feed, commit, dispatch. Whatever is appended has to be readable.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../rmqpy_native.h"
+
+#define TOPICS 2
+#define QUEUES 2
+#define SLOTS 8
+#define LOG_BYTES 49152
+#define QUEUE_BYTES (20 * 160)
+#define INDEX_SLOTS 16
+#define INDEX_ENTRIES 200
+#define ROWS 256
+#define CLUSTER_NAME "DefaultCluster"
+#define REPLY_TEXT "{\"code\":0,\"opaque\":,\"extFields\":{\"a\":\"\",\"b\":\"\"}}"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char *const TOPIC_NAMES[TOPICS] = {"fuzz", "TopicTest"};
+static const char GROUP[] = "group";
+
+static void *allocate(size_t size)
+{
+    void *const memory = calloc(size ? size : 1, 1);
+
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
+static void check(int holds, const char *what)
+{
+    if (!holds) {
+        fprintf(stderr, "broken: %s\n", what);
+        abort();
+    }
+}
+
+/* A broker's memory, as far as C sees it. */
+typedef struct {
+    rmq_core core;
+    rmq_dispatch_state dispatch;
+    int32_t cells[TOPICS][QUEUES], places[TOPICS][QUEUES], codes[1];
+    int64_t state[TOPICS * QUEUES][4];
+    uint8_t *queue_files[TOPICS * QUEUES];
+    const uint8_t *queue_views[TOPICS * QUEUES], *log_views[1];
+    uint8_t *log_file, reader_keys[TOPICS][32];
+    int64_t log[6], dispatched;
+    uint64_t stored;
+} world;
+
+static void name(const rmq_table *table, const void *key, size_t length, int64_t item)
+{
+    rmq_slot *const slot = rmq_find_slot(table, key, length);
+
+    slot->key = key;
+    slot->key_length = (uint32_t)length;
+    slot->item = item;
+}
+
+static void make_names(world *it)
+{
+    rmq_core *const core = &it->core;
+
+    core->topic_table = (rmq_table){allocate(SLOTS * sizeof(rmq_slot)), SLOTS - 1, 0};
+    core->reader_table = (rmq_table){allocate(SLOTS * sizeof(rmq_slot)), SLOTS - 1, 0};
+    core->topics = allocate(TOPICS * sizeof(rmq_topic));
+    core->readers = allocate(TOPICS * sizeof(rmq_reader));
+    core->queues = allocate(TOPICS * QUEUES * sizeof(rmq_queue));
+    core->tails = allocate(TOPICS * QUEUES * sizeof(int64_t));
+    core->touched = allocate(TOPICS * sizeof(int64_t));
+    it->codes[0] = 2598919; /* of TagA */
+    for (int topic = 0; topic < TOPICS; topic++) {
+        const size_t length = strlen(TOPIC_NAMES[topic]);
+        for (int queue = 0; queue < QUEUES; queue++) {
+            const int place = topic * QUEUES + queue;
+            it->cells[topic][queue] = it->places[topic][queue] = place;
+            it->queue_files[place] = allocate(QUEUE_BYTES);
+            it->queue_views[place] = it->queue_files[place];
+            it->state[place][RMQ_QUEUE_WATCHED] = queue;
+            core->queues[place] = (rmq_queue){.state = it->state[place], .tail = it->queue_files[place], .tail_room = QUEUE_BYTES,
+                                              .files = {&it->queue_views[place], 0, QUEUE_BYTES, 1}};
+        }
+        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0};
+        core->readers[topic] = (rmq_reader){.topic = topic, .codes = it->codes, .code_count = topic,
+                                            .subscribed = 1, .read_queues = QUEUES, .commits = 1};
+        memcpy(it->reader_keys[topic], GROUP, sizeof GROUP); /* with its zero */
+        memcpy(it->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
+        name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
+        name(&core->reader_table, it->reader_keys[topic], sizeof GROUP + length, topic);
+    }
+}
+
+static void make_replies(rmq_core *core)
+{
+    static const int32_t ENDS[] = {19, 38, 46};
+
+    for (int kind = 0; kind < RMQ_REPLY_COUNT; kind++) {
+        const int sends = kind == RMQ_SEND_JSON || kind == RMQ_SEND_BINARY;
+        rmq_reply *const reply = &core->replies[kind];
+        *reply = (rmq_reply){.text = (const uint8_t *)REPLY_TEXT, .field_count = 3,
+                             .text_length = (int32_t)strlen(REPLY_TEXT), .ext_length_at = 17,
+                             .binary = kind == RMQ_SEND_BINARY || kind == RMQ_PULL_BINARY};
+        memcpy(reply->ends, ENDS, sizeof ENDS);
+        reply->field[0] = RMQ_OPAQUE;
+        reply->field[1] = sends ? RMQ_MSG_ID : RMQ_NEXT_OFFSET;
+        reply->field[2] = sends ? RMQ_QUEUE_START : RMQ_HIGH_OFFSET;
+    }
+}
+
+static world *make_world(int dledger, int small)
+{
+    world *const it = allocate(sizeof *it);
+    rmq_core *const core = &it->core;
+
+    make_names(it);
+    make_replies(core);
+    core->frame_max = 1 << 24;
+    core->cold_capacity = small ? 1 : 4;
+    core->cold = allocate((size_t)core->cold_capacity * sizeof(rmq_span));
+    core->out_capacity = small ? RMQ_REPLY_MAX + 1500 : 1 << 16;
+    core->out = allocate((size_t)core->out_capacity);
+    core->outgoing_capacity = small ? 2 : 64;
+    core->outgoing = allocate((size_t)core->outgoing_capacity * sizeof(rmq_outgoing));
+    core->peers = allocate(sizeof(rmq_peer));
+    core->peers[0] = (rmq_peer){.fd = -1, .port = 12345, .ip_length = small ? 16 : 4};
+    core->staging_capacity = small ? 1200 : 1 << 15;
+    core->staging = allocate((size_t)core->staging_capacity);
+    core->log = it->log;
+    it->log[RMQ_LOG_FILE_END] = LOG_BYTES;
+    core->file_size = LOG_BYTES;
+    core->message_max = small ? 1000 : 1 << 14;
+    core->now_ms = 1700000000000;
+    core->dledger = dledger;
+    core->entries_left = 100;
+    core->units_capacity = small ? 2 : 64;
+    core->units = allocate((size_t)core->units_capacity * 32);
+    core->cluster = (const uint8_t *)CLUSTER_NAME;
+    core->cluster_length = (int64_t)strlen(CLUSTER_NAME);
+    core->store_ip_length = small ? 16 : 4;
+    core->store_port = 10911;
+    core->send_enabled = core->pull_enabled = 1;
+    core->wait_false_is_hot = !small;
+    core->scratch_capacity = small ? 64 : 4096;
+    core->scratch = allocate((size_t)core->scratch_capacity);
+    it->log_file = allocate(LOG_BYTES);
+    it->log_views[0] = it->log_file;
+    core->logs[0] = (rmq_files){it->log_views, 0, LOG_BYTES, 1};
+    core->memory_distance = small ? 600 : LOG_BYTES;
+    core->near_bytes = 1 << 14;
+    core->near_count = 32;
+    core->far_bytes = 2000;
+    core->far_count = 3;
+    core->commit_capacity = small ? 1 : 8;
+    core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
+    it->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
+    it->dispatch.index_slots = INDEX_SLOTS;
+    it->dispatch.index_entries = INDEX_ENTRIES;
+    it->dispatch.arrival_capacity = small ? 1 : 16;
+    it->dispatch.arrivals = allocate((size_t)it->dispatch.arrival_capacity * sizeof(rmq_arrival));
+    return it;
+}
+
+static void free_world(world *it)
+{
+    rmq_core *const core = &it->core;
+    void *const owned[] = {core->topic_table.slots, core->reader_table.slots, core->topics, core->readers, core->queues,
+                           core->tails, core->touched, core->cold, core->out, core->outgoing, core->peers,
+                           core->staging, core->units, core->scratch, it->log_file, core->commits, it->dispatch.index,
+                           it->dispatch.arrivals};
+
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
+    for (int place = 0; place < TOPICS * QUEUES; place++)
+        free(it->queue_files[place]);
+    free(it);
+}
+
+/* The staged bytes become the file's. */
+static void commit(world *it)
+{
+    rmq_core *const core = &it->core;
+    const int64_t staged = it->log[RMQ_LOG_STAGED], from = it->log[RMQ_LOG_END] - staged;
+
+    check(staged >= 0 && staged <= core->staging_capacity && it->log[RMQ_LOG_END] <= LOG_BYTES - 8, "beyond staging");
+    memcpy(it->log_file + from, core->staging, (size_t)staged);
+    it->log[RMQ_LOG_STAGED] = it->log[RMQ_LOG_UNITS] = 0;
+    core->confirm_offset = it->log[RMQ_LOG_END];
+}
+
+/* Replies leave: each is a frame whose length is right. */
+static void let_go(rmq_core *core)
+{
+    int64_t at = 0;
+
+    check(core->outgoing_count <= core->outgoing_capacity && core->out_used <= core->out_capacity, "beyond the replies");
+    for (int64_t i = 0; i < core->outgoing_count; i++) {
+        const int64_t end = core->outgoing[i].start + core->outgoing[i].length;
+        check(core->outgoing[i].start == at, "replies do not follow each other");
+        for (int64_t left = core->outgoing[i].replies; left > 0; left--)
+            at += 4 + (int64_t)rmq_load32(core->out + at);
+        check(at == end, "a reply of another length");
+    }
+    core->outgoing_count = core->out_used = core->commit_count = core->touched_count = 0;
+    for (int topic = 0; topic < TOPICS; topic++)
+        core->readers[topic].found = core->readers[topic].messages = 0;
+}
+
+static void dispatch(world *it)
+{
+    it->dispatch.view = it->log_file + it->dispatched;
+    it->dispatch.length = it->core.confirm_offset - it->dispatched;
+    it->dispatch.base_offset = it->dispatched;
+    it->dispatch.dledger = it->core.dledger;
+    rmq_dispatch(&it->core, &it->dispatch);
+    check(it->dispatch.position <= it->dispatch.length, "dispatched beyond the log");
+    it->dispatched += it->dispatch.position;
+}
+
+/* Everything that was appended is a record that a recovery would accept. */
+static void read_again(const world *it)
+{
+    int64_t *const cells = allocate(ROWS * RMQ_COLUMN_COUNT * sizeof(int64_t));
+    uint8_t *const view = allocate((size_t)it->core.confirm_offset);
+    rmq_scan_state scan = {.view = view, .length = (size_t)it->core.confirm_offset, .dledger = (int32_t)it->core.dledger,
+                           .check_crc = 1, .cells = cells, .max_records = ROWS};
+
+    memcpy(view, it->log_file, scan.length);
+    const enum rmq_stop stop = rmq_scan(&scan);
+    check(stop == RMQ_LIMIT || (stop == RMQ_END && (int64_t)scan.count == it->core.put_messages), "an unreadable record");
+    free(view);
+    free(cells);
+}
+
+/* One turn over `length` bytes; returns how many of them belong to no whole frame yet, -1 when the stream ends. */
+static int64_t turn(world *it, const uint8_t *data, int64_t length)
+{
+    rmq_core *const core = &it->core;
+    int64_t rest = -1;
+
+    core->in = allocate((size_t)length);
+    core->in_position = 0;
+    core->in_length = core->in_capacity = length;
+    memcpy(core->in, data, (size_t)length);
+    for (;;) {
+        const int status = rmq_feed(core, 0);
+        check(core->in_position <= core->in_length && core->cold_count <= core->cold_capacity, "fed too much");
+        if (status == RMQ_COLD)
+            continue;
+        if (status == RMQ_COMMIT && it->log[RMQ_LOG_STAGED] > 0)
+            commit(it);
+        else if (status == RMQ_OUT_FULL && (core->outgoing_count > 0 || core->commit_count > 0))
+            let_go(core);
+        else {
+            if (status == RMQ_DONE || status == RMQ_PARTIAL)
+                rest = core->in_length - core->in_position;
+            check(rest >= 0 || status == RMQ_BAD_FRAME || status == RMQ_ROLL, "a status without a reason");
+            break;
+        }
+    }
+    commit(it);
+    let_go(core);
+    dispatch(it);
+    free(core->in);
+    return rest;
+}
+
+static void feed_stream(const uint8_t *data, int64_t size, int dledger, int small, int64_t step)
+{
+    world *const it = make_world(dledger, small);
+    int64_t start = 0, rest = 0;
+
+    while (rest >= 0 && start + rest < size) {
+        const int64_t more = size - start - rest;
+        const int64_t length = rest + (step == 0 || step > more ? more : step);
+        rest = turn(it, data + start, length);
+        start += length - (rest > 0 ? rest : 0);
+    }
+    read_again(it);
+    free_world(it);
+}
+
+static void scan_piece(const uint8_t *data, size_t size, int dledger)
+{
+    uint8_t *const view = allocate(size);
+    int64_t *const cells = allocate(ROWS * RMQ_COLUMN_COUNT * sizeof(int64_t));
+
+    memcpy(view, data, size);
+    for (int32_t check_crc = 0; check_crc < 2; check_crc++) {
+        rmq_scan_state scan = {.view = view, .length = size, .dledger = dledger, .check_crc = check_crc, .cells = cells,
+                               .max_records = ROWS};
+        const enum rmq_stop stop = rmq_scan(&scan);
+        check(scan.position <= size && scan.count <= ROWS, "a scan beyond its view");
+        check(stop != RMQ_END || scan.position == size, "END before the end");
+        for (size_t i = 0; i < scan.count; i++) {
+            const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
+            check((size_t)(row[RMQ_PROPERTIES_POSITION] + row[RMQ_PROPERTIES_LENGTH]) <= size, "properties beyond the view");
+            check((size_t)(row[RMQ_KEYS_POSITION] + row[RMQ_KEYS_LENGTH]) <= size, "keys beyond the view");
+            check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "topic beyond the view");
+        }
+    }
+    check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the two ways of the CRC disagree");
+    free(cells);
+    free(view);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0 || size > 1 << 16)
+        return 0;
+    if (data[0] & 2)
+        scan_piece(data + 1, size - 1, data[0] & 1);
+    else
+        feed_stream(data + 1, (int64_t)size - 1, data[0] & 1, data[0] >> 2 & 1, (int64_t)(data[0] >> 3) * 16);
+    return 0;
+}

@@ -1,0 +1,164 @@
+"""The hot path and Python do the same: recorded frames, and what one has to know of the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from rmqpy.codec import chosen
+from rmqpy.model.config_keys import FlushDiskType
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import decode_command, encode_command
+
+pytestmark = pytest.mark.skipif(
+    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
+)
+
+GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
+
+
+def test_equal_on_recorded_frames(pair: Callable[..., Any], same: Any) -> None:
+    """Every send and pull that Java clients were recorded with, twice."""
+    both = pair()
+    frames = [
+        bytes.fromhex(line["frame"])
+        for line in map(json.loads, GOLDEN_FRAMES.read_text().splitlines())
+        if line["type"] != "response" and line["code"] in (10, 310, 320, 11)
+    ]
+    assert len(frames) > 20
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for frame in frames * 2:
+            side.receive(0, frame)
+            side.end_turn()
+    same(both)
+
+
+def _sends(count: int, **fields: str) -> bytes:
+    values = ("PG", "T", "TBW102", "4", "0", "0", "1", "0", "UNIQ_KEY\x01u\x02WAIT\x01true", "0")
+    header = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false", **fields}
+    return b"".join(
+        encode_command(RemotingCommand(310, n, ext_fields=header, body=b"b" * 100))
+        for n in range(count)
+    )
+
+
+def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], same: Any) -> None:
+    """The comparison above would hold as well if C handed everything back."""
+    both = pair()
+    pull = RemotingCommand(
+        11,
+        ext_fields={
+            "consumerGroup": "CG",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        },
+    )
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for _ in range(3):
+            side.receive(0, _sends(200))
+            side.end_turn()
+        for _ in range(5):
+            side.receive(0, encode_command(pull))
+            side.end_turn()
+    same(both)
+    hot = both[1]
+    assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
+    assert hot.handed_back[11] == 1
+
+
+def test_arrivals_wake_who_waits(pair: Callable[..., Any], same: Any) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(50))
+        side.end_turn()
+        pull = side.kit.pull_command(queue_offset=50, sys_flag=6)
+        side.kit.tell(pull)
+        assert side.kit.broker.hold.count == 1
+        side.receive(0, _sends(40))
+        side.end_turn()
+        assert side.kit.broker.hold.count == 0
+        assert len(side.kit.channel.take_one().body) > 0
+    same(both)
+
+
+def test_nothing_is_answered_when_the_write_fails(pair: Callable[..., Any], same: Any) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        side.channels[0].take()
+        side.kit.files.fail_write("/commitlog/")
+        side.receive(0, _sends(10))
+        side.end_turn()
+        answers = side.channels[0].take()
+        assert [answer.code for answer in answers] == [14] * 10
+    same(both)
+
+
+def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], same: Any) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for _ in range(2):
+            side.receive(0, _sends(40))
+            side.end_turn()
+        delete = RemotingCommand(215, ext_fields={"topic": "T"})
+        side.receive(0, encode_command(delete))
+        side.end_turn()
+        side.channels[0].take()
+        side.receive(0, _sends(40))
+        side.end_turn()
+        assert side.channels[0].take()[0].ext_fields["queueOffset"] == "0"
+    same(both)
+
+
+def test_sync_flush_replies_wait(pair: Callable[..., Any], same: Any) -> None:
+    both = pair(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        side.receive(0, _sends(40))
+        side.kit.broker.store.commit()
+        assert len(side.channels[0].written) in (0, 40)
+        side.end_turn()
+        side.kit.scheduler.run_until_idle()
+        assert len(side.channels[0].written) == 80
+    same(both)
+
+
+def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
+    from rmqpy.broker.send import SendProcessor
+    from rmqpy.model.codes import PutMessageStatus
+
+    _, hot = pair()
+    hot.connect(("10.0.0.1", 1234))
+    for _ in range(2):
+        hot.receive(0, _sends(40))
+        hot.end_turn()
+    frames = hot.channels[0].written[-3:]
+    send: SendProcessor = hot.kit.broker._send
+    late = send.late_frames(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    commands = FrameReceiver().receive(late)
+    assert [command.code for command in commands] == [10] * 3
+    for before, after in zip(frames, commands, strict=True):
+        sent = decode_command(memoryview(before)[4:])
+        assert evolve(after, code=0, header_type=None) == evolve(sent, header_type=None)

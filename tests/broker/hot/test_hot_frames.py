@@ -1,0 +1,118 @@
+"""Frames made by Hypothesis, cut where it likes, to both brokers; a difference is shrunk to the
+shortest stream that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rmqpy.codec import chosen
+from rmqpy.codec.message import BatchItem, encode_batch_body
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+pytestmark = pytest.mark.skipif(
+    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
+)
+
+EXAMPLES = 100
+FRAMES_MAX = 24
+
+TEXTS = st.text(max_size=12)
+SMALL = st.integers(-1, 5).map(str)
+NUMBERS = SMALL | st.integers().map(str) | st.sampled_from(["", "x", "00", "+1", " 1", "1e3"])
+NAMES = st.sampled_from(["WAIT", "TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "DELAY"]) | TEXTS
+VALUES = st.sampled_from(["true", "false", "TagA", "a b"]) | TEXTS
+PROPERTIES = st.lists(st.tuples(NAMES, VALUES).map("\x01".join), max_size=6).map("\x02".join)
+
+SEND_FIELDS: dict[str, st.SearchStrategy[str]] = {
+    "a": st.just("PG"),
+    "b": st.sampled_from(["T", "T", "T", "U", "é", ""]),
+    "c": st.just("TBW102"),
+    "d": st.just("4"),
+    "e": st.just("0") | NUMBERS,
+    "f": st.just("0") | NUMBERS,
+    "g": st.just("1700000000000") | NUMBERS,
+    "h": st.just("0") | NUMBERS,
+    "i": PROPERTIES | TEXTS,
+}
+SEND_OPTIONS: dict[str, st.SearchStrategy[str]] = {
+    "j": st.just("0") | NUMBERS,
+    "k": st.just("false"),
+    "l": st.just("16") | NUMBERS,
+    "m": st.sampled_from(["false", "true", "TRUE"]),
+    "n": TEXTS,
+    "zz": TEXTS,
+}
+PULL_FIELDS: dict[str, st.SearchStrategy[str]] = {
+    "consumerGroup": st.sampled_from(["CG", "nobody"]),
+    "topic": st.sampled_from(["T", "U"]),
+    "queueId": st.just("0") | NUMBERS,
+    "queueOffset": st.just("0") | SMALL | NUMBERS,
+    "maxMsgNums": st.just("32") | SMALL,
+    "sysFlag": st.sampled_from(["4", "5", "0"]) | SMALL,
+    "commitOffset": st.just("0") | NUMBERS,
+    "suspendTimeoutMillis": st.just("1000") | NUMBERS,
+    "subVersion": st.just("0") | NUMBERS,
+}
+PULL_OPTIONS: dict[str, st.SearchStrategy[str]] = {
+    "subscription": st.sampled_from(["*", "", "TagA", "a || b"]) | TEXTS,
+    "expressionType": st.sampled_from(["TAG", "", "SQL92"]),
+}
+ITEMS = st.lists(
+    st.builds(BatchItem, st.integers(0, 9), st.binary(max_size=40), PROPERTIES.map(str.encode)),
+    min_size=1,
+    max_size=4,
+)
+BODIES = st.binary(max_size=200) | ITEMS.map(encode_batch_body)
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    pull = draw(st.integers(0, 3)) == 0
+    fields = draw(
+        st.fixed_dictionaries(
+            PULL_FIELDS if pull else SEND_FIELDS,
+            optional=PULL_OPTIONS if pull else SEND_OPTIONS,
+        )
+    )
+    command = RemotingCommand(
+        11 if pull else draw(st.sampled_from([310, 310, 320])),
+        draw(st.integers(-(1 << 31), (1 << 31) - 1)),
+        flag=draw(st.sampled_from([0, 0, 0, 2, 4])),
+        ext_fields=fields,
+        body=b"" if pull else draw(BODIES),
+        serialize_type=draw(st.integers(0, 1)),
+    )
+    return bytes(encode_command(command))
+
+
+@given(
+    some=st.lists(frames(), min_size=1, max_size=FRAMES_MAX),
+    cuts=st.lists(st.integers(1, 700), max_size=12),
+)
+@settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_equal_on_made_frames(
+    pair: Callable[..., Any], same: Any, some: list[bytes], cuts: list[int]
+) -> None:
+    both = pair()
+    stream = b"".join(some)
+    pieces = []
+    for size in cuts:
+        pieces.append(stream[:size])
+        stream = stream[size:]
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for piece in [*pieces, stream]:
+            if piece:
+                side.receive(0, piece)
+                side.end_turn()
+    same(both)
+    both[1].feed.close()

@@ -1,0 +1,267 @@
+"""Random streams to both brokers: valid, odd and damaged frames, cut anywhere, over three
+connections and many turns. ``RMQPY_HOT_SEEDS`` says how many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define
+
+from rmqpy.codec import chosen
+from rmqpy.codec.message import BatchItem, encode_batch_body
+from rmqpy.model.config_keys import BrokerRole, FlushDiskType
+from rmqpy.remoting.bodies import SubscriptionData
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+pytestmark = pytest.mark.skipif(
+    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
+)
+
+SEEDS = int(os.environ.get("RMQPY_HOT_SEEDS", "60"))
+FRAMES = 120
+
+DLEDGER = {
+    "enable_dledger_commit_log": True,
+    "dledger_group": "broker-a",
+    "dledger_peers": "n0-127.0.0.1:40911",
+    "dledger_self_id": "n0",
+}
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"flush_disk_type": FlushDiskType.SYNC_FLUSH},
+    {"broker_role": BrokerRole.SYNC_MASTER},
+    {"broker_role": BrokerRole.SYNC_MASTER, "flush_disk_type": FlushDiskType.SYNC_FLUSH},
+    {"region_id": 'Ré"gion', "trace_on": False, "max_message_size": 700},
+    {"mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 200},
+    {"max_transfer_bytes_on_message_in_memory": 900, "max_index_num": 30},
+    {"message_index_enable": False, "reject_transaction_message": True},
+    DLEDGER,
+    {**DLEDGER, "pending_limit": 5},
+    {**DLEDGER, "mapped_file_size_commit_log": 1 << 13},
+]
+TOPICS = ["T"] * 12 + ["U", "U", "new-topic", "SELF_TEST_TOPIC", "%RETRY%G", "é", ""]
+NAMES = ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "CLUSTER", "a", "Aa", "BB", "key-1", "ключ", "b" * 40]
+VALUES = [
+    "x",
+    "true",
+    "false",
+    "TagA",
+    "k1 k2",
+    "k1  k2 ",
+    "日本",
+    "a\x01b",
+    "x" * 300,
+    '"q"\\',
+    "0",
+]
+RARE = ["DELAY", "TRAN_MSG", "INNER_MULTI_DISPATCH"]
+
+
+@define
+class Stream:
+    """What a seed makes of clients."""
+
+    dice: random.Random
+    opaque: int = 0
+
+    def frame(self) -> bytes:
+        kind = self.dice.random()
+        if kind < 0.55:
+            command = self.send()
+        elif kind < 0.7:
+            command = self.batch()
+        elif kind < 0.95:
+            command = self.pull()
+        else:
+            command = self.other()
+        self.opaque += 1
+        command.opaque = self.dice.choice([self.opaque, -self.opaque, self.opaque << 12])
+        command.serialize_type = int(self.dice.random() < 0.4)
+        command.language = self.dice.choice([0, 1, 9])
+        if self.dice.random() < 0.05:
+            command.flag = self.dice.choice([2, 2, 4, 3])
+        frame = encode_command(command)
+        if command.serialize_type == 0 and self.dice.random() < 0.2:
+            frame = _loosened(frame)
+        return self.mutated(frame) if self.dice.random() < 0.04 else frame
+
+    def send(self) -> RemotingCommand:
+        code = self.dice.choice([310, 310, 310, 310, 320, 10])
+        body = self.dice.randbytes(self.dice.choice([0, 1, 16, 128, 128, 128, 900]))
+        return self._sent(code, self.header(), body)
+
+    def batch(self) -> RemotingCommand:
+        count = self.dice.choice([1, 2, 5, 16])
+        items = [
+            BatchItem(
+                self.dice.choice([0, 7]),
+                self.dice.randbytes(self.dice.choice([0, 9, 100])),
+                self.properties().encode(),
+            )
+            for _ in range(count)
+        ]
+        body = encode_batch_body(items)
+        if self.dice.random() < 0.1:
+            body = body[: self.dice.randrange(len(body) + 1)]
+        return self._sent(
+            self.dice.choice([320, 320, 310, 10]), {**self.header(), "m": "true"}, body
+        )
+
+    def header(self) -> dict[str, str]:
+        dice = self.dice
+        fields = {
+            "a": "PG",
+            "b": dice.choice(TOPICS),
+            "c": "TBW102",
+            "d": "4",
+            "e": str(dice.choice([0] * 8 + [1, 2, 3, 3, 3, 4, 99, -1])),
+            "f": str(dice.choice([0] * 12 + [1, 2, 8, 4, 0x10, 0x700])),
+            "g": str(dice.choice([1_600_000_000_000, 0, -5])),
+            "h": str(dice.choice([0, 0, 12, -1])),
+            "i": self.properties(),
+            "j": str(dice.choice([0, 0, 3])),
+            "k": dice.choice(["false", "true"]),
+            "l": "16",
+            "m": dice.choice(["false"] * 9 + ["FALSE"]),
+            "n": "broker-a",
+        }
+        for _ in range(dice.choice([0, 0, 0, 1, 2])):
+            fields.pop(dice.choice(list("ijklmn")), None)
+        if dice.random() < 0.03:
+            fields[dice.choice(list("abcdefgh"))] = dice.choice(
+                ["", "x", "+1", "99999999999", "07"]
+            )
+        if dice.random() < 0.02:
+            fields.pop(dice.choice(list("abcdefgh")))
+        return fields
+
+    def properties(self) -> str:
+        dice = self.dice
+        names = [dice.choice(NAMES) for _ in range(dice.choice([0, 1, 2, 2, 3, 3, 6, 14]))]
+        if dice.random() < 0.03:
+            names.append(dice.choice(RARE))
+        pieces = [f"{name}\x01{dice.choice(VALUES)}" for name in names]
+        if dice.random() < 0.05:
+            pieces.append(dice.choice(["", "\x01", "noname", "a\x01", "\x01b"]))
+        return "\x02".join(pieces) + dice.choice(["", "", "\x02"])
+
+    def pull(self) -> RemotingCommand:
+        dice = self.dice
+        fields = {
+            "consumerGroup": dice.choice(["CG", "CG", "CG", "TG", "BG", "nobody", "g g"]),
+            "topic": dice.choice(["T", "T", "T", "U", "none"]),
+            "queueId": str(dice.choice([0, 0, 1, 2, 3, 5, -1])),
+            "queueOffset": str(dice.choice([0, 0, 1, 5, 20, 50, 400, -3])),
+            "maxMsgNums": str(dice.choice([32, 32, 1, 5, 0, 1000])),
+            "sysFlag": str(dice.choice([4, 4, 0, 1, 2, 3, 5, 7, 16, 8])),
+            "commitOffset": str(dice.choice([0, 3, 77])),
+            "suspendTimeoutMillis": "15000",
+            "subscription": dice.choice(["*", "*", "", "TagA", "TagA || x"]),
+            "subVersion": str(dice.choice([0, 0, 5, 100])),
+            "expressionType": dice.choice(["TAG", "TAG", "", "SQL92"]),
+        }
+        for name in ("subscription", "expressionType"):
+            if dice.random() < 0.2:
+                del fields[name]
+        return RemotingCommand(dice.choice([11, 11, 11, 361]), ext_fields=fields)
+
+    def other(self) -> RemotingCommand:
+        code, fields = self.dice.choice(
+            [
+                (30, {"topic": "T", "queueId": "0"}),
+                (14, {"consumerGroup": "CG", "topic": "T", "queueId": "0"}),
+                (15, {"consumerGroup": "CG", "topic": "T", "queueId": "1", "commitOffset": "9"}),
+                (777, {}),
+            ]
+        )
+        return RemotingCommand(code, ext_fields=fields)
+
+    def mutated(self, frame: bytes) -> bytes:
+        changed = bytearray(frame)
+        for _ in range(self.dice.choice([1, 1, 3])):
+            # Not the length word: a wrong one only changes where everything behind begins.
+            changed[self.dice.randrange(5, len(frame))] = self.dice.choice(
+                b'\0"\\{}[],:0\xff\x80z '
+            )
+        return bytes(changed)
+
+    def _sent(self, code: int, fields: dict[str, str], body: bytes) -> RemotingCommand:
+        if code == 10:
+            fields = {LONG_NAMES.get(name, name): value for name, value in fields.items()}
+        return RemotingCommand(code, ext_fields=fields, body=body)
+
+
+LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+
+
+def _loosened(frame: bytes) -> bytes:
+    """The same header as another JSON writer would write it."""
+    length = int.from_bytes(frame[5:8])
+    decoded = json.loads(frame[8 : 8 + length])
+    header = json.dumps(decoded, ensure_ascii=len(frame) % 2 == 0).encode() + b"\n"
+    body = frame[8 + length :]
+    head = (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4)
+    return head + header + body
+
+
+def _run(pair: Any, dice: random.Random, frames: int = FRAMES) -> None:
+    """The same stream to both, cut at random, over turns and three connections."""
+    for side in pair:
+        side.connect(("10.0.0.1", 1234))
+        side.connect(("10.0.0.1", 1235))
+        side.connect(("2001:db8::5", 40000))
+        side.kit.heartbeat(group="CG", subscriptions=(SubscriptionData("T", "*", sub_version=5),))
+        tags = SubscriptionData("T", "TagA || x", ["TagA", "x"], [2598919, 120], 5)
+        side.kit.heartbeat(group="TG", client_id="c2", subscriptions=(tags,))
+        side.kit.heartbeat(
+            group="BG",
+            client_id="c3",
+            message_model="BROADCASTING",
+            subscriptions=(SubscriptionData("T", "*", sub_version=5),),
+        )
+    stream = Stream(dice)
+    waiting = [b"".join(stream.frame() for _ in range(frames // 3)) for _ in range(3)]
+    while any(waiting):
+        for _ in range(dice.choice([1, 1, 2, 4])):
+            number = dice.randrange(3)
+            size = dice.choice([7, 300, 1500, 4000, 20000])
+            data, waiting[number] = waiting[number][:size], waiting[number][size:]
+            if data:
+                for side in pair:
+                    side.receive(number, data)
+        for side in pair:
+            side.end_turn()
+            side.kit.scheduler.advance(2)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_equal_on_random_streams(pair: Callable[..., Any], same: Any, seed: int) -> None:
+    dice = random.Random(seed)
+    both = pair(**dice.choice(SETTINGS))
+    both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
+    _run(both, dice)
+    same(both)
