@@ -10,7 +10,6 @@ from attrs import define
 
 from rmqpy.broker.following import Following, FollowingSurroundings, link_settings
 from rmqpy.broker.identity import HA_PORT_DISTANCE
-from rmqpy.broker.masters import MasterChoice
 from rmqpy.broker.service import Broker
 from rmqpy.net.ha_driver import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
@@ -48,11 +47,10 @@ class ClassicGroup:
                     scheduler=scheduler,
                     network=network,
                     dial=lambda address, follower: dial(address, follower, scheduler),
-                    choice=MasterChoice(identity),
+                    choice=broker.masters,
                 )
             )
-            broker.registration.on_answer = following.heard
-            broker.replication.following = following.runtime_info
+            broker.replication.others.append(following.runtime_info)
         return cls(broker, server, following)
 
     async def listen(self, host: str) -> None:

@@ -26,7 +26,6 @@ from rmqpy.broker.identity import Identity
 from rmqpy.broker.master_check import MasterCheck, Verdict
 from rmqpy.broker.masters import Master, MasterChoice
 from rmqpy.broker.ports import Store
-from rmqpy.broker.registration import RegistrationAnswer
 from rmqpy.ha.frames import Transfer
 from rmqpy.ha.link import LinkSettings, Redial, SlaveLink
 from rmqpy.model.config_keys import split_address
@@ -71,6 +70,9 @@ class Following:
     _verdict: Verdict | None = field(default=None, init=False)
     _stopped: bool = field(default=True, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.around.choice.on_new.append(self._named)
+
     def start(self) -> None:
         self._stopped = False
         self._wait(FIRST_TRY_MS, "waiting for a master's address")
@@ -89,15 +91,9 @@ class Following:
             self._connection.close()
             self._connection = None
 
-    def heard(self, server: str, answer: RegistrationAnswer) -> None:
-        """A name server has answered a registration. A master that is new to us is tried at
-        once, if nobody is followed.
-        """
-        now_ms = self.around.scheduler.monotonic_ms()
-        choice = self.around.choice
-        before = set(choice.candidates(now_ms))
-        choice.heard(server, answer, now_ms)
-        if self._timer is not None and set(choice.candidates(now_ms)) - before:
+    def _named(self) -> None:
+        """Somebody new is named: tried at once, if nobody is followed now."""
+        if self._timer is not None:
             self._timer.cancel()
             self._try()
 

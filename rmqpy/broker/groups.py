@@ -10,7 +10,7 @@ version and calls ``on_change``; clients cannot create more than ``CREATED_GROUP
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from attrs import define, evolve, field
@@ -96,6 +96,17 @@ class GroupTable:
                 continue
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version
+
+    def replace(
+        self, told: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
+    ) -> None:
+        """Have the groups that a master tells, and of the own ones those to be kept."""
+        own = {name: self._groups[name] for name in kept}
+        self._groups.clear()
+        self.restore(told)
+        self._groups.update(own)
+        self.data_version = version
+        self.on_change()
 
     def _changed(self) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())

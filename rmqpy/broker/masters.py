@@ -1,17 +1,18 @@
 """Who the master is, when several name servers have a say and may be wrong.
 
-Each name server's newest answer counts, for ``FRESH_PERIODS`` registration periods; one that knows
-no master says nothing. The candidates are the one that is followed, then the masters that are
-named, most often named first. So a dead name server changes nothing, and one with an old or a
-foreign answer is only listened to when the master that was followed does not answer. Who of the
-candidates really is a master is found by asking them (:mod:`.master_check`).
+Each name server's newest answer counts, for ``FRESH_PERIODS`` registration periods (longer only
+where no other has answered); one that knows no master says nothing. The candidates are the one that
+is followed, then the masters that are named, most often named first, then most lately. So a dead
+name server changes nothing, and one with an old or a foreign answer is only listened to when the
+followed master does not answer. Who of the candidates really is a master is found by asking them
+(:mod:`.master_check`).
 
 ``haMasterAddress`` rules out everybody else; the broker's port is then the one below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from attrs import define, field
@@ -43,20 +44,23 @@ class MasterChoice:
 
     identity: Identity
     followed: Master | None = None
+    on_new: list[Callable[[], None]] = field(factory=list)
+    """Called when a master is named that was no candidate before."""
     _answers: dict[str, _Answer] = field(factory=dict, init=False)
 
     def heard(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
         """What a name server says; addresses that are none are no answer."""
-        master = _master_of(answer)
+        before = set(self.candidates(now_ms))
+        self._take(server, _master_of(answer), now_ms)
+        if set(self.candidates(now_ms)) - before:
+            for listener in self.on_new:
+                listener()
+
+    def _take(self, server: str, master: Master | None, now_ms: int) -> None:
         if master is None or master.address == self.identity.address:
             self._answers.pop(server, None)
         else:
             self._answers[server] = _Answer(master, now_ms)
-
-    def forget(self) -> None:
-        """The role has changed: what was said before is about another master."""
-        self._answers.clear()
-        self.followed = None
 
     def candidates(self, now_ms: int) -> list[Master]:
         """Whom to ask, in this order; empty when nobody is known."""
@@ -67,7 +71,8 @@ class MasterChoice:
         votes = {master: 0 for master in named}
         for master in named:
             votes[master] += 1
-        others = sorted(votes, key=lambda master: -votes[master])
+        newest = {answer.master: answer.at_ms for answer in self._answers.values()}
+        others = sorted(votes, key=lambda master: (-votes[master], -newest[master]))
         followed = self.followed
         if followed is None:
             return others
@@ -84,14 +89,12 @@ class MasterChoice:
         )
 
     def _named(self, now_ms: int) -> list[Master]:
-        """The fresh answers, in the order of the name servers."""
+        """The fresh answers in the order of the name servers; where none is fresh, the old ones."""
         fresh_ms = FRESH_PERIODS * self.identity.broker.register_period_ms
-        answers = (self._answers.get(server) for server in self.identity.broker.name_servers)
-        return [
-            answer.master
-            for answer in answers
-            if answer is not None and now_ms - answer.at_ms <= fresh_ms
-        ]
+        known = [self._answers.get(server) for server in self.identity.broker.name_servers]
+        answers = [answer for answer in known if answer is not None]
+        fresh = [answer for answer in answers if now_ms - answer.at_ms <= fresh_ms]
+        return [answer.master for answer in fresh or answers]
 
 
 def _master_of(answer: RegistrationAnswer) -> Master | None:

@@ -89,6 +89,20 @@ class ConsumerOffsets:
                 continue
             self._table[key] = dict(queues)
 
+    def merge(self, told: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over what a master says of each queue that it names; nothing is removed."""
+        changed = False
+        for key, queues in told.offset_table.items():
+            if KEY_SEPARATOR not in key:
+                _log.error("offsets of %r are left out: not topic@group", key)
+                continue
+            own = self._table.setdefault(key, {})
+            if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
+                own.update(queues)
+                changed = True
+        if changed:
+            self.on_change()
+
     def _pairs(self) -> Iterable[tuple[str, str]]:
         for key in self._table:
             topic, _, group = key.rpartition(KEY_SEPARATOR)

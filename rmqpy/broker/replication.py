@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.identity import Identity
 from rmqpy.model.config_keys import BrokerRole
@@ -42,14 +42,14 @@ class Slaves(Protocol):
 
 @define(slots=True, eq=False)
 class Replication:
-    """See the module's text. ``slaves`` None: there is no HA port; ``following``: what a slave says
-    about its master; both are set by whoever puts the broker together.
+    """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
+    replication; both are set by whoever puts the broker together.
     """
 
     identity: Identity
     log_end: Callable[[], int]
     slaves: Slaves | None = None
-    following: Callable[[], Mapping[str, str]] | None = None
+    others: list[Callable[[], Mapping[str, str]]] = field(factory=list)
 
     @property
     def waits(self) -> bool:
@@ -92,6 +92,6 @@ class Replication:
                     f" behind {max(0, end - view.acknowledged)} B,"
                     f" connected {view.connected_ms // 1000} s"
                 )
-        if self.following is not None:
-            info.update(self.following())
+        for other in self.others:
+            info.update(other())
         return info

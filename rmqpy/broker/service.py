@@ -34,6 +34,7 @@ from rmqpy.broker.identity import Identity
 from rmqpy.broker.locks import QueueLocks
 from rmqpy.broker.log_compare import LogCompareProcessor
 from rmqpy.broker.master_services import MasterServices
+from rmqpy.broker.masters import MasterChoice
 from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.persistence import TableFile, TableWriter
@@ -48,6 +49,7 @@ from rmqpy.broker.replies import ReplyProcessor
 from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
+from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tables_admin import TableAdminProcessor
 from rmqpy.broker.topics import TopicTable
@@ -143,6 +145,23 @@ class Broker:
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self.own_messages = OwnMessages(self.store, clock, self.statistics)
         self._cleaning = StoreCleaning(self.identity, self.store, self.topics, around.scheduler)
+        self.masters = MasterChoice(self.identity)
+        self.registration.on_answer = lambda server, answer: self.masters.heard(
+            server, answer, clock.monotonic_ms()
+        )
+        self.slave_sync = SlaveSync(
+            SyncSurroundings(
+                identity=self.identity,
+                choice=self.masters,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delays=self.delay_offsets,
+                scheduler=clock,
+                network=around.network,
+            )
+        )
+        self.replication.others.append(self.slave_sync.runtime_info)
         self._tables = _Tables.load(self, around.files)
         self.delivery = DelayDelivery(
             DeliverySurroundings(
@@ -313,6 +332,7 @@ class Broker:
         self._catch_up_index()
         if not self.identity.is_slave:
             self.services.start()
+        self.slave_sync.start()
         self.registration.start()
 
     def stop(self, done: Callable[[], None]) -> None:
@@ -322,6 +342,7 @@ class Broker:
         The ports may be open until then. The store is shut down by its owner, afterwards.
         """
         self.services.stop()
+        self.slave_sync.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -177,6 +177,20 @@ class TopicTable:
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
 
+    def replace(
+        self,
+        told: TopicConfigSerializeWrapper,
+        kept: Collection[str],
+        version: DataVersion,
+    ) -> None:
+        """Have the topics that a master tells, and of the own ones those to be kept."""
+        own = {name: self._topics[name] for name in kept}
+        self._topics.clear()
+        self.restore(told)
+        self._topics.update(own)
+        self.data_version = version
+        self.on_change(None)
+
     def _create(self, topic: TopicConfig) -> TopicConfig | None:
         try:
             names.check_topic(topic.topic_name)

@@ -22,6 +22,11 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
 FILE = 1 << 16
+CHECKS = (
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.RMQPY_COMPARE_LOG,
+)
 SERVERS = ("10.0.0.8:9876", "10.0.0.9:9876")
 
 
@@ -79,13 +84,13 @@ class Scene:
 
     def tell(self, server: int, host: str) -> None:
         answer = RegistrationAnswer(f"{host}:10912", f"{host}:10911")
-        self.following.heard(SERVERS[server], answer)
+        self.choice.heard(SERVERS[server], answer, self.kit.scheduler.monotonic_ms())
 
     def settle(self) -> None:
         """Answer everything that is asked."""
         while requests := self.kit.network.take():
             for address, command, done in requests:
-                if command.code == RequestCode.REGISTER_BROKER:
+                if command.code not in CHECKS:
                     continue
                 self.asked.append(address)
                 master = self.masters.get(address.rpartition(":")[0])

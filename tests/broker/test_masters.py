@@ -77,11 +77,14 @@ def test_a_master_stays_while_nobody_names_any() -> None:
     assert made.told(0) == ""
 
 
-def test_an_old_answer_is_none() -> None:
+def test_an_old_answer_gives_way_to_fresh_ones() -> None:
     made = choice()
     say(made, 0, A)
-    assert made.candidates(FRESH_PERIODS * PERIOD_MS) == [A]
-    assert made.candidates(FRESH_PERIODS * PERIOD_MS + 1) == []
+    say(made, 1, B, 5)
+    assert set(made.candidates(FRESH_PERIODS * PERIOD_MS)) == {A, B}
+    assert made.candidates(FRESH_PERIODS * PERIOD_MS + 1) == [B]
+    # with all name servers dead the last thing that was known still is
+    assert set(made.candidates(FRESH_PERIODS * PERIOD_MS + 6)) == {A, B}
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "10.0.1.1:0", "10.0.0.2:10911"])
@@ -104,9 +107,18 @@ def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_tells_it
     assert made.candidates(0) == [Master("10.0.1.1:10911", "192.168.0.1:10912")]
 
 
-def test_after_a_change_of_role_nothing_counts() -> None:
+def test_a_new_name_is_told() -> None:
     made = choice()
+    told: list[int] = []
+    made.on_new.append(lambda: told.append(len(made.candidates(0))))
     say(made, 0, A)
-    made.followed = A
-    made.forget()
-    assert made.candidates(0) == []
+    say(made, 1, A)
+    say(made, 2, B)
+    assert told == [1, 2]
+
+
+def test_of_two_that_are_named_as_often_the_later_one_comes_first() -> None:
+    made = choice()
+    say(made, 0, A, 10)
+    say(made, 1, B, 20)
+    assert made.candidates(20) == [B, A]

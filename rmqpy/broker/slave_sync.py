@@ -1,0 +1,271 @@
+"""What a slave fetches from its master besides the log (Java SlaveSynchronize), in classic groups
+and DLedger groups alike:
+
+====  ======================  =======  ========================================================
+code  what                    port     then
+====  ======================  =======  ========================================================
+21    topics                  fast     another data version: taken over
+43    consumer offsets        main     the master's value for every queue that it names
+45    delay offsets           main     the larger of both, level by level
+201   subscription groups     main     another data version: taken over
+====  ======================  =======  ========================================================
+
+First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
+and the name servers' answers name it), then each ``PERIOD_MS``. Each request stands alone: one that
+fails is tried again with the next round.
+
+A topic or group that the master does not have is removed only if the master is known to have had
+it: it was in a table that this master gave before; in a classic group, also if the master's version
+is a later one than ours. Else it is kept: a leader that has just been set up knows little, and
+would take from the others what only they know. What is kept counts as a change of our own, so that
+the difference does not look like one of the master's making later on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.delays import DelayOffsets
+from rmqpy.broker.groups import GroupTable
+from rmqpy.broker.identity import FAST_PORT_DISTANCE, Identity
+from rmqpy.broker.masters import Master, MasterChoice
+from rmqpy.broker.offsets import ConsumerOffsets
+from rmqpy.broker.topics import TopicTable
+from rmqpy.model import names
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.config_keys import host_and_port, split_address
+from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.remoting.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfigSerializeWrapper,
+)
+from rmqpy.remoting.channel import Network
+from rmqpy.remoting.command import RemotingCommand
+
+FIRST_MS: Final = 3_000
+PERIOD_MS: Final = 10_000
+TIMEOUT_MS: Final = 3_000
+NAMES_SHOWN: Final = 5
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SyncSurroundings:
+    """What the sync needs to know and to change."""
+
+    identity: Identity
+    choice: MasterChoice
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delays: DelayOffsets
+    scheduler: Scheduler
+    network: Network
+
+
+@define(slots=True, frozen=True)
+class Taken:
+    """What becomes of a table: theirs and of ours what is ``kept``, under this ``version``."""
+
+    version: DataVersion
+    kept: frozenset[str]
+
+
+@define(slots=True, eq=False)
+class Lineage:
+    """One kind of table over time: which names a master is known to have had."""
+
+    strict: bool
+    """Only a name that was seen may go; else also any name, when the master's version is later."""
+    _master: str = field(default="", init=False)
+    _seen: set[str] = field(factory=set, init=False)
+
+    def take(
+        self,
+        master: str,
+        own: tuple[Mapping[str, object], DataVersion],
+        theirs: tuple[Mapping[str, object], DataVersion],
+        expendable: frozenset[str],
+    ) -> Taken:
+        """The table to have from now on. ``expendable`` names are made at each start anyway."""
+        if master != self._master:
+            self._master, self._seen = master, set()
+        own_table, own_version = own
+        their_table, their_version = theirs
+        missing = own_table.keys() - their_table.keys() - expendable - self._seen
+        later = (
+            not self.strict
+            and their_version.counter >= own_version.counter
+            and their_version.timestamp >= own_version.timestamp
+        )
+        self._seen |= their_table.keys()
+        if later or not missing:
+            return Taken(their_version, frozenset())
+        table = {**their_table, **{name: own_table[name] for name in missing}}
+        version = own_version
+        if table != own_table:
+            version = DataVersion(
+                max(own_version.timestamp, their_version.timestamp),
+                max(own_version.counter, their_version.counter) + 1,
+            )
+        return Taken(version, frozenset(missing))
+
+
+@define(slots=True, eq=False)
+class SlaveSync:
+    """See the module's text."""
+
+    around: SyncSurroundings
+    _topics: Lineage = field(init=False)
+    _groups: Lineage = field(init=False)
+    _timer: Timer | None = field(default=None, init=False)
+    _faults: dict[int, str] = field(factory=dict, init=False)
+    _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
+    _done_ms: int | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        strict = self.around.identity.store.enable_dledger_commit_log
+        self._topics, self._groups = Lineage(strict), Lineage(strict)
+        self.around.choice.on_new.append(self._named)
+
+    def start(self) -> None:
+        self._plan(FIRST_MS)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def runtime_info(self) -> dict[str, str]:
+        """When a slave last fetched something, and what is wrong."""
+        if not self.around.identity.is_slave:
+            return {}
+        info = {"slaveSync": "nothing fetched yet"}
+        if self._done_ms is not None:
+            age_ms = self.around.scheduler.monotonic_ms() - self._done_ms
+            info["slaveSync"] = f"{age_ms // 1000} s ago"
+        for code, fault in sorted(self._faults.items()):
+            info[f"slaveSyncFault_{code}"] = fault
+        for code, kept in sorted(self._kept.items()):
+            if kept:
+                info[f"slaveSyncKept_{code}"] = _shown(kept)
+        return info
+
+    def _named(self) -> None:
+        """A master is named that was not before."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._plan(0)
+
+    def _plan(self, delay_ms: int) -> None:
+        self._timer = self.around.scheduler.call_later(delay_ms, self._round)
+
+    def _round(self) -> None:
+        self._plan(PERIOD_MS)
+        around = self.around
+        if not around.identity.is_slave:
+            return
+        masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        if not masters:
+            return
+        master = masters[0]
+        fast = _fast_address(master)
+        self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, fast, master, self._take_topics)
+        for code, take in (
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
+        ):
+            self._ask(code, master.address, master, take)
+
+    def _ask(
+        self,
+        code: RequestCode,
+        address: str,
+        master: Master,
+        take: Callable[[Master, bytes], None],
+    ) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if not self.around.identity.is_slave or self._timer is None:
+                return
+            try:
+                if response is None:
+                    raise error or RemoteFault("no answer")
+                if response.code != ResponseCode.SUCCESS:
+                    raise RemoteFault(f"refused with {response.code}: {response.remark}")
+                take(master, response.body)
+            except RmqError as fault:
+                self._failed(code, f"{address}: {fault}")
+            else:
+                self._faults.pop(code, None)
+                self._done_ms = self.around.scheduler.monotonic_ms()
+
+        self.around.network.request(address, RemotingCommand.request(code), TIMEOUT_MS, answered)
+
+    def _failed(self, code: int, fault: str) -> None:
+        if self._faults.get(code) != fault:
+            _log.warning("fetching %d from the master: %s", code, fault)
+        self._faults[code] = fault
+
+    def _take_topics(self, master: Master, body: bytes) -> None:
+        told = TopicConfigSerializeWrapper.decode(body)
+        topics = self.around.topics
+        if told.data_version.same_as(topics.data_version):
+            return
+        taken = self._topics.take(
+            master.address,
+            (topics.topics, topics.data_version),
+            (told.topic_config_table, told.data_version),
+            frozenset(topics.system_topics),
+        )
+        self._note_kept(RequestCode.GET_ALL_TOPIC_CONFIG, "topics", taken.kept)
+        if not taken.version.same_as(topics.data_version):
+            topics.replace(told, taken.kept, taken.version)
+
+    def _take_groups(self, master: Master, body: bytes) -> None:
+        told = SubscriptionGroupWrapper.decode(body)
+        groups = self.around.groups
+        if told.data_version.same_as(groups.data_version):
+            return
+        taken = self._groups.take(
+            master.address,
+            (groups.groups, groups.data_version),
+            (told.subscription_group_table, told.data_version),
+            frozenset(names.INITIAL_GROUPS),
+        )
+        self._note_kept(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "groups", taken.kept)
+        if not taken.version.same_as(groups.data_version):
+            groups.replace(told, taken.kept, taken.version)
+
+    def _take_offsets(self, _master: Master, body: bytes) -> None:
+        self.around.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
+
+    def _take_delays(self, _master: Master, body: bytes) -> None:
+        if body:
+            self.around.delays.merge(DelayOffsetSerializeWrapper.decode(body))
+
+    def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
+        if kept != self._kept.get(code, frozenset()):
+            if kept:
+                _log.warning("%s that the master does not have are kept: %s", what, _shown(kept))
+            self._kept[code] = kept
+
+
+def _fast_address(master: Master) -> str:
+    host, port = split_address(master.address)
+    return host_and_port(host, port - FAST_PORT_DISTANCE)
+
+
+def _shown(kept: frozenset[str]) -> str:
+    listed = sorted(kept)
+    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return ", ".join(listed[:NAMES_SHOWN]) + more

@@ -1,0 +1,245 @@
+"""A slave's tables beside its master's: what is taken over, what stays, what is never lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import define
+
+from rmqpy.broker.registration import RegistrationAnswer
+from rmqpy.broker.slave_sync import FIRST_MS, PERIOD_MS
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.config import BrokerRole
+from rmqpy.model.errors import NetworkFault
+from rmqpy.remoting.bodies import (
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from rmqpy.remoting.command import RemotingCommand
+
+SERVER = "10.0.0.8:9876"
+MASTER = "10.0.0.2:10911"
+FAST = "10.0.0.2:10909"
+SYNCED = (21, 43, 45, 201)
+DLEDGER = {
+    "enable_dledger_commit_log": True,
+    "dledger_group": "broker-a",
+    "dledger_peers": "n0-127.0.0.1:40911",
+    "dledger_self_id": "n0",
+}
+
+
+@define
+class Pair:
+    master: Any
+    slave: Any
+    asked: list[tuple[str, int]]
+    dead: bool = False
+
+    def name(self, address: str = MASTER) -> None:
+        answer = RegistrationAnswer(f"{address[:-1]}2", address)
+        now_ms = self.slave.scheduler.monotonic_ms()
+        self.slave.broker.masters.heard(SERVER, answer, now_ms)
+
+    def run(self, duration_ms: int) -> None:
+        """Time passes; the master answers what the slave asks."""
+        self.slave.scheduler.advance(duration_ms)
+        while requests := self.slave.network.take():
+            for address, command, done in requests:
+                if command.code not in SYNCED:
+                    continue
+                self.asked.append((address, int(command.code)))
+                if self.dead:
+                    done(None, NetworkFault("connection refused"))
+                else:
+                    done(self.master.ask(command.code), None)
+                self.slave.scheduler.run_until_idle()
+
+    @property
+    def topics(self) -> Any:
+        return self.slave.broker.topics
+
+
+@pytest.fixture
+def pair(build: Any) -> Any:
+    def make(**settings: Any) -> Pair:
+        master = build()
+        role = {} if settings else {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
+        slave = build(host="10.0.0.3", **role, **settings)
+        if settings:
+            slave.broker.identity.role = BrokerRole.SLAVE
+            slave.broker.identity.broker_id = 1
+        return Pair(master, slave, [])
+
+    return make
+
+
+def test_everything_arrives_from_the_ports_java_asks(pair: Any) -> None:
+    both = pair()
+    master = both.master.broker
+    master.topics.put(TopicConfig("T", 3, 3))
+    master.groups.put(SubscriptionGroupConfig(group_name="G", which_broker_when_consume_slowly=2))
+    master.offsets.commit("G", "T", 1, 17)
+    master.delay_offsets.merge(DelayOffsetSerializeWrapper({1: 10, 3: 11}))
+    both.name()
+    both.run(0)
+    assert sorted(both.asked, key=lambda each: each[1]) == [
+        (FAST, 21),
+        (MASTER, 43),
+        (MASTER, 45),
+        (MASTER, 201),
+    ]
+    slave = both.slave.broker
+    assert slave.topics.wrapper() == master.topics.wrapper()
+    assert slave.groups.wrapper() == master.groups.wrapper()
+    assert slave.offsets.get("G", "T", 1) == 17
+    assert slave.delay_offsets.wrapper().offset_table == {1: 10, 3: 11}
+    both.slave.scheduler.advance(20_000)
+    saved = both.slave.files.read_bytes("/store/config/topics.json")
+    assert TopicConfigSerializeWrapper.decode(saved) == master.topics.wrapper()
+    assert b"17" in both.slave.files.read_bytes("/store/config/consumerOffset.json")
+    assert b"11" in both.slave.files.read_bytes("/store/config/delayOffset.json")
+    assert slave.slave_sync.runtime_info()["slaveSync"] == "20 s ago"
+
+
+def test_the_rounds_are_javas(pair: Any) -> None:
+    both = pair()
+    both.run(FIRST_MS)
+    assert both.asked == [], "nobody is named"
+    both.name()
+    both.run(0)
+    assert len(both.asked) == 4
+    both.run(PERIOD_MS - 1)
+    assert len(both.asked) == 4
+    both.run(1)
+    assert len(both.asked) == 8
+    both.name()
+    both.run(1)
+    assert len(both.asked) == 8, "the same name is no news"
+
+
+def test_a_master_syncs_nothing(pair: Any) -> None:
+    both = pair()
+    both.slave.broker.identity.role = BrokerRole.ASYNC_MASTER
+    both.name()
+    both.run(30_000)
+    assert both.asked == []
+    assert both.slave.broker.slave_sync.runtime_info() == {}
+
+
+def test_a_topic_that_the_master_deletes_goes(pair: Any) -> None:
+    both = pair()
+    both.master.broker.topics.put(TopicConfig("T"))
+    both.name()
+    both.run(0)
+    assert "T" in both.topics
+    both.master.scheduler.advance(5)
+    both.master.broker.topics.delete("T")
+    both.run(PERIOD_MS)
+    assert "T" not in both.topics
+    assert both.topics.wrapper() == both.master.broker.topics.wrapper()
+
+
+@pytest.mark.parametrize("settings", [{}, DLEDGER], ids=["classic", "dledger"])
+def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
+    pair: Any, settings: dict[str, Any]
+) -> None:
+    both = pair(**settings)
+    for number in range(6):
+        both.topics.put(TopicConfig(f"T{number}"))
+        both.slave.broker.groups.put(SubscriptionGroupConfig(group_name=f"G{number}"))
+    both.slave.broker.offsets.commit("G1", "T1", 0, 5)
+    both.slave.broker.offsets.commit("G1", "T1", 1, 6)
+    both.slave.broker.delay_offsets.merge(DelayOffsetSerializeWrapper({1: 10, 2: 20}))
+    both.master.broker.topics.put(TopicConfig("new"))
+    both.master.broker.offsets.commit("G1", "T1", 1, 9)
+    both.master.broker.delay_offsets.merge(DelayOffsetSerializeWrapper({2: 3}))
+    both.name()
+    both.run(0)
+    slave = both.slave.broker
+    assert {"new", *(f"T{number}" for number in range(6))} <= set(both.topics.topics)
+    assert {f"G{number}" for number in range(6)} <= set(slave.groups.groups)
+    assert (slave.offsets.get("G1", "T1", 0), slave.offsets.get("G1", "T1", 1)) == (5, 9)
+    assert slave.delay_offsets.wrapper().offset_table == {1: 10, 2: 20}
+    info = slave.slave_sync.runtime_info()
+    assert info["slaveSyncKept_21"] == "T0, T1, T2, T3, T4 and 1 more"
+    version = both.topics.data_version
+    both.run(5 * PERIOD_MS)
+    assert both.topics.data_version == version, "the same answer changes nothing"
+    for number in range(20):  # the young master lives on
+        both.master.broker.topics.put(TopicConfig(f"later{number}"))
+        both.master.scheduler.advance(1_000_000)
+        both.run(PERIOD_MS)
+    assert {"new", "T0", "T5", "later0", "later19"} <= set(both.topics.topics)
+    both.master.broker.topics.delete("later3")
+    both.run(PERIOD_MS)
+    assert "later3" not in both.topics and "T0" in both.topics
+
+
+def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: Any) -> None:
+    """Whatever its version says."""
+    both = pair(**DLEDGER)
+    both.topics.put(TopicConfig("T"))
+    for number in range(50):
+        both.master.scheduler.advance(1000)
+        both.master.broker.topics.put(TopicConfig(f"other{number}"))
+    both.name()
+    both.run(0)
+    assert {"T", "other49"} <= set(both.topics.topics)
+
+
+def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: Any) -> None:
+    both = pair()
+    both.master.broker.topics.put(TopicConfig("T"))
+    both.topics.replace(both.master.broker.topics.wrapper(), (), both.topics.data_version.next(0))
+    both.topics.data_version = both.master.broker.topics.data_version
+    both.master.scheduler.advance(5)
+    both.master.broker.topics.delete("T")
+    both.name()
+    both.run(0)
+    assert "T" not in both.topics
+
+
+def test_requests_stand_alone_and_faults_are_shown(pair: Any) -> None:
+    both = pair()
+    both.dead = True
+    both.name()
+    both.run(0)
+    info = both.slave.broker.slave_sync.runtime_info()
+    assert info["slaveSync"] == "nothing fetched yet"
+    assert info["slaveSyncFault_21"] == f"{FAST}: connection refused"
+    both.dead = False
+    both.run(PERIOD_MS)
+    assert list(both.slave.broker.slave_sync.runtime_info()) == ["slaveSync"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"dataVersion":7}'])
+def test_what_cannot_be_read_changes_nothing(pair: Any, body: bytes) -> None:
+    both = pair()
+    both.topics.put(TopicConfig("T"))
+    before = both.topics.wrapper()
+    both.name()
+    both.slave.scheduler.run_until_idle()
+    for _, command, done in both.slave.network.take():
+        if command.code in SYNCED:
+            done(RemotingCommand.response_to(command, body=body), None)
+    assert both.topics.wrapper() == before
+    faults = both.slave.broker.slave_sync.runtime_info()
+    assert "slaveSyncFault_21" in faults
+
+
+def test_a_master_without_a_table_says_so(pair: Any) -> None:
+    both = pair()
+    both.name()
+    both.slave.scheduler.run_until_idle()
+    for _, command, done in both.slave.network.take():
+        if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
+            refusal = RemotingCommand.response_to(
+                command, ResponseCode.SYSTEM_ERROR, "No delay offset in this broker"
+            )
+            done(refusal, None)
+    fault = both.slave.broker.slave_sync.runtime_info()["slaveSyncFault_45"]
+    assert "No delay offset in this broker" in fault
