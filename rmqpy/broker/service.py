@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from attrs import define
@@ -25,6 +24,7 @@ from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.delays import DelayOffsets
 from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
 from rmqpy.broker.events import OffsetMovedEvents
+from rmqpy.broker.fast_port import FastPort, not_supported
 from rmqpy.broker.filters import FilterTable
 from rmqpy.broker.flushing import LogFlushing, QueueFlushing
 from rmqpy.broker.groups import GroupTable
@@ -37,7 +37,6 @@ from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.masters import MasterChoice
 from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
 from rmqpy.broker.own_messages import OwnMessages
-from rmqpy.broker.persistence import TableFile, TableWriter
 from rmqpy.broker.ports import Handler, Store
 from rmqpy.broker.positions import PositionProcessor
 from rmqpy.broker.pull import PullProcessor, PullSurroundings
@@ -47,6 +46,7 @@ from rmqpy.broker.relays import RelayProcessor
 from rmqpy.broker.replication import Replication
 from rmqpy.broker.replies import ReplyProcessor
 from rmqpy.broker.runtime_info import RuntimeInfoProcessor
+from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
 from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
@@ -55,32 +55,21 @@ from rmqpy.broker.tables_admin import TableAdminProcessor
 from rmqpy.broker.topics import TopicTable
 from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
 from rmqpy.broker.transactions import TransactionProcessor
-from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.codes import PutMessageStatus, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
 from rmqpy.model.errors import ConfigFault, Refusal
 from rmqpy.model.runtime import Scheduler, Timer
 from rmqpy.net.gate import Patience, ReplyGate
-from rmqpy.remoting.bodies import (
-    ConsumerFilterWrapper,
-    ConsumerOffsetSerializeWrapper,
-    DelayOffsetSerializeWrapper,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.store.files import FileLayer
 
 INDEX_STEP_PERIOD_MS: Final = 10
-FILTERS_PERIOD_MS: Final = 10_000
 ROOM_PERIOD_MS: Final = 1000
 """How often a full disk is tried again."""
 WRITE_AT: Final = 256 * 1024
 """Bytes of answers from which a channel is given them before all requests of a read are done."""
-
-_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +151,19 @@ class Broker:
             )
         )
         self.replication.others.append(self.slave_sync.runtime_info)
-        self._tables = _Tables.load(self, around.files)
+        self._tables = SavedTables.load(
+            Tables(
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delays=self.delay_offsets,
+                filters=self.filters,
+            ),
+            around.files,
+            f"{self.identity.store.store_path_root_dir}/config",
+            around.scheduler,
+            self.registration.announce,
+        )
         self.delivery = DelayDelivery(
             DeliverySurroundings(
                 delays_ms=self.identity.store.delay_levels_ms,
@@ -535,102 +536,7 @@ class Broker:
             _log.warning("there is room on the disk again: messages are taken")
 
 
-class FastPort:
-    """The second port of a broker: everything but pulling, which is answered as an unknown code."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        others = []
-        for command in commands:
-            if command.code in _PULLS and not command.is_response:
-                channel.write(encode_command(not_supported(command)))
-            else:
-                others.append(command)
-        self._broker.handle(channel, others)
-
-    def turn_ended(self) -> None:
-        self._broker.turn_ended()
-
-    def channel_closed(self, channel: Channel) -> None:
-        self._broker.channel_closed(channel)
-
-
-def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """Java's answer to a code without a processor; sent to one-way requests too."""
-    return RemotingCommand.response_to(
-        request,
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-        f" request type {request.code} not supported",
-    )
-
-
 def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
     return RemotingCommand.response_to(
         request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
     )
-
-
-@define(slots=True, frozen=True)
-class _Tables:
-    """The saved tables and their writers."""
-
-    topics: TableWriter
-    groups: TableWriter
-    offsets: TableWriter
-    delays: TableWriter
-    filters: TableWriter
-
-    @classmethod
-    def load(cls, broker: Broker, files: FileLayer) -> _Tables:
-        """Restore the broker's tables from ``config/`` and have changes written there."""
-        folder = f"{broker.identity.store.store_path_root_dir}/config"
-        topic_file = TableFile(files, f"{folder}/topics.json")
-        group_file = TableFile(files, f"{folder}/subscriptionGroup.json")
-        offset_file = TableFile(files, f"{folder}/consumerOffset.json")
-        delay_file = TableFile(files, f"{folder}/delayOffset.json")
-        if (saved_topics := topic_file.load(TopicConfigSerializeWrapper.decode)) is not None:
-            broker.topics.restore(saved_topics)
-        if (saved_groups := group_file.load(SubscriptionGroupWrapper.decode)) is not None:
-            broker.groups.restore(saved_groups)
-        saved_offsets = offset_file.load(ConsumerOffsetSerializeWrapper.decode)
-        if saved_offsets is not None:
-            broker.offsets.restore(saved_offsets)
-        if (saved_delays := delay_file.load(DelayOffsetSerializeWrapper.decode)) is not None:
-            broker.delay_offsets.restore(saved_delays)
-        filter_file = TableFile(files, f"{folder}/consumerFilter.json")
-        if (saved_filters := filter_file.load(ConsumerFilterWrapper.decode)) is not None:
-            broker.filters.restore(saved_filters)
-        return cls._wired(broker, (topic_file, group_file, offset_file, delay_file, filter_file))
-
-    @classmethod
-    def _wired(cls, broker: Broker, files: Sequence[TableFile]) -> _Tables:
-        scheduler = broker._scheduler
-        topics, groups, offsets = broker.topics, broker.groups, broker.offsets
-        delays, filters = broker.delay_offsets, broker.filters
-        tables = cls(
-            TableWriter(files[0], scheduler, lambda: topics.wrapper().encode(pretty=True)),
-            TableWriter(files[1], scheduler, lambda: groups.wrapper().encode(pretty=True)),
-            TableWriter(files[2], scheduler, lambda: offsets.wrapper().encode(pretty=True)),
-            TableWriter(files[3], scheduler, lambda: delays.wrapper().encode(pretty=True)),
-            TableWriter(files[4], scheduler, lambda: filters.wrapper().encode(pretty=True)),
-        )
-
-        def topics_changed(_topic: TopicConfig | None) -> None:
-            tables.topics.changed()
-            broker.registration.announce()
-
-        topics.on_change = topics_changed
-        groups.on_change = tables.groups.changed
-        offsets.on_change = tables.offsets.mark
-        delays.on_change = tables.delays.mark
-        filters.on_change = tables.filters.mark
-        return tables
-
-    def close(self, done: Callable[[], None]) -> None:
-        """Write all of them a last time, one after the other; then ``done``."""
-        rest = done
-        for writer in (self.filters, self.delays, self.offsets, self.groups):
-            rest = partial(writer.close, rest)
-        self.topics.close(rest)
