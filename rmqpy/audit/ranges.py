@@ -379,7 +379,7 @@ class _RangeWalk:
     def _groups(self, position: int) -> list[FrameGroup]:
         blocks = self.tally.blocks
         firsts = [blocks[number] for number in sorted(blocks)]
-        ends = [first for first, _ in firsts[1:]] + [position]
+        ends = [first for first, _ in firsts[1:]] + [position] * bool(firsts)
         return [
             FrameGroup(self.base + first, count, crc32(self.view[first:end]))
             for (first, count), end in zip(firsts, ends, strict=True)

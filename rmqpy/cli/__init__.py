@@ -30,6 +30,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "store": ("store",),
     "admin": ("admin",),
+    "upgrade": ("upgrade",),
 }
 """Module of this package to the commands that it adds."""
 

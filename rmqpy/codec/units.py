@@ -24,6 +24,9 @@ INDEX_ENTRY: Final = struct.Struct(">iqii")
 
 _INT_MAX: Final = 0x7FFFFFFF
 
+ENTRIES_PER_SLOT: Final = 4
+"""Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
+
 
 @define(slots=True, kw_only=True)
 class IndexHeader:
@@ -74,6 +77,15 @@ def index_key_hash(topic: str, key: str) -> int:
 def index_file_size(slot_count: int, entry_count: int) -> int:
     slots = slot_count * layout.INDEX_SLOT_SIZE
     return layout.INDEX_HEADER_SIZE + slots + entry_count * layout.INDEX_ENTRY_SIZE
+
+
+def index_sizes_of(file_bytes: int) -> tuple[int, int] | None:
+    """Slots and entries of a file of this length, by Java's default ratio of the two; None when
+    that does not come out even.
+    """
+    slot = layout.INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * layout.INDEX_ENTRY_SIZE
+    slots, rest = divmod(file_bytes - layout.INDEX_HEADER_SIZE, slot)
+    return (slots, slots * ENTRIES_PER_SLOT) if slots > 0 and not rest else None
 
 
 def index_slot_position(key_hash: int, slot_count: int) -> int:

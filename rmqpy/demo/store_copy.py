@@ -7,11 +7,9 @@ from pathlib import Path
 
 from attrs import define
 
-from rmqpy.codec.layout import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
+from rmqpy.codec.units import index_sizes_of
 from rmqpy.model.errors import StoreFault
-
-ENTRIES_PER_SLOT = 4
-"""Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
 
 _COPY_CHUNK = 1 << 20
 
@@ -56,12 +54,9 @@ def detected_sizes(store: Path) -> dict[str, str]:
             found["mappedFileSizeConsumeQueue"] = str(size)
             break
     index = _first_file(store / "index")
-    if index is not None:
-        slots = (index - INDEX_HEADER_SIZE) // (
-            INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * INDEX_ENTRY_SIZE
-        )
-        found["maxHashSlotNum"] = str(slots)
-        found["maxIndexNum"] = str(slots * ENTRIES_PER_SLOT)
+    sizes = index_sizes_of(index) if index is not None else None
+    if sizes is not None:
+        found["maxHashSlotNum"], found["maxIndexNum"] = map(str, sizes)
     return found
 
 

@@ -21,8 +21,10 @@ import json
 import attrs
 from attrs import define, field
 
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.ground import Ground, UpgradeRefused
+from rmqpy.store.files import FileLayer
+from rmqpy.upgrade.ground import Ground, UpgradeRefused, digest_of
 from rmqpy.upgrade.journal import (
     APPLIED,
     APPLYING,
@@ -35,6 +37,9 @@ from rmqpy.upgrade.journal import (
 )
 from rmqpy.upgrade.operations import Op, Patch, State
 from rmqpy.upgrade.plan import NodePlan, Plan, op_line
+
+JOIN = "m0004_join"
+"""The step after which a start makes the DLedger log."""
 
 
 def check_befores(ground: Ground, node: NodePlan) -> list[str]:
@@ -75,7 +80,14 @@ def apply_plan(ground: Ground, plan: Plan, replica: str, phase: str = "") -> Jou
                 "the directory is not as it was when the plan was made; plan again. First"
                 f" difference of {len(wrong)}: {wrong[0]}"
             )
-        journal = Journal(plan_id=plan.id, state=APPLYING, phase=phase, since_ms=ground.now_ms())
+        earlier = _keep_earlier(ground, journal)
+        journal = Journal(
+            plan_id=plan.id,
+            state=APPLYING,
+            phase=phase,
+            since_ms=ground.now_ms(),
+            earlier=earlier,
+        )
         _save_plan(ground, plan, replica)
         save_journal(ground.files, ground.work, journal)
     return _run(ground, node, journal)
@@ -109,14 +121,15 @@ def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
         save_journal(files, work, journal)
         changed += op.changed_bytes
     ground.progress("done", total, total)
-    journal = attrs.evolve(journal, state=APPLIED)
+    journal = attrs.evolve(journal, state=APPLIED, fingerprint=_fingerprint(ground))
     save_journal(files, work, journal)
     return journal
 
 
 def roll_back(ground: Ground) -> Journal:
-    """Take back what the journal's plan has done here; goes on where an interrupted call
-    stopped.
+    """Take back what the journal's plan has done here, and only that one (the one before it is next
+    then); goes on where an interrupted call stopped. Raises UpgradeRefused when the log was written
+    to since.
     """
     files, work = ground.files, ground.work
     journal = load_journal(files, work)
@@ -125,6 +138,8 @@ def roll_back(ground: Ground) -> Journal:
         raise UpgradeRefused(f"{state} in this directory: there is nothing to take back")
     plan, replica = load_plan(ground, journal.plan_id)
     node = plan.node(replica)
+    if journal.state == APPLIED:
+        _refuse_used(ground, journal)
     if journal.state != ROLLING_BACK:
         begun = min(journal.done + int(journal.begun), len(node.ops))
         journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False)
@@ -135,8 +150,15 @@ def roll_back(ground: Ground) -> Journal:
         if number not in journal.skipped:
             op.revert(ground, ground.undo_path(journal.plan_id, number))
         save_journal(files, work, attrs.evolve(journal, done=number))
+    if JOIN in plan.steps:
+        _set_empty_ledgers_aside(ground, node)
     _drop_keep(ground, journal.plan_id, node)
-    journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
+    if journal.earlier:
+        before = load_journal(files, f"{work}/{journal.earlier[-1]}")
+        assert before is not None, "an earlier journal is kept until it is taken back or final"
+        journal = attrs.evolve(before, fingerprint=_fingerprint(ground))
+    else:
+        journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
     save_journal(files, work, journal)
     return journal
 
@@ -147,9 +169,10 @@ def finalize(ground: Ground) -> Journal:
     if journal is None or journal.state not in (APPLIED, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
         raise UpgradeRefused(f"{state} in this directory: only a plan that is applied ends")
-    plan, replica = load_plan(ground, journal.plan_id)
-    _drop_keep(ground, journal.plan_id, plan.node(replica))
-    journal = attrs.evolve(journal, state=FINALIZED)
+    for plan_id in (*journal.earlier, journal.plan_id):
+        plan, replica = load_plan(ground, plan_id)
+        _drop_keep(ground, plan_id, plan.node(replica))
+    journal = attrs.evolve(journal, state=FINALIZED, earlier=())
     save_journal(ground.files, ground.work, journal)
     return journal
 
@@ -167,6 +190,57 @@ def _save_plan(ground: Ground, plan: Plan, replica: str) -> None:
     value = {"plan": plan.to_json(), "replica": replica}
     path = f"{ground.work}/{plan.id}/plan.json"
     ground.files.replace_bytes(path, json.dumps(value, indent=1).encode())
+
+
+def _keep_earlier(ground: Ground, journal: Journal | None) -> tuple[str, ...]:
+    """A plan that is applied can be taken back after the next one was."""
+    if journal is None or journal.state != APPLIED:
+        return ()
+    save_journal(ground.files, f"{ground.work}/{journal.plan_id}", journal)
+    return (*journal.earlier, journal.plan_id)
+
+
+def _fingerprint(ground: Ground) -> str:
+    """Names, lengths and times of the log files; an empty log of entries does not count."""
+    files, settings = ground.files, ground.settings
+    root = settings.store_path_root_dir
+    folders = [settings.store_path_commit_log]
+    folders += [
+        f"{root}/{name}/data" for name in files.list_dir(root) if name.startswith("dledger-")
+    ]
+    rows = []
+    for folder in folders:
+        for name in files.list_dir(folder):
+            path = f"{folder}/{name}"
+            if folder != folders[0] and not _begins_with_content(files, path):
+                continue
+            rows.append(f"{path} {files.size_of(path)} {files.mtime_ms(path)}")
+    return digest_of("\n".join(rows).encode())
+
+
+def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
+    """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
+    root = ground.settings.store_path_root_dir
+    for name in ground.files.list_dir(root):
+        if name.startswith("dledger-"):
+            ground.files.make_dirs(node.keep)
+            ground.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
+
+
+def _begins_with_content(files: FileLayer, path: str) -> bool:
+    file = files.open_readonly(path)
+    try:
+        return any(bytes(file.view[:ENTRY_HEADER_SIZE]))
+    finally:
+        file.close()
+
+
+def _refuse_used(ground: Ground, journal: Journal) -> None:
+    if journal.fingerprint != _fingerprint(ground):
+        raise UpgradeRefused(
+            f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
+            " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"
+        )
 
 
 def _drop_keep(ground: Ground, plan_id: str, node: NodePlan) -> None:

@@ -9,7 +9,7 @@ state            meaning
 applying         operations below ``done`` are done, ``done`` may have begun
 applied          all are done; the undo records are kept: it can be taken back
 rolling_back     operations from ``done`` on are taken back
-rolled_back      nothing of the plan is left
+rolled_back      nothing of the plan, nor of an earlier one, is left
 finalized        the undo records are gone
 ===============  ==============================================================================
 
@@ -48,6 +48,10 @@ class Journal:
     phase: str = ""
     """What the operator has reached: aligned, switched, soaking, left."""
     since_ms: int = 0
+    earlier: tuple[str, ...] = ()
+    """Plans that were applied before and can still be taken back, the newest last."""
+    fingerprint: str = ""
+    """Of the log files when the plan was applied: whoever wrote since has ended the way back."""
 
     @property
     def is_half_done(self) -> bool:
@@ -64,7 +68,8 @@ def load_journal(files: FileLayer, work: str) -> Journal | None:
         found = value.pop("format")
         if found != JOURNAL_FORMAT:
             raise ValueError(f"format {found}")
-        return Journal(**{**value, "skipped": tuple(value["skipped"])})
+        tuples = {name: tuple(value[name]) for name in ("skipped", "earlier")}
+        return Journal(**{**value, **tuples})
     except (ValueError, TypeError, KeyError) as error:
         raise StoreFault(
             path,
@@ -84,5 +89,7 @@ def save_journal(files: FileLayer, work: str, journal: Journal) -> None:
         "skipped": list(journal.skipped),
         "phase": journal.phase,
         "since_ms": journal.since_ms,
+        "earlier": list(journal.earlier),
+        "fingerprint": journal.fingerprint,
     }
     files.replace_bytes(f"{work}/{JOURNAL_NAME}", json.dumps(value, indent=1).encode())

@@ -1,0 +1,25 @@
+"""What every replica is, before anything is changed: the manifests. Writes nothing into stores."""
+
+from __future__ import annotations
+
+from rmqpy.upgrade.plan import NodePlan
+from rmqpy.upgrade.situation import Situation
+from rmqpy.upgrade.states import State
+
+FROM = frozenset(State)
+TO: State | None = None
+REASON = "a plan rests on what was found, and says so"
+
+
+def plan(situation: Situation) -> list[NodePlan]:
+    """No operation: the facts of the plan are the baseline."""
+    return []
+
+
+def verify(situation: Situation) -> list[str]:
+    """Replicas whose log files no longer have the sizes and times of their manifest."""
+    return situation.changed_since_survey()
+
+
+def undo() -> str:
+    return "nothing was written"

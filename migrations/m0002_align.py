@@ -1,0 +1,32 @@
+"""Bring every replica's classic log up to the reference: only differing ranges travel; what a
+replica has alone behind the common end is moved aside, never deleted. Tables get the largest
+values.
+"""
+
+from __future__ import annotations
+
+from rmqpy.upgrade.align import align_replica
+from rmqpy.upgrade.checks import same_divide, same_log
+from rmqpy.upgrade.plan import NodePlan
+from rmqpy.upgrade.situation import Situation
+from rmqpy.upgrade.states import State
+
+FROM = frozenset((State.DIVERGED, State.LAGGING))
+TO: State | None = State.ALIGNED
+REASON = "members of a group must have the same old log, to the last message"
+
+
+def plan(situation: Situation) -> list[NodePlan]:
+    return [align_replica(situation, replica) for replica in situation.group.replicas]
+
+
+def verify(situation: Situation) -> list[str]:
+    """What still differs."""
+    found = [*same_log(situation.group), *same_divide(situation.group)]
+    return [str(each) for each in found if not each.is_note]
+
+
+def undo() -> str:
+    return (
+        "rmqpy upgrade rollback: every byte from the undo records, kept files back to their place"
+    )

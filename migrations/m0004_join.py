@@ -1,0 +1,32 @@
+"""Write this node's configuration: the flag, the group, its peers, its own id."""
+
+from __future__ import annotations
+
+from rmqpy.upgrade.plan import NodePlan
+from rmqpy.upgrade.situation import Situation
+from rmqpy.upgrade.states import State
+from rmqpy.upgrade.switch import configure_replica
+
+FROM = frozenset((State.SEALED,))
+TO: State | None = State.JOINED
+REASON = "the next start makes the DLedger log behind the divided offset"
+
+
+def plan(situation: Situation) -> list[NodePlan]:
+    return [configure_replica(situation, replica) for replica in situation.group.replicas]
+
+
+def verify(situation: Situation) -> list[str]:
+    """Replicas without the flag in their configuration."""
+    return [
+        f"{survey.name}: enableDLegerCommitLog is not true"
+        for survey in situation.group.surveys
+        if survey.setting("enableDLegerCommitLog") != "true"
+    ]
+
+
+def undo() -> str:
+    return (
+        "rmqpy upgrade rollback, as long as no message was written to the DLedger log; afterwards"
+        " rmqpy upgrade leave"
+    )

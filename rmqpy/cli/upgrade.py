@@ -1,0 +1,616 @@
+"""``rmqpy upgrade``: check, plan, apply, switch, prove, and the way back.
+
+A replica is written ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT`` (another host's ``serve``); its
+broker.conf ``-c [NAME=]FILE``. Exit codes: 0 done or clean, 1 could not be done, 2 refused by a
+safety check, or findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+)
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.journal import Journal
+    from rmqpy.upgrade.plan import Plan
+    from rmqpy.upgrade.replica import LocalReplica, Replica
+    from rmqpy.upgrade.situation import Situation
+
+Verb = Callable[[argparse.Namespace], int]
+
+
+def add_commands(commands: Commands) -> None:
+    upgrade = commands.add_parser(
+        "upgrade", help="from master and slave to DLedger and back: checked, planned, proven"
+    )
+    verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+
+    check = _verb(
+        verbs, "check", "what stands against a switch: exit code 2 when anything does", _check
+    )
+    _replicas(check)
+
+    manifest = _verb(verbs, "manifest", "md5 and digests of everything in one directory", _manifest)
+    _replicas(manifest)
+
+    plan = _verb(verbs, "plan", "how the replicas become equal: a plan to read and sign off", _plan)
+    _replicas(plan)
+    plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
+    _out(plan)
+
+    apply = _verb(verbs, "apply", "carry out this node's part of a plan; resumable", _apply)
+    _replicas(apply, at_least="*")
+    apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
+    apply.add_argument("--node", metavar="NAME", help="whose part")
+    apply.add_argument("--resume", metavar="DIR", help="go on with what was interrupted there")
+    apply.add_argument("--dry-run", action="store_true", help="only look whether it could be done")
+
+    switch = _verb(
+        verbs, "switch", "seal the old log and write the configuration of a node", _switch
+    )
+    _replicas(switch)
+    switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
+    switch.add_argument(
+        "--self-id", action="append", default=[], metavar="[NAME=]ID", help="dLegerSelfId of a node"
+    )
+    switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
+    switch.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
+    _runbook(switch)
+
+    leave = _verb(verbs, "leave", "the way back from DLedger to a classic log", _leave)
+    _replicas(leave)
+    leave.add_argument("--cut-index", type=int, metavar="N", help="last entry that is kept")
+    leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
+    leave.add_argument(
+        "--role", action="append", default=[], metavar="NAME=ROLE", help="SYNC_MASTER, SLAVE, ..."
+    )
+    leave.add_argument(
+        "--reader", choices=["4", "5"], default="4", help="oldest Java that must read it; default 4"
+    )
+    leave.add_argument("--into", metavar="DIR", help="work on a copy there instead of in place")
+    leave.add_argument("--apply", action="store_true", help="carry it out at once, on this host")
+    _out(leave)
+    _runbook(leave)
+
+    for name, text, run in (
+        ("rollback", "take back what a plan has done in a directory, to the byte", _rollback),
+        ("finalize", "give up the way back: remove undo records and what was kept", _finalize),
+    ):
+        verb = _verb(verbs, name, text, run)
+        verb.add_argument("directory", metavar="DIR")
+
+    verify = _verb(
+        verbs,
+        "verify",
+        "the equality certificate: every message of the first is in all others",
+        _verify,
+    )
+    _replicas(verify)
+    verify.add_argument(
+        "--before", action="append", default=[], metavar="MANIFEST", help="of a replica, then"
+    )
+    verify.add_argument("--key", metavar="FILE", help="sign with it")
+    _out(verify)
+
+    status = _verb(verbs, "status", "how far each replica is", _status)
+    _replicas(status)
+
+    serve = _verb(verbs, "serve", "show this directory to other hosts, read only", _serve)
+    serve.add_argument("directory", metavar="DIR")
+    serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
+    serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
+    serve.add_argument("--port", type=int, default=0, help="default: any free one")
+    serve.add_argument("--token-file", metavar="FILE", help="who knows it may ask")
+    serve.add_argument("--certificate", metavar="FILE", help="of TLS, PEM")
+    serve.add_argument("--key", metavar="FILE", help="its key")
+
+
+def _verb(verbs: Any, name: str, text: str, run: Verb) -> Parser:
+    parser: Parser = verbs.add_parser(name, help=text, description=text)
+    add_format_option(parser)
+    add_log_options(parser)
+    parser.set_defaults(command=_guarded(run))
+    return parser
+
+
+def _guarded(run: Verb) -> Verb:
+    def guarded(options: argparse.Namespace) -> int:
+        from rmqpy.upgrade.ground import UpgradeRefused
+        from rmqpy.upgrade.reference import Diverged
+
+        try:
+            return run(options)
+        except UpgradeRefused as refused:
+            sides = refused.sides if isinstance(refused, Diverged) else {}
+            value = {"refused": str(refused), **({"sides": sides} if sides else {})}
+            _print(options, value, _refusal_lines(str(refused), sides), sys.stderr)
+            return EXIT_NO
+
+    return guarded
+
+
+def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterable[str]:
+    yield f"rmqpy: refused: {text}"
+    for pair, messages in sides.items():
+        for side, lines in messages.items():
+            yield f"{pair}, only on {side}:"
+            yield from (f"  {line}" for line in lines)
+
+
+def _replicas(parser: Parser, at_least: str = "+") -> None:
+    parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
+    parser.add_argument(
+        "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="for replicas on other hosts")
+    parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
+
+
+def _out(parser: Parser) -> None:
+    parser.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+
+
+def _runbook(parser: Parser) -> None:
+    parser.add_argument(
+        "--runbook", choices=["java", "rmqpy"], help="print the commands for these brokers instead"
+    )
+
+
+# Verbs
+
+
+def _check(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.checks import CHECKS, run_checks
+
+    situation = _situation(options)
+    found = run_checks(situation.group)
+    bad = [each for each in found if not each.is_note]
+    value = {
+        "replicas": [each.name for each in situation.group.replicas],
+        "checks": list(CHECKS),
+        "findings": [each.as_json() for each in bad],
+        "notes": [each.as_json() for each in found if each.is_note],
+    }
+    lines = [
+        *map(str, found),
+        f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
+    ]
+    _print(options, value, lines)
+    return EXIT_NO if bad else EXIT_DONE
+
+
+def _manifest(options: argparse.Namespace) -> int:
+    for replica in _situation(options).group.replicas:
+        manifest = replica.survey().manifest
+        if options.format == "json":
+            sys.stdout.write(manifest.encode().decode())
+            continue
+        for file in manifest.files:
+            print(f"{file.md5}  {file.path}")
+        for log in manifest.logs:
+            for part in log.files:
+                sealed = ", closed" if part.sealed else ""
+                print(f"# {part.path}: {len(part.blocks)} blocks up to {part.end}{sealed}")
+    return EXIT_DONE
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.planning import plan_alignment
+
+    return _show_plan(options, plan_alignment(_situation(options)))
+
+
+def _apply(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import apply_plan, check_befores, load_plan
+    from rmqpy.upgrade.ground import UpgradeRefused
+    from rmqpy.upgrade.journal import load_journal
+
+    situation = _situation(options)
+    if options.resume:
+        root = _absolute(options.resume)
+        ground = _ground(situation, root)
+        journal = load_journal(ground.files, ground.work)
+        if journal is None or not journal.is_half_done:
+            raise UpgradeRefused(f"nothing is half done in {root}")
+        plan, node = load_plan(ground, journal.plan_id)
+    else:
+        plan, node = _read_plan(options.plan), options.node or ""
+        ground = _ground(situation, plan.node(node).root)
+    if options.dry_run:
+        wrong = check_befores(ground, plan.node(node))
+        _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
+        return EXIT_NO if wrong else EXIT_DONE
+    with _locked(ground.files, plan.node(node).root):
+        journal = apply_plan(ground, plan, node, phase=plan.steps[-1])
+    return _tell_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
+
+
+def _switch(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import apply_plan
+    from rmqpy.upgrade.planning import plan_switch
+    from rmqpy.upgrade.runbook import switch_runbook
+    from rmqpy.upgrade.situation import Wish
+
+    wish = Wish(
+        peers=options.peers,
+        self_ids=_named(options.self_id, options.replica),
+        dledger_group=options.group,
+    )
+    situation = _situation(options, wish)
+    if options.runbook:
+        print("\n".join(switch_runbook(situation, options.runbook)))
+        return EXIT_DONE
+    plan = plan_switch(situation)
+    if options.dry_run:
+        return _show_plan(options, plan)
+    journals = []
+    for part in plan.nodes:
+        ground = situation.ground_of(situation.group.replica(part.replica))
+        with _locked(ground.files, part.root):
+            journals.append(apply_plan(ground, plan, part.replica, phase="switched"))
+    _print(
+        options,
+        {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
+        [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
+    )
+    return EXIT_DONE
+
+
+def _leave(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import apply_plan
+    from rmqpy.upgrade.planning import plan_leaving
+    from rmqpy.upgrade.runbook import leave_runbook
+    from rmqpy.upgrade.situation import Wish
+
+    wish = Wish(
+        cut_index=options.cut_index,
+        reads_version=1 if options.reader == "4" else 2,
+        roles=_named(options.role, []),
+        peers=options.peers,
+    )
+    if options.into:
+        options.replica = [_copied(options)]
+    situation = _situation(options, wish)
+    if options.runbook:
+        print("\n".join(leave_runbook(situation, options.runbook)))
+        return EXIT_DONE
+    plan = plan_leaving(situation)
+    if not (options.apply or options.into):
+        return _show_plan(options, plan)
+    for part in plan.nodes:
+        ground = situation.ground_of(situation.group.replica(part.replica))
+        with _locked(ground.files, part.root):
+            apply_plan(ground, plan, part.replica, phase="left")
+    notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
+    _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])
+    return EXIT_DONE
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from rmqpy.audit.certificate import certify
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.log_reader import QueueMessages
+    from rmqpy.audit.manifest import Manifest
+
+    before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
+    replicas = _situation(options).group.replicas
+    manifests = [*before, *(replica.survey().manifest for replica in replicas)]
+    if len(manifests) < 2:
+        raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
+    at_hand = {
+        replica.name: QueueMessages(
+            replica.files, read_directory(replica.files, replica.root, replica.plan.settings)
+        )
+        for replica in _local_replicas(options)
+    }
+    certificate = certify(manifests, _now_ms(), at_hand)
+    key = Path(options.key).read_bytes().strip() if options.key else None
+    text = certificate.encode(key)
+    if options.out:
+        Path(options.out).write_bytes(text)
+    lines = [
+        f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
+        f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+        for each in certificate.subjects
+    ]
+    for compared in certificate.comparisons:
+        lines.append(_comparison_line(compared))
+        lines += [f"  {each}" for each in compared.differences]
+    lines.append("EQUAL" if certificate.is_equal else "NOT EQUAL")
+    _print(options, json.loads(text), lines)
+    return EXIT_DONE if certificate.is_equal else EXIT_NO
+
+
+def _comparison_line(compared: Any) -> str:
+    import attrs
+
+    counts = {
+        name: value
+        for name, value in attrs.asdict(compared, recurse=False).items()
+        if isinstance(value, int) and value
+    }
+    told = ", ".join(f"{value} {name}" for name, value in counts.items())
+    return f"{compared.reference} and {compared.other}: {told or 'nothing to compare'}"
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import roll_back
+
+    root = _absolute(options.directory)
+    ground = _ground(_situation(options), root)
+    with _locked(ground.files, root):
+        journal = roll_back(ground)
+    return _tell_journal(options, journal, f"{root} is as it was")
+
+
+def _finalize(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import finalize
+
+    root = _absolute(options.directory)
+    journal = finalize(_ground(_situation(options), root))
+    return _tell_journal(options, journal, f"{root}: the upgrade is final, undo records are gone")
+
+
+def _status(options: argparse.Namespace) -> int:
+    replicas = _all_replicas(options)
+    states = {replica.name: replica.status() for replica in replicas}
+    lines = [
+        f"{name}: {state['state']}"
+        + (f" (plan {state['plan']}, {state['phase']})" if "plan" in state else "")
+        for name, state in states.items()
+    ]
+    _print(options, states, lines)
+    half = [
+        name for name, state in states.items() if state["state"] in ("applying", "rolling_back")
+    ]
+    return EXIT_NO if half else EXIT_DONE
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from rmqpy.upgrade.serve import Door, run
+
+    options.replica = [options.directory]
+    (replica,) = _local_replicas(options)
+    token = Path(options.token_file).read_text().strip() if options.token_file else ""
+    door = Door(
+        host=options.host,
+        port=options.port,
+        token=token,
+        certificate=options.certificate,
+        key=options.key,
+    )
+    run(replica, door, lambda address: print(f"ready: {address}", flush=True))
+    return EXIT_DONE
+
+
+# What verbs share
+
+
+def _situation(options: argparse.Namespace, wish: Any = None) -> Situation:
+    from rmqpy.model.config import load_broker_configuration
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.check_findings import Group
+    from rmqpy.upgrade.situation import Situation, Wish
+
+    replicas = _all_replicas(options)
+    names = [replica.name for replica in replicas]
+    if len(set(names)) < len(names):
+        raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
+    settings = {}
+    for name, path in _named(getattr(options, "config", []), names).items():
+        settings[name] = load_broker_configuration(path).configuration.store
+    if wish is None:
+        wish = Wish(reference=getattr(options, "reference", None))
+    return Situation(
+        group=Group(tuple(replicas)),
+        files=Disk(),
+        wish=wish,
+        settings=settings,
+        progress=_Progress(),
+    )
+
+
+def _all_replicas(options: argparse.Namespace) -> list[Replica]:
+    from pathlib import Path
+
+    from rmqpy.upgrade.replica import RemoteReplica
+
+    token_file = getattr(options, "token_file", None)
+    token = Path(token_file).read_text().strip() if token_file else ""
+    found: list[Replica] = []
+    for text in getattr(options, "replica", []):
+        name, separator, address = text.partition("=")
+        if separator and address.startswith(("http://", "https://")):
+            found.append(RemoteReplica(name, address, token, options.authority))
+    local = _local_replicas(options)
+    order = [_name_of(text) for text in getattr(options, "replica", [])]
+    return sorted([*found, *local], key=lambda each: order.index(each.name))
+
+
+def _local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
+    from rmqpy.model.config import load_broker_configuration
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.replica import LocalReplica
+    from rmqpy.upgrade.survey import SurveyPlan
+
+    texts = getattr(options, "replica", [])
+    configs = _named(getattr(options, "config", []), [_name_of(text) for text in texts])
+    found = []
+    for text in texts:
+        _, separator, path = text.rpartition("=")
+        if separator and path.startswith(("http://", "https://")):
+            continue
+        name = _name_of(text)
+        config = configs.get(name)
+        store = load_broker_configuration(config).configuration.store if config else None
+        plan = SurveyPlan(
+            name=name,
+            root=_absolute(path),
+            config_path=_absolute(config, folder=False) if config else None,
+            settings=_at(store, _absolute(path)) if store else None,
+            now_ms=_now_ms,
+            progress=_Progress(),
+        )
+        found.append(LocalReplica(Disk(), plan))
+    return found
+
+
+def _at(store: Any, root: str) -> Any:
+    """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
+    import attrs
+
+    if store.store_path_root_dir == root:
+        return store
+    return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
+
+
+def _name_of(text: str) -> str:
+    name, separator, path = text.partition("=")
+    return name if separator else path or text.rstrip("/").rpartition("/")[2] or text
+
+
+def _named(texts: list[str], replicas: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` by name; a single value without a name belongs to the only replica."""
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            if len(replicas) != 1:
+                raise RmqError(f"{text}: which replica is meant? write NAME={text}")
+            name, value = _name_of(replicas[0]), text
+        found[name] = value
+    return found
+
+
+def _absolute(path: str, *, folder: bool = True) -> str:
+    from pathlib import Path
+
+    found = Path(path)
+    if folder and not found.is_dir():
+        raise RmqError(f"{path}: not a directory; give a broker's storePathRootDir")
+    return str(found.resolve())
+
+
+def _ground(situation: Situation, root: str) -> Any:
+    """For a directory of this host, whether it was named as a replica or not."""
+    from rmqpy.store.half_done import upgrade_work
+    from rmqpy.upgrade.ground import Ground
+    from rmqpy.upgrade.replica import LocalReplica, Replicas
+
+    for replica in situation.group.replicas:
+        if isinstance(replica, LocalReplica) and replica.root == root:
+            return situation.ground_of(replica)
+    from rmqpy.upgrade.situation import shown_settings
+    from rmqpy.upgrade.survey import SurveyPlan
+
+    sources = Replicas({each.name: each for each in situation.group.replicas})
+    plan = SurveyPlan(name="here", root=root, now_ms=_now_ms, md5=False)
+    survey = LocalReplica(situation.files, plan).survey()
+    work = upgrade_work(f"{root}/rmqpy")
+    settings = shown_settings(survey)
+    return Ground(situation.files, work, settings, sources, situation.progress, _now_ms)
+
+
+def _locked(files: Any, root: str) -> Any:
+    """No broker, Java's or ours, starts on a directory while it is changed."""
+    from contextlib import closing
+
+    class _Held:
+        def __init__(self) -> None:
+            self.lock = files.lock(f"{root}/lock")
+
+        def close(self) -> None:
+            self.lock.release()
+
+    return closing(_Held())
+
+
+def _copied(options: argparse.Namespace) -> str:
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.copying import copy_tree
+
+    if len(options.replica) != 1:
+        raise RmqError("--into takes one replica at a time")
+    name, root = _name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
+    copy_tree(Disk(), _absolute(root), options.into, frozenset(("rmqpy", "lock")))
+    return f"{name}={options.into}"
+
+
+def _read_plan(path: str | None) -> Plan:
+    from pathlib import Path
+
+    from rmqpy.upgrade.plan import Plan
+
+    if path is None:
+        raise RmqError("--plan FILE is missing")
+    try:
+        return Plan.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RmqError(f"{path}: not a plan: {error!r}") from None
+
+
+def _show_plan(options: argparse.Namespace, plan: Plan) -> int:
+    from pathlib import Path
+
+    if getattr(options, "out", None):
+        Path(options.out).write_text(json.dumps(plan.to_json(), indent=1), encoding="utf-8")
+    _print(options, plan.to_json(), plan.lines())
+    return EXIT_DONE
+
+
+def _tell_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:
+    value = {"plan": journal.plan_id, "state": journal.state, "done": journal.done}
+    _print(options, value, [text])
+    return EXIT_DONE
+
+
+def _print(
+    options: argparse.Namespace, value: Any, lines: Iterable[str], stream: Any = None
+) -> None:
+    if options.format == "json":
+        json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
+        print()
+        return
+    for line in lines:
+        print(line, file=stream or sys.stdout)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Progress:
+    """A line on stderr for long work."""
+
+    def __init__(self) -> None:
+        from rmqpy.cli.progress import ProgressLine
+
+        self._make = ProgressLine
+        self._line: Any = None
+        self._done = self._total = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._line is None or total != self._total:
+            self._line = self._make(what.partition(" ")[0])
+            self._line.expect(total)
+            self._done, self._total = 0, total
+        self._line.advance(max(0, done - self._done))
+        self._done = done

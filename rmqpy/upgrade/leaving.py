@@ -1,0 +1,51 @@
+"""A group leaves DLedger: where all its members are cut, and each one's part."""
+
+from __future__ import annotations
+
+from rmqpy.model.config_keys import parse_dledger_peers
+from rmqpy.upgrade.configuration import classic_config
+from rmqpy.upgrade.ground import UpgradeRefused
+from rmqpy.upgrade.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan import NodePlan
+from rmqpy.upgrade.replica import LocalReplica
+from rmqpy.upgrade.situation import Situation
+
+
+def leave_group(situation: Situation) -> list[NodePlan]:
+    """The parts of the members of this host. Other hosts plan theirs with the same ``cut_index``,
+    which the plan tells.
+    """
+    locals_ = [each for each in situation.group.replicas if isinstance(each, LocalReplica)]
+    grounds = {replica.name: situation.ground_of(replica) for replica in locals_}
+    ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
+    cut_index = situation.wish.cut_index
+    if cut_index is None:
+        cut_index = agreed_index(ledgers, _group_size(situation, locals_))
+    parts = []
+    for replica in locals_:
+        survey = replica.survey()
+        text, path = "", None
+        if survey.config is not None and situation.wish.write_config:
+            path = survey.config_path
+            text = classic_config(situation.files, survey, situation.wish.roles)
+        wish = LeaveWish(
+            replica=replica.name,
+            cut_index=cut_index,
+            config_path=path,
+            config_text=text,
+            reads_version=situation.wish.reads_version,
+        )
+        parts.append(plan_leave(grounds[replica.name], wish))
+    return parts
+
+
+def _group_size(situation: Situation, replicas: list[LocalReplica]) -> int:
+    for replica in replicas:
+        peers = situation.settings_of(replica).dledger_peers or situation.wish.peers
+        if peers:
+            return len(parse_dledger_peers(peers))
+    raise UpgradeRefused(
+        "how many members the group has is not known: give a broker.conf with dLegerPeers (-c), or"
+        " --cut-index"
+    )

@@ -1,0 +1,142 @@
+"""``rmqpy upgrade serve``: one directory's survey, digests and the ranges that are asked for, read
+only, to other hosts.
+
+Bound to the loopback interface, or protected by a token over TLS: nothing else is served. Only
+files of the store are given out; no path leads anywhere else. The only module that imports aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+
+from aiohttp import web
+from attrs import define, field
+
+from rmqpy.audit.directory import read_directory
+from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.replica import RANGE_BYTES_MAX, TOKEN_HEADER, LocalReplica
+
+TOKEN_BYTES_MIN = 16
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Door:
+    """Where to listen, and who may come in."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = field(default="", repr=False)
+    certificate: str | None = None
+    key: str | None = None
+
+    def check(self) -> None:
+        """Raises RmqError for a door that anybody could open."""
+        if _is_loopback(self.host) and not self.token:
+            return
+        if len(self.token) < TOKEN_BYTES_MIN or self.certificate is None:
+            raise RmqError(
+                f"serving on {self.host} needs a token of at least {TOKEN_BYTES_MIN} characters"
+                " (--token-file) and TLS (--certificate, --key); or serve on 127.0.0.1 and come"
+                " through ssh -L"
+            )
+
+    def tls(self) -> ssl.SSLContext | None:
+        if self.certificate is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+def application(replica: LocalReplica, token: str) -> web.Application:
+    """The requests: survey, digest, range, status, clock."""
+    server = _Serving(replica)
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.headers.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            raise web.HTTPForbidden(text="the token is not right")
+        try:
+            return await handler(request)
+        except (RmqError, OSError, ValueError, KeyError) as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
+
+    made = web.Application(middlewares=[guard])
+    made.router.add_get("/v1/survey", server.survey)
+    made.router.add_get("/v1/digest", server.digest)
+    made.router.add_get("/v1/range", server.range)
+    made.router.add_get("/v1/status", server.status)
+    made.router.add_get("/v1/clock", server.clock)
+    return made
+
+
+def run(replica: LocalReplica, door: Door, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted. ``ready`` is told the address."""
+    door.check()
+    asyncio.run(_run(replica, door, ready))
+
+
+async def _run(replica: LocalReplica, door: Door, ready: Callable[[str], None]) -> None:
+    runner = web.AppRunner(application(replica, door.token), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, door.host, door.port, ssl_context=door.tls())
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        scheme = "https" if door.certificate else "http"
+        ready(f"{scheme}://{host}:{port}")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+@define(slots=True)
+class _Serving:
+    replica: LocalReplica
+
+    async def survey(self, request: web.Request) -> web.Response:
+        found = await asyncio.to_thread(self.replica.survey)
+        return web.Response(body=found.encode(), content_type="application/json")
+
+    async def digest(self, request: web.Request) -> web.Response:
+        path, start, end = self._range(request)
+        return web.Response(text=await asyncio.to_thread(self.replica.digest, path, start, end))
+
+    async def range(self, request: web.Request) -> web.Response:
+        path, start, end = self._range(request)
+        if end - start > RANGE_BYTES_MAX:
+            raise ValueError(f"at most {RANGE_BYTES_MAX} bytes at a time")
+        data = await asyncio.to_thread(self.replica.read, path, start, end)
+        return web.Response(body=data)
+
+    async def status(self, request: web.Request) -> web.Response:
+        return web.Response(text=json.dumps(self.replica.status()))
+
+    async def clock(self, request: web.Request) -> web.Response:
+        return web.Response(text=str(self.replica.plan.now_ms()))
+
+    def _range(self, request: web.Request) -> tuple[str, int, int]:
+        path = request.query["path"]
+        start, end = int(request.query["start"]), int(request.query["end"])
+        if not 0 <= start <= end:
+            raise ValueError(f"a range from {start} to {end}")
+        plan = self.replica.plan
+        directory = read_directory(self.replica.files, plan.root, plan.settings)
+        if self.replica.absolute(path) not in set(directory.every_file()):
+            raise ValueError(f"{path} is no file of the store")
+        return path, start, end
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,220 @@
+"""Topics, groups, consumer offsets and delay offsets of several replicas: how they differ, and one
+that has the largest of all.
+
+=====================  =====================  =====================================================
+table                  under                  merged
+=====================  =====================  =====================================================
+topics.json            topicConfigTable       all topics; of numbers the largest, of the rest the
+                                              reference's, listed as a conflict
+subscriptionGroup.json subscriptionGroupTable the same for groups
+consumerOffset.json    offsetTable            the largest offset, at most the end of the queue
+delayOffset.json       offsetTable            the largest offset
+any other              (whole)                the reference's; listed as a conflict when different
+=====================  =====================  =====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.model.errors import RmqError
+from rmqpy.remoting import fastjson
+
+TOPICS = "topics.json"
+GROUPS = "subscriptionGroup.json"
+OFFSETS = "consumerOffset.json"
+DELAYS = "delayOffset.json"
+MEMBERS = {
+    TOPICS: "topicConfigTable",
+    GROUPS: "subscriptionGroupTable",
+    OFFSETS: "offsetTable",
+    DELAYS: "offsetTable",
+}
+DATA_VERSION = "dataVersion"
+EMPTY_OTHERS = ("consumerFilter.json",)
+
+Ends = Mapping[tuple[str, int], int]
+"""Topic and queue id → the queue offset behind its last message."""
+
+
+@define(slots=True, frozen=True)
+class TableDifference:
+    """``harmless``: what any two replicas show while they run, as a delay offset one period old."""
+
+    table: str
+    text: str
+    harmless: bool
+
+
+@define(slots=True)
+class Merged:
+    """``tables``: the texts to write, only of tables in which some replica differs;
+    ``differing``: which replicas do.
+    """
+
+    tables: dict[str, bytes] = field(factory=dict)
+    differing: dict[str, set[str]] = field(factory=dict)
+    conflicts: list[str] = field(factory=list)
+
+
+def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
+    """What the tables of two replicas say differently; how they are written does not count."""
+    for name in sorted(one.keys() | two.keys()):
+        said_one, said_two = (_meaning(name, tables.get(name)) for tables in (one, two))
+        if said_one == said_two:
+            continue
+        if name == DELAYS and said_one and said_two:
+            yield TableDifference(name, "one is a period older than the other", True)
+            continue
+        keys = sorted(
+            key
+            for key in said_one.keys() | said_two.keys()
+            if said_one.get(key) != said_two.get(key)
+        )
+        told = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
+        known = name in MEMBERS
+        yield TableDifference(name, f"{len(keys)} entries differ: {told}", not known)
+
+
+def merge_tables(replicas: Mapping[str, Mapping[str, str]], reference: str, ends: Ends) -> Merged:
+    """One set of tables for all; ``reference`` wins where no largest value does."""
+    merged = Merged()
+    for name in sorted({name for tables in replicas.values() for name in tables}):
+        said = {who: _meaning(name, tables.get(name)) for who, tables in replicas.items()}
+        if name in (OFFSETS, DELAYS):
+            result = _merge_offsets(name, said, ends, merged.conflicts)
+        elif name in MEMBERS:
+            result = _merge_configs(name, said, reference, merged.conflicts)
+        else:
+            result = said[reference] or next((each for each in said.values() if each), {})
+            if any(each != result for each in said.values() if each):
+                merged.conflicts.append(f"{name}: not the same on all; that of {reference} is kept")
+        differing = {who for who, each in said.items() if each != result}
+        if differing:
+            merged.differing[name] = differing
+            merged.tables[name] = _written(name, result, replicas)
+    return merged
+
+
+def consumer_offsets(tables: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
+    """(topic, group, queue id, offset) of every consumer group."""
+    for key, offset in _meaning(OFFSETS, tables.get(OFFSETS)).items():
+        place, _, queue = key.rpartition(" ")
+        topic, _, group = place.partition("@")
+        yield topic, group, int(queue), offset
+
+
+def _meaning(name: str, text: str | None) -> dict[str, Any]:
+    """The part that counts, flat: offsets by "topic@group" and queue, configurations by name."""
+    if not text:
+        return {}
+    try:
+        value = fastjson.loads(text)
+    except (RmqError, ValueError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    member = MEMBERS.get(name)
+    if member is None:
+        return {key: each for key, each in value.items() if key != DATA_VERSION}
+    table = value.get(member) or {}
+    if name == OFFSETS:
+        return {
+            f"{key} {queue}": int(offset)
+            for key, queues in table.items()
+            for queue, offset in queues.items()
+        }
+    if name == DELAYS:
+        return {str(level): int(offset) for level, offset in table.items()}
+    return dict(table)
+
+
+def _merge_offsets(
+    name: str, said: Mapping[str, dict[str, Any]], ends: Ends, conflicts: list[str]
+) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for offsets in said.values():
+        for key, offset in offsets.items():
+            result[key] = max(offset, result.get(key, 0))
+    if name == OFFSETS:
+        for key, offset in result.items():
+            place, _, queue = key.rpartition(" ")
+            end = ends.get((place.partition("@")[0], int(queue)))
+            if end is not None and offset > end:
+                conflicts.append(
+                    f"{name}: {place} queue {queue} is at {offset}, the queue ends at {end}: set to"
+                    f" {end}"
+                )
+                result[key] = end
+    return result
+
+
+def _merge_configs(
+    name: str, said: Mapping[str, dict[str, Any]], reference: str, conflicts: list[str]
+) -> dict[str, Any]:
+    order = [said[reference], *(each for who, each in said.items() if who != reference)]
+    result: dict[str, Any] = {}
+    for table in order:
+        for key, config in table.items():
+            if key not in result:
+                result[key] = dict(config)
+                continue
+            kept = result[key]
+            for member, value in config.items():
+                now = kept.get(member, value)
+                if now == value:
+                    kept[member] = value
+                elif _is_number(now) and _is_number(value):
+                    kept[member] = max(now, value)
+                    conflicts.append(
+                        f"{name}: {key} {member} is {now} and {value}: {kept[member]} is kept"
+                    )
+                else:
+                    conflicts.append(
+                        f"{name}: {key} {member} is {now} and {value}: {reference}'s is kept"
+                    )
+    return result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _written(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[str, str]]) -> bytes:
+    """As the Java broker writes it; the data version is the newest that any replica has."""
+    member = MEMBERS.get(name)
+    if member is None:
+        return fastjson.dumps(result, pretty=True)
+    table: dict[Any, Any] = {}
+    if name == OFFSETS:
+        for key, offset in result.items():
+            place, _, queue = key.rpartition(" ")
+            table.setdefault(place, {})[int(queue)] = offset
+    elif name == DELAYS:
+        table = {int(level): offset for level, offset in result.items()}
+    else:
+        table = result
+    value: dict[str, Any] = {}
+    version = _newest_version(tables.get(name) for tables in replicas.values())
+    if version is not None:
+        value[DATA_VERSION] = version
+    return fastjson.dumps({**value, member: table}, pretty=True)
+
+
+def _newest_version(texts: Iterator[str | None]) -> dict[str, Any] | None:
+    versions = []
+    for text in texts:
+        try:
+            value = fastjson.loads(text) if text else None
+        except (RmqError, ValueError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get(DATA_VERSION), dict):
+            versions.append(value[DATA_VERSION])
+    return max(versions, key=_version_order, default=None)
+
+
+def _version_order(version: dict[str, Any]) -> tuple[int, int]:
+    return int(version.get("counter", 0)), int(version.get("timestamp", 0))

@@ -1,0 +1,454 @@
+"""Plans and alignments on stores that Java wrote, and on small ones killed at every operation."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.audit.certificate import certify
+from rmqpy.codec.chosen import scan_records
+from rmqpy.store.disk import Disk
+from rmqpy.upgrade.check_findings import Group
+from rmqpy.upgrade.checks import run_checks
+from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
+from rmqpy.upgrade.ground import UpgradeRefused
+from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.planning import plan_alignment, plan_switch
+from rmqpy.upgrade.reference import Diverged
+from rmqpy.upgrade.replica import LocalReplica
+from rmqpy.upgrade.situation import Situation, Wish
+from rmqpy.upgrade.states import State, detect
+from rmqpy.upgrade.survey import SurveyPlan
+
+PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+def situation(root: Path, names: tuple[str, ...], wish: Wish | None = None) -> Situation:
+    replicas = []
+    for name in names:
+        conf = root / f"{name}.conf"
+        plan = SurveyPlan(
+            name=name,
+            root=os.fspath(root / name),
+            config_path=os.fspath(conf) if conf.exists() else None,
+            now_ms=lambda: 1_800_000_000_000,
+        )
+        replicas.append(LocalReplica(Disk(), plan))
+    return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish or Wish())
+
+
+def apply_all(made: Situation, plan: Plan) -> None:
+    for part in plan.nodes:
+        apply_plan(made.ground_of(made.group.replica(part.replica)), plan, part.replica)
+
+
+def bad_checks(made: Situation) -> set[str]:
+    return {each.check for each in run_checks(made.group) if not each.is_note}
+
+
+def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        os.fspath(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns // 1_000_000)
+        for path in root.rglob("*")
+        if path.is_file() and "rmqpy" not in path.parts
+    }
+
+
+def certificate_of(made: Situation) -> Any:
+    return certify([each.manifest for each in made.group.surveys], 1)
+
+
+def write_confs(root: Path, names: tuple[str, ...]) -> None:
+    for number, name in enumerate(names):
+        (root / f"{name}.conf").write_text(
+            f"# broker {name}\nbrokerName=b0\nlistenPort={15911 + 10 * number}\n"
+            f"storePathRootDir={root / name}\nmappedFileSizeCommitLog=65536\n"
+        )
+
+
+def test_by_the_book_two_become_three(golden_copy: Callable[[str], Path], golden: Any) -> None:
+    root, names = golden_copy("B-master-slave-v497"), ("master", "slave", "third")
+    (root / "third").mkdir()
+    write_confs(root, names)
+    made = situation(root, names)
+    assert detect(made.group) is State.LAGGING
+    plan = plan_alignment(made)
+    assert [len(part.ops) > 0 for part in plan.nodes] == [False, False, True]
+    apply_all(made, plan)
+
+    wish = Wish(peers=PEERS, self_ids=dict(zip(names, ("n0", "n1", "n2"), strict=True)))
+    made = situation(root, names, wish)
+    assert bad_checks(made) == set()
+    assert certificate_of(made).is_equal
+    apply_all(made, plan_switch(made))
+
+    # Java's own upgrade of the same store: the same bytes of the old files, the same divide.
+    java = golden("C-upgraded-v497") / "n0"
+    for name in names:
+        for file in sorted((java / "commitlog").iterdir()):
+            ours = (root / name / "commitlog" / file.name).read_bytes()
+            assert ours == file.read_bytes(), (name, file.name)
+        text = (root / f"{name}.conf").read_text()
+        assert "enableDLegerCommitLog=true\n" in text
+        assert text.startswith(f"# broker {name}\n")
+    after = situation(root, names)
+    assert detect(after.group) is State.SEALED
+    assert {after.group.divide(each) for each in after.group.replicas} == {262144}
+    assert certificate_of(after).is_equal
+
+
+def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) -> None:
+    root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
+    before = tree_of(root / "slave")
+    master = tree_of(root / "master")
+    made = situation(root, names)
+    plan = plan_alignment(made)
+    travels = sum(
+        op.changed_bytes for op in plan.node("slave").ops if op.kind in ("copy", "create")
+    )
+    assert travels == (261120 - 229443 - 475) + 2 * 65536
+    apply_all(made, plan)
+    assert tree_of(root / "master") == master
+    after = situation(root, names)
+    assert bad_checks(after) == set()
+    assert certificate_of(after).is_equal
+    assert plan_alignment(after).is_empty
+    for file in (root / "master" / "commitlog").iterdir():
+        copy = root / "slave" / "commitlog" / file.name
+        assert copy.read_bytes() == file.read_bytes()
+    made_whole = root / "slave" / "commitlog" / "00000000000000262144"
+    original = root / "master" / "commitlog" / "00000000000000262144"
+    assert made_whole.stat().st_mtime_ns // 1_000_000 == original.stat().st_mtime_ns // 1_000_000
+
+    slave = after.ground_of(after.group.replica("slave"))
+    roll_back(slave)
+    assert tree_of(root / "slave") == before
+
+
+def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
+    root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
+    made = situation(root, names)
+    assert {"same-log", "log-sound", "queues-match"} <= bad_checks(made)
+    plan = plan_alignment(made)
+    # One queue offset was given to two messages: told, because nothing can take it back.
+    assert [("has queue offset 32" in each) for each in plan.conflicts] == [True, True]
+    apply_all(made, plan)
+    after = situation(root, names)
+    assert "same-log" not in bad_checks(after)
+    logs = [
+        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
+        for name in names
+    ]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def diverge(root: Path) -> int:
+    """Change a message of the slave; returns its offset."""
+    path = root / "slave/commitlog/00000000000000196608"
+    data = bytearray(path.read_bytes())
+    scan = scan_records(memoryview(data), 0, dledger=False, check_crc=False)
+    data[scan.offset[-3] + 16] ^= 1
+    path.write_bytes(data)
+    return 196608 + scan.offset[-3]
+
+
+@pytest.mark.parametrize("chosen", ["master", "slave"])
+def test_a_divergence_is_the_operators_choice(
+    golden_copy: Callable[[str], Path], chosen: str
+) -> None:
+    root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
+    offset = diverge(root)
+    with pytest.raises(Diverged, match="--reference NAME") as refused:
+        plan_alignment(situation(root, names))
+    ((pair, sides),) = refused.value.sides.items()
+    assert f"from offset {offset}" in pair
+    assert [len(lines) for lines in sides.values()] == [3, 3]
+    assert f"offset {offset}: " in sides["slave"][0]
+
+    made = situation(root, names, Wish(reference=chosen))
+    plan = plan_alignment(made)
+    kept = tree_of(root / chosen)
+    apply_all(made, plan)
+    assert tree_of(root / chosen) == kept
+    after = situation(root, names)
+    assert certificate_of(after).is_equal
+
+
+def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
+    root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
+    before = tree_of(root / "master")
+    made = situation(root, names, Wish(reference="slave"))
+    apply_all(made, plan_alignment(made))
+    after = situation(root, names)
+    assert certificate_of(after).is_equal
+    assert after.group.survey("master").manifest.end == 229443
+    kept = list((root / "master/rmqpy/upgrade").rglob("commitlog/0*"))
+    assert sorted(file.name for file in kept) == [f"{n:020d}" for n in (262144, 327680)]
+    roll_back(after.ground_of(after.group.replica("master")))
+    assert tree_of(root / "master") == before
+
+
+def test_tables_get_the_largest_values(golden_copy: Callable[[str], Path]) -> None:
+    root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
+    offsets = root / "slave/config/consumerOffset.json"
+    offsets.write_text(offsets.read_text().replace("0:22", "0:9").replace("0:40", "0:9999"))
+    (root / "slave/config/topics.json").unlink()
+    (root / "slave/config/topics.json.bak").unlink()
+    made = situation(root, names)
+    plan = plan_alignment(made)
+    assert any("9999, the queue ends at" in each for each in plan.conflicts)
+    apply_all(made, plan)
+    after = situation(root, names)
+    assert bad_checks(after) == set()
+    tables = after.group.survey("slave").tables
+    assert '"Normal@CID_push":{0:22' in tables["consumerOffset.json"]
+    master_topics = (root / "master/config/topics.json").read_text()
+    assert tables["topics.json"].count("topicName") == master_topics.count("topicName")
+
+
+def wrong_upgrade(name: str, root: Path, golden: Any) -> tuple[str, ...]:
+    """Re-make one of the nine wrong upgrades, as files show it."""
+    names = ("n0", "n1", "n2")
+    joined = golden("C-upgraded-v497")
+    if name == "gap_whole_file":
+        source = golden("B-lagging-slave-v497")
+        shutil.copytree(source / "master", root / "n0")
+        shutil.copytree(source / "slave", root / "n1")
+        shutil.copytree(source / "slave", root / "n2")
+    elif name in ("third_empty", "empty_leads", "bare_leads"):
+        source = golden("B-master-slave-v497")
+        shutil.copytree(source / "master", root / "n0")
+        shutil.copytree(source / "slave", root / "n1")
+        (root / "n2").mkdir()
+        if name == "bare_leads":
+            shutil.copytree(source / "slave" / "commitlog", root / "n2" / "commitlog")
+    elif name == "killed_store":
+        source = golden("A-classic-killed-v497")
+        for node in names:
+            shutil.copytree(source / "store", root / node)
+        log = root / "n1/commitlog/00000000000000196608"
+        data = bytearray(log.read_bytes())
+        scan = scan_records(memoryview(data), 0, dledger=False, check_crc=False)
+        data[scan.end - 60 : scan.end] = bytes(60)
+        log.write_bytes(data)
+    else:
+        for node in names:
+            shutil.copytree(joined / node, root / node, copy_function=copy_sparse)
+    if name == "delete_old":
+        shutil.rmtree(root / "n1/commitlog")
+    return names
+
+
+def copy_sparse(source: str, target: str) -> None:
+    if os.stat(source).st_size < 1 << 26:
+        shutil.copy2(source, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "mended"),
+    [
+        ("gap_whole_file", "same-divide", True),
+        ("third_empty", "same-log", True),
+        ("empty_leads", "same-log", True),
+        ("bare_leads", "tables-there", True),
+        ("killed_store", "clean-stop", False),
+        ("delete_old", "same-log", True),
+    ],
+)
+def test_wrong_upgrades_are_refused_or_mended(
+    name: str, check: str, mended: bool, tmp_path: Path, golden: Any
+) -> None:
+    names = wrong_upgrade(name, tmp_path, golden)
+    made = situation(tmp_path, names)
+    assert check in bad_checks(made)
+    if not mended:
+        with pytest.raises(UpgradeRefused):
+            plan_alignment(made)
+        return
+    apply_all(made, plan_alignment(made))
+    after = situation(tmp_path, names)
+    assert not {"same-log", "same-divide", "tables-there"} & bad_checks(after)
+
+
+def test_file_size_changed_and_roll_back_are_refused(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
+    write_confs(root, names)
+    conf = root / "slave.conf"
+    conf.write_text(conf.read_text().replace("65536", "131072"))
+    assert {"same-sizes", "file-sizes"} & bad_checks(situation(root, names))
+    joined, members = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
+    write_confs(joined, members)
+    made = situation(joined, members)
+    assert "switched" in bad_checks(made)
+    with pytest.raises(UpgradeRefused, match="are joined"):
+        plan_switch(made)
+
+
+def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("B-master-slave-v497")
+    (root / "third").mkdir()
+    write_confs(root, ("third",))
+    wish = Wish(peers=PEERS, self_ids={"third": "n2"})
+    with pytest.raises(UpgradeRefused, match="no old log"):
+        plan_switch(situation(root, ("third",), wish))
+
+
+# Killed at every operation, on small stores in memory
+
+
+def small_group(kit: Any) -> tuple[Any, Any]:
+    """A master of 40 messages, and a slave that has 25 of them and three of its own tables."""
+    files = kit.DyingFiles()
+    master = kit.rig(files, "/m")
+    slave = kit.rig(files, "/s")
+    slave.clock = master.clock
+    for rig in (master, slave):
+        rig.write(*range(25))
+        rig.files.put(f"{rig.root}/config/topics.json", b'{"topicConfigTable":{}}')
+    for path in [each for each in files.nodes if each.startswith("/m/commitlog")]:
+        files.put("/s" + path[2:], bytes(files.nodes[path].data))
+    master.write(*range(25, 40))
+    files.put("/m/config/consumerOffset.json", b'{"offsetTable":{"Topic@g":{0:7}}}')
+    return master, slave
+
+
+def memory_situation(files: Any, master: Any, slave: Any, wish: Wish | None = None) -> Situation:
+    plans = [
+        SurveyPlan(
+            name=rig.root[1:],
+            root=rig.root,
+            config_path=f"{rig.root}.conf" if files.exists(f"{rig.root}.conf") else None,
+            settings=rig.settings(),
+            now_ms=lambda: 5,
+        )
+        for rig in (master, slave)
+    ]
+    return Situation(
+        group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
+        files=files,
+        wish=wish or Wish(),
+        settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
+    )
+
+
+def kill_everywhere(kit: Any, files: Any, rigs: tuple[Any, Any], plan: Plan, node: str) -> int:
+    """Kill before each operation; both ways on end in the same bytes. Returns how many."""
+    rig = rigs[1] if node == "s" else rigs[0]
+
+    def ground(on: Any) -> Any:
+        made = memory_situation(on, *rigs)
+        return made.ground_of(made.group.replica(node))
+
+    tree = rig.on(files).tree()
+    whole = files.reborn(None)
+    apply_plan(ground(whole), plan, node)
+    wanted = rig.on(whole).tree()
+    for dies_at in itertools.count():
+        dying = files.reborn(dies_at)
+        try:
+            apply_plan(ground(dying), plan, node)
+        except kit.Killed:
+            pass
+        else:
+            return dies_at
+        forward = dying.reborn(None)
+        apply_plan(ground(forward), plan, node)
+        assert rig.on(forward).tree() == wanted, dies_at
+        back = dying.reborn(None)
+        if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
+            roll_back(ground(back))
+        assert rig.on(back).tree() == tree, dies_at
+    raise AssertionError
+
+
+def test_apply_killed_before_every_operation(kit: Any) -> None:
+    rigs = small_group(kit)
+    files = rigs[0].files
+    plan = plan_alignment(memory_situation(files, *rigs))
+    kinds = {op.kind for op in plan.node("s").ops}
+    assert {"copy", "create", "derive", "write"} <= kinds
+    assert kill_everywhere(kit, files, rigs, plan, "s") > 50
+
+
+def test_switch_killed_before_every_operation(kit: Any) -> None:
+    rigs = small_group(kit)
+    files = rigs[0].files
+    made = memory_situation(files, *rigs)
+    for node in ("m", "s"):
+        apply_plan(made.ground_of(made.group.replica(node)), plan_alignment(made), node)
+    for rig in rigs:
+        files.put(f"{rig.root}.conf", b"brokerName=b0\nmappedFileSizeCommitLog=4096\n")
+    wish = Wish(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
+    plan = plan_switch(memory_situation(files, *rigs, wish))
+    assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
+    before = files.read_bytes("/s.conf")
+    rig = rigs[1]
+    tree = rig.tree()
+    for dies_at in itertools.count():
+        dying = files.reborn(dies_at)
+        made = memory_situation(dying, *rigs, wish)
+        try:
+            apply_plan(made.ground_of(made.group.replica("s")), plan, "s")
+        except kit.Killed:
+            pass
+        else:
+            break
+        back = dying.reborn(None)
+        ground = memory_situation(back, *rigs).ground_of(
+            memory_situation(back, *rigs).group.replica("s")
+        )
+        applied = apply_plan(ground, plan, "s")
+        assert applied.earlier
+        roll_back(ground)
+        assert rig.on(back).tree() == tree
+        assert back.read_bytes("/s.conf") == before
+    assert dies_at > 8
+
+
+def test_a_switch_is_taken_back_until_the_first_message(kit: Any) -> None:
+    rigs = small_group(kit)
+    files = rigs[0].files
+    master = rigs[0]
+    files.put("/m.conf", b"brokerName=b0\n")
+    wish = Wish(peers="n0-h:1", self_ids={"m": "n0"})
+    tree = master.tree()
+
+    def only() -> Situation:
+        made = memory_situation(files, *rigs, wish)
+        return Situation(
+            group=Group(made.group.replicas[:1]), files=files, wish=wish, settings=made.settings
+        )
+
+    def ground() -> Any:
+        return only().ground_of(only().group.replicas[0])
+
+    apply_plan(ground(), plan_switch(only()), "m")
+    joined = master.with_flag(True)
+    joined.open().shutdown()
+    roll_back(ground())
+    taken_back = master.tree()
+    assert {path for path in tree if tree[path] != taken_back.get(path)} <= {"checkpoint"}
+    assert not any(path.startswith("dledger-") for path in taken_back)
+
+    apply_plan(ground(), plan_switch(only()), "m")
+    joined.write(500)
+    with pytest.raises(UpgradeRefused, match="rmqpy upgrade leave"):
+        roll_back(ground())
+    finalize(ground())
+
+
+def test_a_plan_that_was_changed_is_no_plan(kit: Any) -> None:
+    rigs = small_group(kit)
+    value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
+    assert Plan.from_json(value).to_json() == value
+    value["nodes"][1]["ops"].pop()
+    with pytest.raises(Exception, match="changed after it was made"):
+        Plan.from_json(value)
