@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from attrs import define
 
+from rmqpy.broker.group_status import GroupStatusProcessor
 from rmqpy.broker.role import GroupRole, RoleChange
 from rmqpy.broker.service import Broker
 from rmqpy.dledger.member import Dice, Membership, Options
+from rmqpy.model.codes import RequestCode
 from rmqpy.model.config import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.model.runtime import Scheduler
 from rmqpy.net.dledger_driver import DLedgerDriver, DriverSurroundings
@@ -45,7 +47,7 @@ def join_group(
     )
     membership = membership_of(settings)
     role = GroupRole(change, log.entries, around.scheduler, slave_id_of(membership.self_id))
-    return DLedgerDriver(
+    driver = DLedgerDriver(
         membership,
         options_of(configuration, around.dice),
         DriverSurroundings(
@@ -58,6 +60,8 @@ def join_group(
             flush=broker.begin_flush,
         ),
     )
+    broker.serve(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
+    return driver
 
 
 def membership_of(settings: StoreSettings) -> Membership:

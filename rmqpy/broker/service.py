@@ -308,6 +308,10 @@ class Broker:
             **self._cleaning.handlers(),
         }
 
+    def serve(self, code: int, handler: Handler) -> None:
+        """Answer one more request code, of what is put beside the broker."""
+        self._handlers[code] = handler
+
     # -------------------------------------------------------------------------------------- life
 
     def start(self) -> None:

@@ -13,6 +13,7 @@
 ``outbox``       what is to be done, collected into a ``Ready``
 ``messages``     requests and responses as values; ``wire`` has their bytes
 ``quorum``       the arithmetic of majorities
+``handshake``    what rmqpy members tell each other first
 ===============  =======================================================================
 
 One turn of the caller (``net.dledger_driver`` on sockets and files, ``testing.cluster_of_nodes`` in

@@ -185,6 +185,9 @@ class Member:
     term_to_take: Term = NO_TERM
     disk: Disk = Disk.GOOD
     now_ms: int = 0
+    batching: set[str] = field(factory=set)
+    """Members known to take batches of any size, whatever ``batch_push`` says."""
+
     role_changed: Callable[[], None] = field(default=lambda: None)
     """Called after each transition, to let the parts of the old role end."""
 

@@ -187,6 +187,16 @@ class Node:
         peers = self._replication.peers if self._replication is not None else {}
         return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
 
+    def take_batches(self, peer: str, takes: bool) -> None:
+        """Whether ``peer`` is known to take batches of any size."""
+        (self._member.batching.add if takes else self._member.batching.discard)(peer)
+
+    @property
+    def lags(self) -> dict[str, int]:
+        """How many entries each follower is behind; empty unless this member leads."""
+        peers = self._replication.peers if self._replication is not None else ()
+        return {peer: self._lag_of(peer) for peer in peers}
+
     def tick(self, now_ms: int) -> None:
         """Time has passed."""
         member = self._member

@@ -59,6 +59,11 @@ ATTEMPTS: Final = 2
 """Pushes of one entry before the follower is looked at anew."""
 
 THROTTLE_WINDOW_MS: Final = 1000
+PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""Entries that may be unanswered, in bytes: no more is pushed, whatever the window says."""
+
+OWN_BATCH_BYTES: Final = 256 * 1024
+"""Of a batch to a member that is known to take it."""
 
 
 class PeerState(Enum):
@@ -70,6 +75,7 @@ class PeerState(Enum):
 @define(slots=True)
 class _Push:
     count: int
+    size: int
     sent_ms: int
     attempts: int = 1
 
@@ -124,6 +130,8 @@ class Progress:
     outstanding: dict[int, _Push] = field(factory=dict)
     """Unanswered pushes by their first index, in order."""
 
+    outstanding_bytes: int = 0
+
     window_ms: int = 0
     window_bytes: int = 0
 
@@ -135,6 +143,7 @@ class Progress:
         self.generation += 1
         self.waiting = False
         self.outstanding.clear()
+        self.outstanding_bytes = 0
         if state is PeerState.APPEND:
             self.match = max(self.match, index)
             self.next = index + 1
@@ -271,13 +280,16 @@ class Replication:
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
             and len(progress.outstanding) < options.push_window
+            and progress.outstanding_bytes < PUSH_WINDOW_BYTES
         ):
             entries = self._collect(progress.next, progress)
             if not entries:
                 return
             first = progress.next
             progress.next += len(entries)
-            progress.outstanding[first] = _Push(len(entries), now_ms)
+            size = sum(entry.size for entry in entries)
+            progress.outstanding[first] = _Push(len(entries), size, now_ms)
+            progress.outstanding_bytes += size
             self._push_entries(progress, first, entries)
         if (
             progress.state is PeerState.APPEND
@@ -311,7 +323,7 @@ class Replication:
 
     def _collect(self, first: int, progress: Progress) -> tuple[Entry, ...]:
         """The entries of the next push; none when it has to wait or the state has changed."""
-        member, options = self.member, self.member.options
+        member = self.member
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
             return ()
@@ -320,13 +332,19 @@ class Replication:
             return ()
         entries = [entry]
         size = entry.size
-        while options.batch_push and size < options.batch_push_bytes and first < self.stored_index:
+        while size < self._batch_bytes(progress.peer) and first < self.stored_index:
             first += 1
             entry = member.log.entry(first)
             entries.append(entry)
             size += entry.size
         progress.window_bytes += size
         return tuple(entries)
+
+    def _batch_bytes(self, peer: str) -> int:
+        """A batch goes on growing below this."""
+        if peer in self.member.batching:
+            return OWN_BATCH_BYTES
+        return self.member.options.batch_push_bytes if self.member.options.batch_push else 0
 
     def _throttled(self, progress: Progress, entry: Entry) -> bool:
         member, options = self.member, self.member.options
@@ -368,6 +386,7 @@ class Replication:
                 if first + push.count - 1 > progress.match:
                     break
                 del outstanding[first]
+                progress.outstanding_bytes -= push.size
             self.count()
 
     def _committed(self, progress: Progress, generation: int, response: Response | None) -> None:
@@ -390,6 +409,7 @@ class Replication:
             type=kind,
             commit_index=member.committed_index,
             entries=entries,
-            batch=kind is PushType.APPEND and member.options.batch_push,
+            batch=kind is PushType.APPEND
+            and (len(entries) > 1 or self._batch_bytes(progress.peer) > 0),
         )
         member.outbox.send(request, PushEntryResponse, member.now_ms, then)

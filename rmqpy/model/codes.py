@@ -120,6 +120,8 @@ class RequestCode(IntEnum):
     LEADERSHIP_TRANSFER = 51005
     # ours
     RMQPY_COMPARE_LOG = 71001
+    RMQPY_DLEDGER_HANDSHAKE = 71002
+    RMQPY_DLEDGER_STATUS = 71003
 
 
 class ResponseCode(IntEnum):

@@ -27,12 +27,14 @@ is the end of this member until a restart: it neither votes nor answers any more
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from attrs import define
 
 from rmqpy.codec.message import encode_messages
+from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
 from rmqpy.dledger.messages import DLedgerResponseCode
 from rmqpy.dledger.node import (
@@ -66,6 +68,7 @@ from rmqpy.store.results import PutResult
 TICK_MS: Final = 10
 """Period of the state loop (Java StateMaintainer)."""
 
+EVENTS_MAX: Final = 32
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """checkPointInterval."""
 
@@ -124,37 +127,58 @@ class DLedgerDriver:
         self.membership = membership
         self.options = options
         self._around = around
-        self._entries = around.log.entries
+        self.entries = around.log.entries
         self._store = around.store
         self._scheduler = around.scheduler
         self.node = Node(
             membership,
-            self._entries.member_files.load_hard_state(),
-            self._entries,
-            self._entries.committed_index,
+            self.entries.member_files.load_hard_state(),
+            self.entries,
+            self.entries.committed_index,
             options,
         )
-        self.peers = Peers(membership, options, around.network, self._answered)
+        self.peers = Peers(
+            membership,
+            options,
+            around.network,
+            around.scheduler,
+            self._answered,
+            self._introduce,
+            self.node.take_batches,
+        )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
         self._led_term: Term | None = None
         """The term in which the broker was told that it leads."""
-        self._disk = Disk.GOOD
-        self._damaged: set[int] = set()
+        self.disk = Disk.GOOD
+        self.damaged: set[int] = set()
         self._under_way: Ready | None = None
         """Is not carried out to its end."""
         self._steps_done = 0
+        self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
+        """(wall clock, sentence): what became of the role, and why."""
         self._planned = self._busy = self._saving = False
         self._stopped = self._dead = False
+
+    def _introduce(self) -> Introduction:
+        divided = self._store.divided_offset
+        return Introduction(
+            group=self.membership.group,
+            member=self.membership.self_id,
+            file_size=self.entries.file_size,
+            divided_offset=-1 if divided is None else divided,
+            end_index=self.entries.end.index,
+            peers=self.options.addresses,
+        )
 
     # ------------------------------------------------------------------------------------- life
 
     def start(self) -> None:
         """Begin as a candidate; in a group of one leadership is there when this returns."""
         self._around.log.proposer = self
-        self._entries.on_stored = self._entries_stored
-        self._entries.on_flushed = self._entries_flushed
-        end = self._entries.end
+        self.entries.on_stored = self._entries_stored
+        self.entries.on_flushed = self._entries_flushed
+        end = self.entries.end
         if end.index >= 0:  # recovery has made sure of it
             self._step(Synced(end.index, end.term))
         if len(self.membership.peers) > 1:
@@ -256,13 +280,13 @@ class DLedgerDriver:
         if self._dead or not self._finish():
             return False
         disk = self._disk_now()
-        if disk is not self._disk:
-            self._disk = disk
+        if disk is not self.disk:
+            self.disk = disk
             self._step(DiskReport(disk))
         return True
 
     def _disk_now(self) -> Disk:
-        if self._store.failure is not None or self._damaged:
+        if self._store.failure is not None or self.damaged:
             return Disk.FAILED
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
@@ -274,10 +298,10 @@ class DLedgerDriver:
         try:
             step()
         except DamagedEntry as fault:
-            if fault.index not in self._damaged:
+            if fault.index not in self.damaged:
                 _log.error("%s", fault)
-            self._damaged.add(fault.index)
-            self._disk = Disk.FAILED
+            self.damaged.add(fault.index)
+            self.disk = Disk.FAILED
             self.node.step(DiskReport(Disk.FAILED))
 
     # ------------------------------------------------------------------------------ carrying out
@@ -324,7 +348,7 @@ class DLedgerDriver:
 
     def _keep_vote(self, ready: Ready) -> None:
         if ready.hard_state is not None:
-            self._entries.member_files.save_hard_state(ready.hard_state)
+            self.entries.member_files.save_hard_state(ready.hard_state)
         self._tell_loss()
 
     def _cut_log(self, ready: Ready) -> None:
@@ -333,20 +357,20 @@ class DLedgerDriver:
             divided = self._store.divided_offset
             if divided is not None and first.position != divided:
                 raise StoreFault(
-                    self._entries.data.first.path,
+                    self.entries.data.first.path,
                     f"a leader whose log begins at {first.position}, and an old commit log that"
                     f" ends at {divided}",
                     "the one to begin where the other ends",
                     "copy the store of another member: this one has been away for too long",
                 )
-            self._entries.begin_again(first.index, first.position)
+            self.entries.begin_again(first.index, first.position)
         elif ready.truncate_from is not None:
-            self._entries.truncate_from(ready.truncate_from)
+            self.entries.truncate_from(ready.truncate_from)
 
     def _write_entries(self, ready: Ready) -> None:
         if ready.entries:
-            self._entries.receive(ready.entries)
-            self._entries.commit()
+            self.entries.receive(ready.entries)
+            self.entries.commit()
 
     def _tell(self, ready: Ready) -> None:
         """The other members, the readers, the broker."""
@@ -356,7 +380,7 @@ class DLedgerDriver:
             elif not self._stopped:
                 self.peers.send(message)
         if ready.committed_index is not None:
-            self._entries.commit_to(ready.committed_index)
+            self.entries.commit_to(ready.committed_index)
         self._tell_role(ready)
 
     def _settle_clients(self, ready: Ready) -> None:
@@ -367,6 +391,7 @@ class DLedgerDriver:
         for notice in ready.notices:
             group, self_id = self.membership.group, self.membership.self_id
             self.peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
+            self._note(notice)
 
     def _tell_loss(self) -> None:
         """Tell the broker, first of all, that it does not lead any more."""
@@ -381,7 +406,13 @@ class DLedgerDriver:
                 self._led_term = self.node.term
                 self._around.on_role(Role.LEADER)
         elif ready.role is not None:
+            if ready.role is Role.FOLLOWER:
+                self._note(f"follows {self.node.leader_id} in term {self.node.term}")
             self._around.on_role(ready.role)
+
+    def _note(self, text: str) -> None:
+        if not self.events or self.events[-1][1] != text:
+            self.events.append((self._scheduler.now_ms(), text))
 
     def _append_marker(self, ready: Ready) -> None:
         """The one entry that a leader makes itself: a record that no queue and no index takes."""
@@ -400,14 +431,14 @@ class DLedgerDriver:
             store_host=self._around.store_host,
         )
         records = encode_messages([draft])
-        self._entries.append(proposal.term, proposal.first_index, records, now_ms)
+        self.entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:
         """A client of DLedger's own protocol appends a record."""
         result = self._store.put_record(append.body)
         if result.status is PutMessageStatus.PUT_OK:
             self.peers.appended(append.ticket, result.physical_offsets[0])
-            self.node.wait(self._entries.end.index, append.ticket)
+            self.node.wait(self.entries.end.index, append.ticket)
             return
         illegal = result.status is PutMessageStatus.MESSAGE_ILLEGAL
         refused = self.node.refusal()
@@ -436,7 +467,7 @@ class DLedgerDriver:
         )
         if not self._saving:
             self._saving = True
-            self._scheduler.run_blocking(self._entries.checkpoint_task(), self._checkpoint_saved)
+            self._scheduler.run_blocking(self.entries.checkpoint_task(), self._checkpoint_saved)
 
     def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
         self._saving = False

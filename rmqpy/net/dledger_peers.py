@@ -13,20 +13,31 @@ PULL (51003; Java has no handler either)   remoting code 1
 any other code                             remoting code 3
 =========================================  =====================================================
 
+Before anything else is sent to a member it is asked for its handshake (``dledger.handshake``), and
+again after each failure, as somebody else may have come back::
+
+    state     a send                     leaves by
+    unknown   waits, asks                an answer; no answer -> unknown, what waits gets None
+    verified  goes out                   a failure -> unknown
+    java      goes out                   the same
+    refused   gets None                  after ``REFUSED_MS`` -> unknown
+
 Invariants: nothing that cannot be read reaches the core; a line is logged once a cause and peer,
-not once a frame.
+not once a frame; nothing of ours is sent to a member whose files do not fit.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Final
 
 from attrs import define, evolve, field
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.dledger.handshake import Introduction, compare, decode_introduction
 from rmqpy.dledger.member import Membership, Options
 from rmqpy.dledger.messages import (
     REQUESTS,
@@ -40,6 +51,7 @@ from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
 from rmqpy.dledger.wire import RESPONSE_FRAME_CODE, decode_request, decode_response, encode
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.model.runtime import Clock
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -48,6 +60,11 @@ _CODE = DLedgerResponseCode
 
 SAID_MAX: Final = 256
 """Causes that are remembered as logged."""
+
+WAITING_MAX: Final = 64
+"""Requests to one member that may wait for its handshake."""
+
+REFUSED_MS: Final = 10_000
 
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
 
@@ -82,23 +99,132 @@ class Once:
         self._said.pop(cause, None)
 
 
+class Standing(Enum):
+    """What is known of a member."""
+
+    UNKNOWN = "unknown"
+    VERIFIED = "verified"
+    JAVA = "java"
+    REFUSED = "refused"
+
+
+@define(slots=True, eq=False)
+class Way:
+    """One member, seen from here."""
+
+    name: str
+    standing: Standing = Standing.UNKNOWN
+    reason: str = ""
+    """Why it is refused."""
+
+    ask_again_ms: int = 0
+    asking: bool = False
+    waiting: list[Send] = field(factory=list)
+
+
 @define(slots=True, eq=False)
 class Peers:
-    """See the module."""
+    """See the module. ``introduce`` tells who this member is, ``takes_batches`` is told who is one
+    of ours.
+    """
 
     membership: Membership
     options: Options
     network: Network
+    clock: Clock
     answered: Callable[[Answered], None]
+    introduce: Callable[[], Introduction]
+    takes_batches: Callable[[str, bool], None]
+    ways: dict[str, Way] = field(init=False)
     once: Once = field(factory=Once)
     _ticket: int = 0
     _asked: dict[int, Asked] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
 
+    def __attrs_post_init__(self) -> None:
+        self.ways = {name: Way(name) for name in self.membership.others}
+
     # -------------------------------------------------------------------------------- outgoing
 
     def send(self, send: Send) -> None:
         """A request of the core."""
+        way = self.ways[send.to]
+        if way.standing is Standing.REFUSED:
+            if self.clock.monotonic_ms() < way.ask_again_ms:
+                self.answered(Answered(send.ticket, None))
+                return
+            way.standing = Standing.UNKNOWN
+        if way.standing is not Standing.UNKNOWN:
+            self._transmit(send)
+        elif len(way.waiting) >= WAITING_MAX:
+            self.answered(Answered(send.ticket, None))
+        else:
+            way.waiting.append(send)
+            if not way.asking:
+                self._ask(way)
+
+    def _ask(self, way: Way) -> None:
+        """For the handshake of a member."""
+        way.asking = True
+        self.network.request(
+            self.options.addresses[way.name],
+            RemotingCommand.request(
+                RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=self.introduce().encode()
+            ),
+            self.options.rpc_timeout_ms,
+            partial(self._introduced, way),
+        )
+
+    def _introduced(
+        self, way: Way, command: RemotingCommand | None, fault: RmqError | None
+    ) -> None:
+        way.asking = False
+        if command is None:
+            self.once.warn(("silent", way.name), "member %s: %s", way.name, fault)
+        else:
+            self.once.forget(("silent", way.name))
+            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._judge(way, None)
+            elif command.code == RESPONSE_FRAME_CODE:
+                self._judge(way, command.body)
+            else:
+                text = "member %s does not introduce itself: %s"
+                self.once.warn(("handshake", way.name), text, way.name, command.remark)
+        waiting, way.waiting = way.waiting, []
+        for send in waiting:
+            if way.standing in (Standing.VERIFIED, Standing.JAVA):
+                self._transmit(send)
+            else:
+                self.answered(Answered(send.ticket, None))
+
+    def _judge(self, way: Way, body: bytes | None) -> None:
+        """``body`` is its introduction; None: it is a Java member."""
+        if body is None:
+            way.standing = Standing.JAVA
+            self.takes_batches(way.name, False)
+            return
+        try:
+            other = decode_introduction(body)
+        except RemoteFault as wrong:
+            self.once.warn(("handshake", way.name), "member %s: %s", way.name, wrong)
+            return
+        found = compare(self.introduce(), other)
+        for note in found.notes:
+            self.once.warn(("peers", way.name, note), "member %s: %s", way.name, note)
+        if found.refusals:
+            self._refuse(way, "; ".join(found.refusals))
+        else:
+            way.standing = Standing.VERIFIED
+            way.reason = ""
+            self.takes_batches(way.name, True)
+
+    def _refuse(self, way: Way, reason: str) -> None:
+        way.standing = Standing.REFUSED
+        way.reason = reason
+        way.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
+        self.once.warn(("unfit", way.name, reason), "member %s is refused: %s", way.name, reason)
+
+    def _transmit(self, send: Send) -> None:
         request = send.request
         command = RemotingCommand.request(request.CODE, body=encode(request))
         self.network.request(
@@ -118,6 +244,8 @@ class Peers:
     ) -> Response | None:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
+            if self.ways[send.to].standing is not Standing.REFUSED:
+                self.ways[send.to].standing = Standing.UNKNOWN
             return None
         self.once.forget(("silent", send.to))
         kind = type(send.request)
@@ -144,6 +272,9 @@ class Peers:
     def receive(self, channel: Channel, command: RemotingCommand) -> Received | None:
         """The request in a frame; None when it has been answered here."""
         kind = REQUESTS.get(command.code)
+        if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
+            self._write(channel, self._meet(command))
+            return None
         if kind is None:
             self._write(channel, _unknown(command))
             return None
@@ -163,6 +294,21 @@ class Peers:
         self._ticket += 1
         self._asked[self._ticket] = Asked(channel, command, request)
         return Received(self._ticket, request)
+
+    def _meet(self, command: RemotingCommand) -> bytes:
+        """A member introduces itself: so does this one, and both judge."""
+        try:
+            other = decode_introduction(command.body)
+        except RemoteFault as wrong:
+            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(wrong))
+            return encode_command(refusal)
+        own = self.introduce()
+        way = self.ways.get(other.member)
+        refusals = compare(own, other).refusals
+        if way is not None and refusals:
+            self._refuse(way, "; ".join(refusals))
+        answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
+        return encode_command(answer)
 
     def reply(self, reply: Reply) -> None:
         """The core's answer; it leaves with :meth:`write_replies`."""

@@ -34,8 +34,10 @@ from rmqpy.model.config import (
 )
 from rmqpy.model.errors import NetworkFault
 from rmqpy.net.dledger_driver import DLedgerDriver
-from rmqpy.remoting.channel import Reply
+from rmqpy.net.dledger_peers import Standing
+from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -256,6 +258,21 @@ class Line:
             self.group.scheduler.call_later(
                 5, lambda: self._watch(channel, target, done, left_ms - 5)
             )
+
+
+@define
+class Watched:
+    """A network that remembers what goes out."""
+
+    network: Network
+    sent: list[RemotingCommand] = field(factory=list)
+
+    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+        self.sent.append(command)
+        self.network.request(address, command, timeout_ms, done)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        self.network.oneway(address, command)
 
 
 def send_command(body: bytes) -> RemotingCommand:
@@ -487,3 +504,58 @@ def test_pulls_wait_for_the_quorum(group: Group) -> None:
     assert leader.broker is not None
     (found,) = reader.take()
     assert b"b" in found.body
+
+
+def test_members_with_other_file_sizes_are_refused_by_name(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = Group.of()
+    odd.members[2].changes["mapped_file_size_commit_log"] = 2 * FILE_SIZE
+    odd.start(0, 1, 2)
+    leader = odd.elect()
+    assert leader.number in (0, 1)
+    assert [reply.code for reply in odd.send(leader, b"a")] == [0]
+    odd.run(30_000)
+    assert odd.leader() is leader
+    stranger = odd.members[2].driver
+    assert stranger is not None and stranger.node.role is Role.CANDIDATE
+    assert odd.members[2].data() == {f"data/{0:020d}": b""}, "nothing was written"
+    refused = [text for text in caplog.messages if "its mappedFileSizeCommitLog is 8192" in text]
+    assert 1 <= len(refused) <= 2, "said once by each that meets it"
+
+
+def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) -> None:
+    """A member that answers the handshake with code 3 gets every entry in a push of its own."""
+    leader = group.elect()
+    assert leader.driver is not None
+    ways = leader.driver.peers.ways
+    assert {way.standing for way in ways.values()} == {Standing.VERIFIED}
+    command = RemotingCommand(3, flag=1)
+    for way in ways.values():
+        leader.driver.peers._introduced(way, command, None)
+    assert {way.standing for way in ways.values()} == {Standing.JAVA}
+    watched = leader.driver.peers.network = Watched(leader.driver.peers.network)
+    group.send(leader, *(b"%d" % number for number in range(20)))
+    pushes = [sent.body for sent in watched.sent if sent.code == 51004]
+    assert len([push for push in pushes if b'"type":"APPEND"' in push]) == 40
+    assert all(b'"batchEntry":[]' in push for push in pushes)
+
+
+def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a", b"b")
+    group.run(2000)
+    answer = group.ask(leader, RemotingCommand.request(71003))
+    assert answer.code == 0
+    status = loads(answer.body)
+    assert (status["role"], status["leader"]) == ("LEADER", leader.name)
+    assert (status["begin"], status["end"], status["committed"]) == (0, 1, 1)
+    assert [peer["id"] for peer in status["peers"]] == list(MEMBERS)
+    others = [peer for peer in status["peers"] if peer["id"] != leader.name]
+    assert {(peer["state"], peer["match"], peer["lag"]) for peer in others} == {("APPEND", 1, 0)}
+    assert {peer["handshake"] for peer in others} == {"verified"}
+    assert "leads in term" in status["events"][-1]["text"]
+    follower = next(member for member in group.members if member is not leader)
+    status = loads(group.ask(follower, RemotingCommand.request(71003)).body)
+    assert (status["role"], status["leader"]) == ("FOLLOWER", leader.name)
+    assert f"follows {leader.name}" in status["events"][-1]["text"]

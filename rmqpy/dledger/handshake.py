@@ -1,0 +1,128 @@
+"""The handshake of rmqpy members: who each is and how its files are made, before the first vote or
+push.
+
+One request of ours (``RMQPY_DLEDGER_HANDSHAKE``), answered with the same body; a Java member
+answers code 3 and is taken as it is, unverified. Body: JSON, members in alphabetical order::
+
+    divided_offset     offset where the old commit log ends, -1 without one
+    end_index          last entry, -1 without one
+    file_size          mappedFileSizeCommitLog
+    group, member      names
+    least_version      lowest protocol version that is still understood
+    peers              address by member id
+    version            protocol version
+
+=====================================  =================================================
+difference                             then
+=====================================  =================================================
+group, or a version not understood     refused
+file size                              refused: positions would differ from then on
+both have an old log, other ends       refused: the same
+one has an old log, the other neither  refused: its readers would miss the old messages
+that nor any entry
+peers table                            noted by name
+=====================================  =================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from attrs import asdict, define, fields
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+
+VERSION: Final = 1
+LEAST_VERSION: Final = 1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Introduction:
+    """What a member says of itself."""
+
+    group: str
+    member: str
+    file_size: int
+    divided_offset: int
+    end_index: int
+    peers: Mapping[str, str]
+    version: int = VERSION
+    least_version: int = LEAST_VERSION
+
+    def encode(self) -> bytes:
+        values = asdict(self, recurse=False)
+        return dumps({name: values[name] for name in sorted(values)} | {"peers": dict(self.peers)})
+
+
+def decode_introduction(body: bytes) -> Introduction:
+    """Raises RemoteFault. What a later version says besides is ignored."""
+    try:
+        found = loads(body)
+    except FastjsonFault as fault:
+        raise RemoteFault(f"a handshake is no JSON: {str(fault)[:200]}") from None
+    if not isinstance(found, dict):
+        raise RemoteFault("a handshake is no object")
+    values: dict[str, Any] = {}
+    for member in fields(Introduction):
+        kind = {"group": str, "member": str, "peers": dict}.get(member.name, int)
+        value = found.get(member.name)
+        if type(value) is not kind:
+            raise RemoteFault(f"a handshake: {member.name}: {value!r:.64}")
+        values[member.name] = value
+    return Introduction(**values)
+
+
+@define(slots=True, frozen=True)
+class Differences:
+    """Sentences; with a refusal the two do not speak with each other."""
+
+    refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def compare(own: Introduction, other: Introduction) -> Differences:
+    """What makes the two unfit for each other, and what is merely odd."""
+    refusals: list[str] = []
+    if other.group != own.group:
+        refusals.append(f"it is a member of group {other.group}, this one of {own.group}")
+    if other.version < own.least_version or own.version < other.least_version:
+        refusals.append(
+            f"its protocol version is {other.version} (at least {other.least_version}), ours"
+            f" {own.version} (at least {own.least_version}): upgrade the older one"
+        )
+    if other.file_size != own.file_size:
+        refusals.append(
+            f"its mappedFileSizeCommitLog is {other.file_size}, ours {own.file_size}: set the size"
+            " that the files of the group have"
+        )
+    refusals += _old_logs(own, other)
+    return Differences(tuple(refusals), tuple(_peer_tables(own, other)))
+
+
+def _old_logs(own: Introduction, other: Introduction) -> list[str]:
+    if other.divided_offset == own.divided_offset:
+        return []
+    if min(other.divided_offset, own.divided_offset) >= 0:
+        return [
+            f"its old commit log ends at {other.divided_offset}, ours at {own.divided_offset}:"
+            " align the stores before the switch"
+        ]
+    lacking = own if own.divided_offset < 0 else other
+    if lacking.end_index >= 0:
+        return []  # the old files have expired there
+    return [
+        f"{lacking.member} has no old commit log, the other one has: copy the store of a member"
+        " that has it"
+    ]
+
+
+def _peer_tables(own: Introduction, other: Introduction) -> list[str]:
+    notes = []
+    for member in sorted({*own.peers, *other.peers}):
+        here, there = own.peers.get(member), other.peers.get(member)
+        if here != there:
+            notes.append(f"dLegerPeers: {member} is {here or 'absent'} here, {there or 'absent'}"
+                         " there")  # fmt: skip
+    return notes

@@ -1,0 +1,69 @@
+"""Which members fit each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from rmqpy.dledger.handshake import Introduction, compare, decode_introduction
+from rmqpy.model.errors import RemoteFault
+
+OWN = Introduction(
+    group="g",
+    member="n0",
+    file_size=4096,
+    divided_offset=8192,
+    end_index=5,
+    peers={"n0": "a:1", "n1": "b:1"},
+)
+OTHER = evolve(OWN, member="n1")
+
+
+def test_an_introduction_survives_the_wire() -> None:
+    body = OWN.encode()
+    assert decode_introduction(body) == OWN
+    assert body.startswith(b'{"divided_offset":8192,"end_index":5,"file_size":4096,"group":"g",')
+    more = body[:-1] + b',"zone":"later"}'
+    assert decode_introduction(more) == OWN
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"group":1}', OWN.encode()[:-2]])
+def test_what_is_no_introduction(body: bytes) -> None:
+    with pytest.raises(RemoteFault, match="a handshake"):
+        decode_introduction(body)
+
+
+def test_equal_members_fit() -> None:
+    found = compare(OWN, OTHER)
+    assert not found.refusals and not found.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"group": "h"}, "it is a member of group h, this one of g"),
+        ({"file_size": 8192}, "its mappedFileSizeCommitLog is 8192, ours 4096"),
+        ({"divided_offset": 4096}, "its old commit log ends at 4096, ours at 8192"),
+        ({"divided_offset": -1, "end_index": -1}, "n1 has no old commit log"),
+        ({"version": 9, "least_version": 8}, "its protocol version is 9"),
+        ({"version": 0}, "its protocol version is 0"),
+    ],
+)
+def test_what_makes_them_unfit(changes: dict[str, Any], sentence: str) -> None:
+    (found,) = compare(OWN, evolve(OTHER, **changes)).refusals
+    assert sentence in found
+
+
+def test_what_is_only_odd() -> None:
+    expired = evolve(OTHER, divided_offset=-1, end_index=900)
+    assert not compare(OWN, expired).refusals, "its old files are gone by their age"
+    assert not compare(OWN, evolve(OTHER, version=2)).refusals
+    found = compare(OWN, evolve(OTHER, peers={"n0": "a:2", "n2": "c:1"}))
+    assert not found.refusals
+    assert found.notes == (
+        "dLegerPeers: n0 is a:1 here, a:2 there",
+        "dLegerPeers: n1 is b:1 here, absent there",
+        "dLegerPeers: n2 is absent here, c:1 there",
+    )

@@ -1,0 +1,190 @@
+"""DLedger groups of Java members and ours: they elect each other, replicate byte for byte, lose a
+leader in the middle of a Java producer's load, and lose no message.
+
+The member that is to lead is named by ``preferredLeaderId``: so each group also hands leadership
+over between the two implementations.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from attrs import define, field
+
+from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
+from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.model.errors import NetworkFault
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.java import ClientFault
+from rmqpy.testing.ports import BROKER_PORT_COUNT
+from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, group_settings
+from rmqpy.testing.store_reader import read_store
+
+pytestmark = pytest.mark.interop
+
+GROUPS = [
+    pytest.param(("java", "rmqpy", "rmqpy"), id="java-leads"),
+    pytest.param(("rmqpy", "java", "java"), id="rmqpy-leads"),
+    pytest.param(("rmqpy", "rmqpy", "rmqpy"), id="rmqpy-alone"),
+]
+WAIT_SECONDS_MAX = 90
+LOAD = 600
+
+
+@define
+class MixedGroup:
+    """Three members; number 0 should lead."""
+
+    namesrv: ServerProcess
+    brokers: list[ServerProcess]
+    peer_ports: list[int]
+    name: str = "broker-a"
+    sent: list[dict] = field(factory=list)
+
+    def leader(self) -> int | None:
+        """Number of the member that all who answer take for the leader."""
+        told = set()
+        for number in range(3):
+            response = self._metadata(number)
+            if response is not None:
+                told.add(response.leader_id)
+        if len(told) != 1 or None in told:
+            return None
+        return int(told.pop()[1:])
+
+    def wait_for_leader(self, *allowed: int) -> int:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while True:
+            leader = self.leader()
+            if leader is not None and (not allowed or leader in allowed):
+                return leader
+            assert time.monotonic() < deadline, f"leader {leader}, wanted {allowed}"
+            time.sleep(0.2)
+
+    def _metadata(self, number: int) -> MetadataResponse | None:
+        request = MetadataRequest(group=self.name, remote_id=f"n{number}")
+        command = RemotingCommand.request(request.CODE, body=encode(request))
+        try:
+            with BlockingConnection(f"{LOOPBACK}:{self.peer_ports[number]}", 2.0) as connection:
+                answer = connection.call(command)
+        except NetworkFault:
+            return None
+        response = decode_response(MetadataRequest, answer.body)
+        assert isinstance(response, MetadataResponse)
+        return response
+
+    def ledger(self, number: int) -> tuple[bytes, bytes]:
+        """All entries and all index units."""
+        folder = self.brokers[number].store / f"dledger-n{number}"
+        data = b"".join(path.read_bytes() for path in sorted((folder / "data").iterdir()))
+        index = b""
+        for path in sorted((folder / "index").iterdir()):
+            with path.open("rb") as file:
+                index += file.read(1 << 20)
+        return data.rstrip(b"\0"), index.rstrip(b"\0")
+
+
+@pytest.fixture(params=GROUPS)
+def group(request, ground):
+    kinds = request.param
+    name = "-".join(kinds)
+    namesrv = ground.namesrv("java", f"{name}-namesrv")
+    ports = ground.block(3)
+    brokers = []
+    for number, kind in enumerate(kinds):
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            settings=group_settings("broker-a", list(ports), number) | {"preferredLeaderId": "n0"},
+        )
+        brokers.append(ground.take(ground.site(kind).broker(f"{name}-{number}", spec).launch()))
+    yield MixedGroup(namesrv, brokers, list(ports))
+    for broker in brokers:
+        broker.kill()
+
+
+def test_the_leader_is_killed_under_load(group, ground):
+    probe = ground.probe.at(group.namesrv.address)
+    leader = group.brokers[group.wait_for_leader(0)]
+    create_topic(probe, "T", leader)
+    first = send(probe, "T", 50, 0)
+    failed = []
+
+    def load():
+        try:
+            group.sent = send(probe, "T", LOAD, 1000)
+        except BaseException as fault:  # noqa: BLE001 - told by the test
+            failed.append(fault)
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    time.sleep(1.0)
+    group.brokers[0].kill()
+    sender.join()
+    assert not failed, failed
+    second = group.wait_for_leader(1, 2)
+    assert second in (1, 2)
+    group.brokers[0].start()
+    group.wait_for_leader(0)
+    last = send(probe, "T", 50, 5000)
+    places = [*first, *group.sent, *last]
+    check_dump(probe, "T", places)
+    wait_until_equal(group)
+    time.sleep(3)  # what is committed is told with the next push, at least once a second
+    check_dump(probe, "T", places)
+    for number in (1, 2, 0):
+        assert group.brokers[number].stop() in (0, 143)
+    for broker in group.brokers:
+        assert read_store(broker.store).problems == []
+
+
+def create_topic(probe, topic, broker):
+    """As soon as the broker side of the leader is master."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        try:
+            probe.run(
+                "createTopic", topic=topic, broker=broker.address, readQueues=4, writeQueues=4
+            )
+            return
+        except ClientFault:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+
+def send(probe, topic, count, first):
+    events = probe.run(
+        "send", topic=topic, count=count, first=first, sizes="40,900,3", keys="k-", retryMs=60_000,
+        timeout_s=200.0,
+    )
+    sent = [event for event in events if event["event"] == "sent"]
+    assert len(sent) == count
+    return sent
+
+
+def check_dump(probe, topic, sent):
+    """A Java consumer finds every acknowledged message where it was said to be, once."""
+    found = {}
+    for event in probe.run("dump", topic=topic):
+        if event["event"] == "message":
+            place = event["queueId"], event["queueOffset"]
+            assert place not in found
+            found[place] = event
+    for event in sent:
+        place = event["queueId"], event["queueOffset"]
+        assert place in found, f"{place} was acknowledged and is not there"
+        assert found[place]["msgId"] == event["msgId"] or event["index"] is not None
+
+
+def wait_until_equal(group):
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        ledgers = [group.ledger(number) for number in range(3)]
+        if ledgers[0] == ledgers[1] == ledgers[2]:
+            return
+        lengths = [(len(data), len(index)) for data, index in ledgers]
+        assert time.monotonic() < deadline, f"data and index bytes: {lengths}"
+        time.sleep(0.5)
