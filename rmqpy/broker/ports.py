@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from rmqpy.model.config import StoreSettings
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.channel import Channel
@@ -109,6 +110,8 @@ class Store(QueueReader, MessageSink, Protocol):
     def queues_not_flushed(self, error: BaseException) -> None: ...
 
     def fail(self, reason: str) -> None: ...
+
+    def change_settings(self, settings: StoreSettings) -> None: ...
 
     @property
     def shortage(self) -> str | None: ...

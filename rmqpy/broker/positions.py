@@ -1,5 +1,5 @@
-"""Where topics, groups and clients stand, for tools: codes 202, 203, 204, 208, 300, 314
-and 328.
+"""Where topics, groups and clients stand, for tools: codes 202 to 204, 208, 300, 303, 314, 317 and
+328.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.broker.clients import Client, ClientTable
+from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.ports import HandlerTable, QueueReader
@@ -15,16 +16,20 @@ from rmqpy.broker.topics import TopicTable
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.config_keys import host_and_port
 from rmqpy.model.errors import Refusal
+from rmqpy.model.runtime import Clock
 from rmqpy.remoting.bodies import (
     Connection,
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     GroupList,
     MessageQueue,
     OffsetWrapper,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
     TopicConfig,
     TopicOffset,
     TopicStatsTable,
@@ -34,9 +39,11 @@ from rmqpy.remoting.command import RemotingCommand, language_name
 from rmqpy.remoting.headers import (
     CloneGroupOffsetRequestHeader,
     GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 
@@ -51,6 +58,8 @@ class PositionProcessor:
     offsets: ConsumerOffsets
     statistics: Statistics
     queues: QueueReader
+    groups: GroupTable
+    clock: Clock
 
     def handlers(self) -> HandlerTable:
         return {
@@ -61,6 +70,8 @@ class PositionProcessor:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
             RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
         }
 
     def topic_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -86,6 +97,59 @@ class PositionProcessor:
             stats.consume_tps += self.statistics.group_rate(group, topic)
             self._add_positions(stats, group, config)
         return RemotingCommand.response_to(request, body=stats.encode())
+
+    def broker_consume_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Every group with offsets on this broker, a ConsumeStats for each topic of it."""
+        ordered_only = GetConsumeStatsInBrokerHeader.decode(request.ext_fields).is_order
+        stats = ConsumeStatsList(broker_addr=self.identity.address)
+        for group in self.groups.groups:
+            of_group = []
+            for topic in self.offsets.topics_of(group):
+                config = self.topics.get(topic)
+                if config is None or (ordered_only and not config.order):
+                    continue
+                if not self._subscribes(group, topic):
+                    continue
+                one = ConsumeStats(consume_tps=self.statistics.group_rate(group, topic))
+                self._add_positions(one, group, config)
+                of_group.append(one)
+                stats.total_diff += sum(
+                    each.broker_offset - each.consumer_offset for each in one.offset_table.values()
+                )
+            stats.consume_stats_list.append({group: of_group})
+        return RemotingCommand.response_to(request, body=stats.encode())
+
+    def time_spans(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """When the first, the last and the last consumed message of each queue were stored."""
+        header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
+        config = self.topics.get(header.topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = [
+            self._time_span(header.group, header.topic, queue_id)
+            for queue_id in range(config.write_queue_nums)
+        ]
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return RemotingCommand.response_to(request, body=body.encode())
+
+    def _time_span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+        queues = self.queues
+        begin = queues.min_queue_offset(topic, queue_id)
+        end = queues.max_queue_offset(topic, queue_id)
+        consumed = self.offsets.get(group, topic, queue_id)
+        first_ms = queues.store_timestamp_at(topic, queue_id, begin)
+        span = QueueTimeSpan(
+            self._queue(topic, queue_id),
+            min_time_stamp=first_ms,
+            max_time_stamp=queues.store_timestamp_at(topic, queue_id, end - 1),
+            consume_time_stamp=first_ms,
+        )
+        if consumed > 0:
+            span.consume_time_stamp = queues.store_timestamp_at(topic, queue_id, consumed - 1)
+        if consumed < end:
+            next_ms = queues.store_timestamp_at(topic, queue_id, max(consumed, begin))
+            span.delay_time = self.clock.now_ms() - next_ms
+        return span
 
     def groups_of_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = QueryTopicConsumeByWhoRequestHeader.decode(request.ext_fields).topic

@@ -21,6 +21,7 @@ from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.broker.classic_group import ClassicGroup
 from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
+from rmqpy.broker.settings import SettingsFile
 from rmqpy.codec import chosen
 from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
 from rmqpy.net.channels import ConnectionLimits
@@ -30,6 +31,7 @@ from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server import RemotingServer
 from rmqpy.store.disk import Disk, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.store.saving import SavedFile
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
 """Bytes that may wait for one member of the group."""
@@ -41,16 +43,22 @@ def run_broker(loaded: LoadedConfiguration, *, force_truncate: bool = False) -> 
     """Run a broker until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start."""
     for note in loaded.notes:
         _log.warning("%s", note)
-    run(lambda scheduler: _run_until_stopped(loaded.configuration, scheduler, force_truncate))
+    run(lambda scheduler: _run_until_stopped(loaded, scheduler, force_truncate))
 
 
 async def _run_until_stopped(
-    configuration: BrokerConfiguration, scheduler: AsyncioScheduler, force_truncate: bool
+    loaded: LoadedConfiguration, scheduler: AsyncioScheduler, force_truncate: bool
 ) -> None:
     stopped = stop_on_signals()
-    process = BrokerProcess(configuration, scheduler, force_truncate=force_truncate)
+    process = BrokerProcess(
+        loaded.configuration,
+        scheduler,
+        force_truncate=force_truncate,
+        settings_file=_settings_file(loaded, scheduler),
+    )
     await process.start()
-    print(f"ready: broker {configuration.broker.broker_name} {process.address}", flush=True)
+    name = loaded.configuration.broker.broker_name
+    print(f"ready: broker {name} {process.address}", flush=True)
     try:
         await stopped.wait()
     finally:
@@ -66,7 +74,9 @@ class BrokerProcess:
         scheduler: AsyncioScheduler,
         *,
         force_truncate: bool = False,
+        settings_file: SettingsFile | None = None,
     ) -> None:
+        self._settings_file = settings_file
         self._configuration = configuration
         self._scheduler = scheduler
         self._force_truncate = force_truncate
@@ -144,6 +154,7 @@ class BrokerProcess:
                 network=network,
                 files=Disk(),
                 pick_queue=random.SystemRandom().randrange,
+                settings_file=self._settings_file,
             )
         )
         limits = ConnectionLimits.of(configuration.remoting)
@@ -180,6 +191,12 @@ class BrokerProcess:
             else f", dividedCommitlogOffset {store.divided_offset}",
         )
         return running
+
+
+def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
+    if loaded.path is None:
+        return None
+    return SettingsFile(SavedFile(loaded.path, Disk(), scheduler), loaded.unknown)
 
 
 @define(slots=True, frozen=True)

@@ -1,4 +1,4 @@
-"""What the broker says about itself: codes 26 (settings) and 28 (runtime information).
+"""What the broker says about itself: code 28 (runtime information).
 
 Java's thread pools do not exist here; their keys are answered with empty queues and the configured
 capacities, for tools read them without asking whether they are there.
@@ -14,12 +14,10 @@ from rmqpy.broker.replication import Replication
 from rmqpy.broker.send import SendGate
 from rmqpy.broker.statistics import Statistics
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config import effective_lines
 from rmqpy.model.runtime import Clock
-from rmqpy.remoting.bodies import DataVersion, KVTable
+from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import CURRENT_VERSION, RemotingCommand
-from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
 from rmqpy.store.files import FileLayer
 
 VERSION_NAME = "V4_9_7"
@@ -43,18 +41,8 @@ class RuntimeInfoProcessor:
 
     def handlers(self) -> HandlerTable:
         return {
-            RequestCode.GET_BROKER_CONFIG: self.settings,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
         }
-
-    def settings(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        lines = effective_lines(self.identity.configuration)
-        version = DataVersion(self.booted_ms).encode().decode()
-        return RemotingCommand.response_to(
-            request,
-            header=GetBrokerConfigResponseHeader(version=version),
-            body="".join(f"{line}\n" for line in lines).encode(),
-        )
 
     def runtime_info(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         table = {

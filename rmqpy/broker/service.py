@@ -41,6 +41,7 @@ from rmqpy.broker.ports import Handler, Store
 from rmqpy.broker.positions import PositionProcessor
 from rmqpy.broker.pull import PullProcessor, PullSurroundings
 from rmqpy.broker.query import QueryProcessor
+from rmqpy.broker.queue_contents import QueueContentsProcessor
 from rmqpy.broker.registration import Registration
 from rmqpy.broker.relays import RelayProcessor
 from rmqpy.broker.replication import Replication
@@ -49,6 +50,7 @@ from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
+from rmqpy.broker.settings import SettingsFile, SettingsProcessor
 from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tables_admin import TableAdminProcessor
@@ -60,6 +62,7 @@ from rmqpy.model.config import BrokerConfiguration
 from rmqpy.model.errors import ConfigFault, Refusal
 from rmqpy.model.runtime import Scheduler, Timer
 from rmqpy.net.gate import Patience, ReplyGate
+from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -86,6 +89,9 @@ class BrokerSurroundings:
     files: FileLayer
     pick_queue: Callable[[int], int]
     """A number below its argument, at random."""
+
+    settings_file: SettingsFile | None = None
+    """Where changed settings are kept; None: in memory only."""
 
 
 class HotReplies(Protocol):
@@ -273,6 +279,8 @@ class Broker:
             offsets=self.offsets,
             statistics=self.statistics,
             queues=self.store,
+            groups=self.groups,
+            clock=around.scheduler,
         )
         administration = TableAdminProcessor(
             identity=self.identity,
@@ -300,9 +308,18 @@ class Broker:
             queues=self.store,
             calls=self.calls,
         )
+        settings = SettingsProcessor(
+            identity=self.identity,
+            registration=self.registration,
+            file=around.settings_file,
+            changed=self._settings_changed,
+            version=DataVersion(around.scheduler.now_ms()),
+        )
         return {
             **relays.handlers(),
             **positions.handlers(),
+            **QueueContentsProcessor(queues=self.store, clients=self.clients).handlers(),
+            **settings.handlers(),
             **administration.handlers(),
             **information.handlers(),
             **self._cleaning.handlers(),
@@ -319,21 +336,27 @@ class Broker:
         self.store.on_arrival = self.hold.arrived
         for mark in self.store.acknowledged(True):
             mark.subscribe(self._log_grown)
-        settings = self.identity.broker
-        store = self.identity.store
-        sweep_ms = SWEEP_PERIOD_MS if settings.long_polling_enable else SHORT_SWEEP_PERIOD_MS
-        self._each("flush", store.flush_interval_commit_log, self._flushing.begin)
+        identity = self.identity
+        self._each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
         self._each(
-            "queues", store.flush_consume_queue_thorough_interval, self._queue_flushing.begin
+            "queues",
+            lambda: identity.store.flush_consume_queue_thorough_interval,
+            self._queue_flushing.begin,
         )
-        self._each("room", ROOM_PERIOD_MS, self._try_again)
-        self._each("cleaning", store.clean_resource_interval, self._cleaning.begin)
-        self._each("offsets", settings.flush_consumer_offset_interval, self._tables.offsets.write)
-        self._each("delays", store.flush_delay_offset_interval, self._tables.delays.write)
-        self._each("filters", FILTERS_PERIOD_MS, self._tables.filters.write)
-        self._each("clients", SCAN_PERIOD_MS, self._scan_clients)
-        self._each("hold", sweep_ms, self._sweep)
-        self._each("statistics", SAMPLE_PERIOD_MS, self._sample)
+        self._each("room", lambda: ROOM_PERIOD_MS, self._try_again)
+        self._each("cleaning", lambda: identity.store.clean_resource_interval, self._cleaning.begin)
+        self._each(
+            "offsets",
+            lambda: identity.broker.flush_consumer_offset_interval,
+            self._tables.offsets.write,
+        )
+        self._each(
+            "delays", lambda: identity.store.flush_delay_offset_interval, self._tables.delays.write
+        )
+        self._each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
+        self._each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
+        self._each("hold", self._sweep_period_ms, self._sweep)
+        self._each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
         self._catch_up_index()
         if not self.identity.is_slave:
             self.services.start()
@@ -486,15 +509,25 @@ class Broker:
 
     # ----------------------------------------------------------------------------- periodic work
 
-    def _each(self, name: str, period_ms: int, work: Callable[[], None]) -> None:
+    def _each(self, name: str, period_ms: Callable[[], int], work: Callable[[], None]) -> None:
+        """Work again and again; the period may change while the broker runs."""
+
         def run() -> None:
-            self._timers[name] = self._scheduler.call_later(period_ms, run)
+            self._timers[name] = self._scheduler.call_later(period_ms(), run)
             try:
                 work()
             except Exception:  # noqa: BLE001 - logged and answered
                 _log.exception("periodic work %s failed", name)
 
-        self._timers[name] = self._scheduler.call_later(period_ms, run)
+        self._timers[name] = self._scheduler.call_later(period_ms(), run)
+
+    def _settings_changed(self, changed: BrokerConfiguration) -> None:
+        self.store.change_settings(changed.store)
+        self.gate.change_patience(self._patience())
+
+    def _sweep_period_ms(self) -> int:
+        long = self.identity.broker.long_polling_enable
+        return SWEEP_PERIOD_MS if long else SHORT_SWEEP_PERIOD_MS
 
     def _sweep(self) -> None:
         self.dispatch()

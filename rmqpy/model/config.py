@@ -100,12 +100,14 @@ class NamesrvConfiguration:
 class LoadedConfiguration:
     """A broker's settings, and what the operator should know about how they came about.
 
-    ``unknown``: keys of the file that mean nothing here; kept when the file is written again.
+    ``unknown``: keys of the file that mean nothing here; kept when the file is written again, which
+    is at ``path``, None where there is no file.
     """
 
     configuration: BrokerConfiguration
     notes: list[str]
     unknown: dict[str, str] = field(factory=dict)
+    path: str | None = None
 
 
 @define(frozen=True)
@@ -136,7 +138,8 @@ def load_broker_configuration(
     reading.note_what_has_no_effect()
     if not configuration.remoting.bind_address and not configuration.broker.broker_ip1:
         reading.note_loopback("brokerIP1 and bindAddress are absent")
-    return LoadedConfiguration(configuration, reading.notes, reading.unknown)
+    where = str(path) if path is not None else None
+    return LoadedConfiguration(configuration, reading.notes, reading.unknown, where)
 
 
 def load_namesrv_configuration(

@@ -28,7 +28,6 @@ from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from rmqpy.namesrv.names import check_address, check_name
 from rmqpy.namesrv.registration import read_registration
 from rmqpy.namesrv.routes import NamesrvLimits, RouteTables
-from rmqpy.namesrv.saving import SavedFile
 from rmqpy.remoting.bodies import DataVersion, KVTable, TopicList
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -52,6 +51,7 @@ from rmqpy.remoting.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from rmqpy.store.files import FileLayer
+from rmqpy.store.saving import SavedFile
 
 LOG = logging.getLogger(__name__)
 

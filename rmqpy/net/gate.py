@@ -89,6 +89,12 @@ class ReplyGate(Generic[Ticket]):
         self.late_count = 0
         self.failed_count = 0
 
+    def change_patience(self, patience: Mapping[str, Patience]) -> None:
+        """From the next reply on."""
+        self._patience = dict(patience)
+        for lane in self._lanes.values():
+            lane.patience = self._patience_of(lane.watermarks)
+
     @property
     def waiting(self) -> int:
         """Replies that wait now."""
@@ -147,13 +153,15 @@ class ReplyGate(Generic[Ticket]):
     def _lane(self, watermarks: tuple[Watermark, ...]) -> _Lane[Ticket]:
         lane = self._lanes.get(watermarks)
         if lane is None:
-            patience = [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
-            lane = self._lanes[watermarks] = _Lane(watermarks, patience)
+            lane = self._lanes[watermarks] = _Lane(watermarks, self._patience_of(watermarks))
             for mark in watermarks:
                 if mark not in self._subscribed:
                     self._subscribed.add(mark)
                     mark.subscribe(self._grown)
         return lane
+
+    def _patience_of(self, watermarks: tuple[Watermark, ...]) -> list[Patience]:
+        return [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
 
     def _grown(self, _value: int) -> None:
         self.release()

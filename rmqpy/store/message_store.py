@@ -21,6 +21,7 @@ from rmqpy.codec.layout import (
 )
 from rmqpy.codec.message import check_record, decode_message, encode_messages
 from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
@@ -308,6 +309,11 @@ class MessageStore:
                 "a disk that takes them",
                 "see to the disk, then restart",
             ) from error
+
+    def change_settings(self, settings: StoreSettings) -> None:
+        """Limits and shares that may change while the store is open; the rest stays."""
+        self._settings = settings
+        self._reader.change_settings(settings)
 
     def fail(self, reason: str) -> None:
         """Stop accepting messages: what could not be written or synced must not be acknowledged."""

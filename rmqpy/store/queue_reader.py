@@ -77,6 +77,10 @@ class QueueReader:
         self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
         self.is_slave = False
 
+    def change_settings(self, settings: StoreSettings) -> None:
+        """How much a page may hold, from the next one on."""
+        self._settings = settings
+
     @property
     def memory_distance(self) -> int:
         """A message further behind the end of the log counts as being on disk."""

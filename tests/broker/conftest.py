@@ -9,6 +9,7 @@ import pytest
 from attrs import define, evolve, field
 
 from rmqpy.broker.service import Broker, BrokerSurroundings
+from rmqpy.broker.settings import SettingsFile
 from rmqpy.model.config import (
     BrokerConfiguration,
     BrokerSettings,
@@ -25,6 +26,7 @@ from rmqpy.remoting.headers import (
     SendMessageRequestHeaderV2,
 )
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.store.saving import SavedFile
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
@@ -167,10 +169,14 @@ def build() -> Build:
         scheduler: ManualScheduler | None = None,
         start: bool = True,
         host: str = "10.0.0.2",
+        settings_path: str | None = None,
         **values: Any,
     ) -> Kit:
         scheduler = scheduler or ManualScheduler()
         files = files or MemoryFiles()
+        settings_file = None
+        if settings_path is not None:
+            settings_file = SettingsFile(SavedFile(settings_path, files, scheduler), {"own": "1"})
         configuration = configured(values)
         store = open_store(StoreContext(configuration.store, files, scheduler, 1 << 30))
         network = MemoryNetwork()
@@ -189,6 +195,7 @@ def build() -> Build:
                 network=network,
                 files=files,
                 pick_queue=pick,
+                settings_file=settings_file,
             )
         )
         if start:
