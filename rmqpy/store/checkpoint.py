@@ -5,6 +5,10 @@ int64 at 0 physicMsgTimestamp, at 8 logicsMsgTimestamp, at 16 indexMsgTimestamp 
 messages); the rest zero, or what a 5.x broker keeps there, which is left alone. Abnormal recovery
 starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
 
+Times cannot tell everything: where the clock was set back, younger messages have older times. So
+:attr:`dispatched_offset`, kept in a file of our own (``rmqpy/dispatched``, one number), says up to
+which offset of the log the consume queues are known to be on disk.
+
 A checkpoint that cannot be one (another length, times below 0 or in the future) counts as not
 there: recovery then takes a longer way to the same end.
 """
@@ -30,9 +34,11 @@ class StoreCheckpoint:
     was found did not count.
     """
 
-    def __init__(self, files: FileLayer, path: str, now_ms: int) -> None:
+    def __init__(self, files: FileLayer, path: str, now_ms: int, own_path: str) -> None:
         self._files = files
         self._path = path
+        self._own_path = own_path
+        self.dispatched_offset = _offset_in(files, own_path)
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
@@ -57,8 +63,8 @@ class StoreCheckpoint:
     def times(self) -> Times:
         return self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms
 
-    def write(self, times: Times) -> None:
-        """Bring the three times to the disk. Blocks; may run in a worker thread."""
+    def write(self, times: Times, dispatched_offset: int) -> None:
+        """Bring the three times and the offset to the disk. Blocks; may run in a worker thread."""
         file = self._files.open(self._path, size=CHECKPOINT_SIZE)
         try:
             file.write(0, _TIMES.pack(*times))
@@ -66,3 +72,12 @@ class StoreCheckpoint:
         finally:
             file.close()
         self._files.sync_dir(self._path.rpartition("/")[0])
+        self._files.replace_bytes(self._own_path, f"{dispatched_offset}\n".encode())
+
+
+def _offset_in(files: FileLayer, path: str) -> int | None:
+    """The number in the file; None without one (nobody but us writes it), 0 when it is none."""
+    if not files.exists(path):
+        return None
+    text = files.read_bytes(path).decode("ascii", "replace").strip()
+    return int(text) if text.isascii() and text.isdigit() else 0

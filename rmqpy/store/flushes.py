@@ -36,13 +36,14 @@ class QueueFlush:
     index: IndexSync | None
     checkpoint: StoreCheckpoint
     times: Times
+    dispatched_offset: int
 
     def run(self) -> None:
         for queue in self.queues:
             queue.run()
         if self.index is not None:
             self.index.run()
-        self.checkpoint.write(self.times)
+        self.checkpoint.write(self.times, self.dispatched_offset)
 
 
 class StoreFlushes:
@@ -88,7 +89,7 @@ class StoreFlushes:
         )
         if not (queues or index or times != self._saved_times):
             return None
-        return QueueFlush(queues, index, checkpoint, times)
+        return QueueFlush(queues, index, checkpoint, times, self._dispatch.queue_cursor)
 
     def queues_done(self, task: QueueFlush) -> None:
         for sync in task.queues:

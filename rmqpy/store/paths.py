@@ -55,6 +55,11 @@ class StorePaths:
         return f"{self.own}/format"
 
     @property
+    def own_dispatched(self) -> str:
+        """See ``store.checkpoint``."""
+        return f"{self.own}/dispatched"
+
+    @property
     def quarantine(self) -> str:
         return f"{self.own}/quarantine"
 

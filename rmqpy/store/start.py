@@ -15,6 +15,7 @@ from attrs import define
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.runtime import Clock
 from rmqpy.store.checkpoint import StoreCheckpoint
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
@@ -68,7 +69,9 @@ def _start_locked(
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
     refuse_half_done(files, paths.own)
-    checkpoint = StoreCheckpoint(files, paths.checkpoint, context.clock.now_ms())
+    checkpoint = StoreCheckpoint(
+        files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
+    )
     queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
     undo.callback(queues.close)
     queues.load()
@@ -76,6 +79,9 @@ def _start_locked(
     clean = not files.exists(paths.abort)
     stop = Stop(clean, checkpoint.safe_timestamp_ms)
     opened = Opening(files, settings, stop, context.force).open()
+    if not clean and checkpoint.dispatched_offset is not None:
+        safe = min(opened.dispatch_from, checkpoint.dispatched_offset)
+        opened.dispatch_from = PhysicalOffset(safe)
     if checkpoint.note is not None:
         opened.notes.append(checkpoint.note)
     undo.callback(opened.log.close)

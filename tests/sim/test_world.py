@@ -56,3 +56,8 @@ def test_what_the_plan_derived_is_printed() -> None:
     text = str(plan_of(3))
     for name in ("seed=3", "members=", "power=", "partition_interval_ms=", "disk_interval_ms="):
         assert name in text
+
+
+@pytest.mark.parametrize("seed", [16, 21])
+def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
+    run(lonely_plan_of(seed))

@@ -23,10 +23,11 @@ from rmqpy.dledger.messages import PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.net.dledger_driver import DLedgerDriver
+from rmqpy.net.gate import ReplyGate
 from rmqpy.store import entry_store, start
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.joined import JoinedCommitLog
-from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.store.consume_queue import QueueSync
 from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queue_reader import QueueReader
@@ -224,8 +225,9 @@ def sync_counted_when_it_begins(to: Planting) -> None:
 
     def dirty_files(self: entry_store.EntryStore) -> Any:
         files = real(self)
-        if files:
-            self.on_flushed(self.end)
+        if files and self.stored_index >= 0:
+            stored = self.stored_index
+            self.on_flushed(LedgerEnd(stored, self.term_of(stored)))
         return files
 
     to.put(entry_store.EntryStore, "dirty_files", dirty_files)
@@ -385,8 +387,30 @@ def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
 
 
 @_bug
-def queue_units_beyond_the_log_kept(to: Planting) -> None:
-    to.put(ConsumeQueue, "truncate", lambda self, log_end_offset: False)
+def page_begins_one_too_far(to: Planting) -> None:
+    real = to.real(QueueReader, "_page")
+
+    def page(self: QueueReader, queue: Any, offset: int, *others: Any) -> Any:
+        return real(self, queue, min(offset + 1, queue.max_offset - 1), *others)
+
+    to.put(QueueReader, "_page", page)
+
+
+@_bug
+def consume_queues_vouched_for_unsynced(to: Planting) -> None:
+    """The checkpoint is written, what it vouches for is not."""
+    to.put(QueueSync, "run", lambda self: None)
+
+
+@_bug
+def waiting_replies_released_at_a_new_role(to: Planting) -> None:
+    def fail(self: ReplyGate[Any], status: Any) -> None:
+        for lane in self._lanes.values():
+            while lane.replies:
+                waiting = lane.take()
+                waiting.channel.write(waiting.reply)
+
+    to.put(ReplyGate, "fail", fail)
 
 
 # Roles

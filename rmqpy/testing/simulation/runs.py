@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
@@ -21,6 +22,8 @@ from rmqpy.testing.simulation.world import Outcome, World
 
 FAMILIES: dict[str, Callable[[int], Plan]] = {"group": plan_of, "lonely": lonely_plan_of}
 CHUNK = 10
+SECONDS_MAX = 120
+"""Real time for one seed: a loop that does not end must not hold up all others."""
 
 
 @define(slots=True, frozen=True)
@@ -46,13 +49,34 @@ def run_seed(family: str, seed: int) -> Result:
     begin = perf_counter()
     outcome, failure = None, ""
     try:
-        outcome = world.run()
+        outcome = _run_bounded(world)
     except Violation as violation:
         failure = str(violation)
     except Exception as error:  # noqa: BLE001 - a result like any other
         failure = f"{type(error).__name__}: {error}"
     seconds = perf_counter() - begin
     return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
+
+
+class _Endless(BaseException):
+    """Nobody may take this for an error of his own."""
+
+
+def _run_bounded(world: World) -> Outcome:
+    """Raises TimeoutError for a run that takes much too long."""
+
+    def too_long(_signal: int, _frame: object) -> None:
+        raise _Endless
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(SECONDS_MAX)
+    try:
+        return world.run()
+    except _Endless:
+        raise TimeoutError(f"not done after {SECONDS_MAX} s of real time") from None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def run_seeds(family: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
@@ -89,7 +113,7 @@ def hunt(name: str, seeds: Iterable[int]) -> Hunt:
     with planted(MUTATIONS[name]):
         for seed in seeds:
             try:
-                World(plan_of(seed)).run()
+                _run_bounded(World(plan_of(seed)))
             except Violation as violation:
                 return Hunt(name, seed, str(violation), others)
             except Exception:  # noqa: BLE001 - not what is looked for

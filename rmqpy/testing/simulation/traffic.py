@@ -156,6 +156,9 @@ class Reader:
     witness: Witness
     pulls: int = 0
     found: int = 0
+    found_last: int = 0
+    """Messages of the answer that is being handed on."""
+
     running: bool = True
     _next: dict[tuple[str, int], int] = field(factory=dict)
 
@@ -229,7 +232,8 @@ class Reader:
             found = response.code == ResponseCode.SUCCESS
             if found:
                 records = records_in(response.body)
-                self.found += len(records)
+                self.found_last = len(records)
+                self.found += self.found_last
                 self.witness.was_read(name, queue_id, offset, records, network.stamp)
             self._next[name, queue_id] = after
             then(after, found)

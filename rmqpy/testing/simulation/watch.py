@@ -49,8 +49,8 @@ class Watch(Witness):
     def audit(self) -> None:
         """At the end, all members equal."""
 
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
-        """A reader has found nothing at ``end`` of that queue."""
+    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
+        """A reader has found so many messages in that queue, and then its end."""
 
     def digest(self) -> str:
         """Everything that was promised, as a text."""
@@ -119,10 +119,12 @@ class GroupWatch(Watch):
         for record in records:
             self.promises.was_told(broker, queue, record.queue_offset, record.body, stamp)
 
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
         places = self.promises.queues.get((TOPIC.encode(), queue_id), [])
-        if end < len(places):
-            raise Violation(f"{broker} gives out {end} of {len(places)} messages of {queue_id}")
+        if count != len(places):
+            raise Violation(
+                f"{broker} gives out {count} of {len(places)} messages of queue {queue_id}"
+            )
 
     def digest(self) -> str:
         return repr((self.promises.committed, sorted(self.promises.votes.items())))
@@ -162,8 +164,8 @@ class ClassicWatch(Watch):
             if known is not None and known != record.body:
                 raise Violation(f"{broker} gives out another message at {place}")
 
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
-        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]
+    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
+        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= count]
         if lost:
             raise Violation(f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}")
 

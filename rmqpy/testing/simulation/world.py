@@ -128,18 +128,22 @@ class World:
         """Every queue of every broker, to its end, as a client reads it."""
         open_reads = 0
 
+        count: dict[tuple[str, int], int] = {}
+
         def read(name: str, queue_id: int, offset: int, attempts: int) -> None:
             def then(after: int, found: bool) -> None:
                 nonlocal open_reads
                 if after < 0 and attempts < READ_ATTEMPTS:
                     self.timeline.at(STEP_MS, lambda: read(name, queue_id, offset, attempts + 1))
                 elif found:
+                    place = name, queue_id
+                    count[place] = count.get(place, 0) + self.reader.found_last
                     read(name, queue_id, after, 0)
                 else:
                     open_reads -= 1
                     # A slave that was never told of the topic shows nothing of it.
                     if after >= 0 or self.hosts[name] is self.leader():
-                        self.watch.read_to_end(name, queue_id, after)
+                        self.watch.read_to_end(name, queue_id, count.get((name, queue_id), 0))
 
             self.reader.pull(name, queue_id, offset, 0, then)
 
