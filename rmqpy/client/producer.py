@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 from attrs import define
 
+from rmqpy.client.fault_avoidance import FAILURE_MS, FaultAvoidance
 from rmqpy.client.instance import ClientInstance
 from rmqpy.client.member import GroupMember
 from rmqpy.client.message import (
@@ -71,11 +72,14 @@ _BATCH_ITEM_OVERHEAD = 22
 
 @define(frozen=True, kw_only=True)
 class ProducerSettings:
-    """Defaults are those of Java's producer. ``compress_from_bytes`` None never compresses."""
+    """Defaults are those of Java's producer. ``compress_from_bytes`` None never compresses;
+    ``avoid_faults``: Java's sendLatencyFaultEnable (:mod:`.fault_avoidance`).
+    """
 
     timeout_ms: int = 3_000
     retries: int = 2
     retry_warnings: bool = False
+    avoid_faults: bool = False
     compress_from_bytes: int | None = 4_096
     compress_level: int = 5
     body_bytes_max: int = 4 << 20
@@ -111,6 +115,7 @@ class Producer(GroupMember):
         super().__init__(group, name_servers, instance=instance)
         self._settings = settings or ProducerSettings()
         self._rotation: int | None = None
+        self._faults = FaultAvoidance() if self._settings.avoid_faults else None
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_producer(self.group)
@@ -177,7 +182,9 @@ class Producer(GroupMember):
                 queues = await self._publish_queues(parcel.topic)
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
+            sent_ms = instance.clock.monotonic_ms()
             outcome = await self._attempt(parcel, chosen, left_ms)
+            self._note(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
             if isinstance(outcome, RmqError):
                 fault = outcome
                 continue
@@ -222,8 +229,17 @@ class Producer(GroupMember):
     def _choose(self, queues: list[MessageQueue], last_broker: str | None) -> MessageQueue:
         if self._rotation is None:
             self._rotation = self._open().randomness.randrange(len(queues))
-        queue, self._rotation = next_queue(queues, self._rotation, last_broker)
+        if self._faults is not None:
+            now_ms = self._open().clock.monotonic_ms()
+            queue, self._rotation = self._faults.choose(queues, self._rotation, now_ms)
+        else:
+            queue, self._rotation = next_queue(queues, self._rotation, last_broker)
         return queue
+
+    def _note(self, broker: str, sent_ms: int, failed: bool) -> None:
+        if self._faults is not None:
+            now_ms = self._open().clock.monotonic_ms()
+            self._faults.note(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
 
     async def _master(self, queue: MessageQueue) -> str:
         instance = self._open()

@@ -1,0 +1,86 @@
+"""Java's latency table, the rotation over free brokers, and a producer that stays away from a dead
+one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqpy.client import Message, Producer, ProducerSettings
+from rmqpy.client.fault_avoidance import FAILURE_MS, FaultAvoidance, avoided_for
+from rmqpy.model.codes import RequestCode
+from rmqpy.remoting.bodies import MessageQueue
+
+QUEUES = [MessageQueue("T", broker, number) for broker in "abc" for number in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "seconds"),
+    [
+        *[(0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 30), (999, 30), (1000, 60)],
+        *[(2000, 120), (2999, 120), (3000, 180), (14_999, 180), (15_000, 600), (FAILURE_MS, 600)],
+    ],
+)
+def test_the_table_is_javas(latency_ms: int, seconds: int) -> None:
+    assert avoided_for(latency_ms) == seconds * 1000
+
+
+def rotate(avoidance: FaultAvoidance, count: int, now_ms: int) -> Counter[str]:
+    chosen: Counter[str] = Counter()
+    rotation = 0
+    for _ in range(count):
+        queue, rotation = avoidance.choose(QUEUES, rotation, now_ms)
+        chosen[queue.broker_name] += 1
+    return chosen
+
+
+def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
+    avoidance = FaultAvoidance()
+    assert rotate(avoidance, 12, 0) == {"a": 4, "b": 4, "c": 4}
+    avoidance.note("b", FAILURE_MS, 0)
+    avoidance.note("c", 600, 0)
+    assert rotate(avoidance, 6, 29_999) == {"a": 6}
+    assert set(rotate(avoidance, 6, 30_000)) == {"a", "c"}
+    assert set(rotate(avoidance, 6, 600_000)) == {"a", "b", "c"}
+    avoidance.note("b", 10, 600_000)
+    assert avoidance.is_free("b", 600_000)
+
+
+def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
+    avoidance = FaultAvoidance()
+    for broker, latency_ms in (("a", 600), ("b", 15_000), ("c", 2_000)):
+        avoidance.note(broker, latency_ms, 0)
+    assert rotate(avoidance, 5, 1) == {"a": 5}
+    avoidance.note("gone", 550, 0)
+    assert rotate(avoidance, 5, 1) == {"a": 5}, "a broker that has no queue is not chosen"
+    queues = [MessageQueue("T", broker, 0) for broker in "abcd"]
+    avoidance.note("d", 550, 0)
+    chosen = {avoidance.choose(queues, 0, 1)[0].broker_name for _ in range(4)}
+    assert chosen == {"a", "d"}
+
+
+def test_a_producer_leaves_a_dead_broker_alone(world: Any, run: Callable[[Any], Any]) -> None:
+    """Java's default tries it again with every rotation."""
+    dead = "10.0.0.1:10911"
+    del world.answers[dead]
+
+    async def main(avoid_faults: bool) -> int:
+        before = len(sends_to(world, dead))
+        settings = ProducerSettings(avoid_faults=avoid_faults)
+        async with Producer("P", settings=settings, instance=world.instance()) as producer:
+            for _ in range(20):
+                await producer.send(Message(topic="T", body=b"x"))
+        return len(sends_to(world, dead)) - before
+
+    assert run(main(True)) <= 1
+    assert run(main(False)) >= 8
+
+
+def sends_to(world: Any, address: str) -> list[Any]:
+    return [
+        each for each in world.requests(RequestCode.SEND_MESSAGE_V2) if each.address == address
+    ]
