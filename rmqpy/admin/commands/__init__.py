@@ -6,6 +6,7 @@ from rmqpy.admin.command import Command
 from rmqpy.admin.commands import (
     access,
     brokers,
+    dledger,
     export,
     groups,
     latency,
@@ -31,6 +32,7 @@ _MODULES = (
     access,
     export,
     monitoring,
+    dledger,
 )
 
 COMMANDS: tuple[Command, ...] = tuple(

@@ -1,0 +1,112 @@
+"""``rmqpy admin dledger``: what each member of a DLedger group knows of the group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqpy.admin.command import BROKER, Call, Command, UsageFault, option
+from rmqpy.admin.outcome import Column, Outcome, Table, java_time
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import Refusal, RemoteFault, RmqError
+from rmqpy.remoting.fastjson import loads
+
+EVENTS_SHOWN = 5
+
+_MEMBERS = Table(
+    [
+        Column("#Member", -8),
+        Column("#Address", -22),
+        Column("#Role", -10),
+        Column("#Term", 6),
+        Column("#Leader", -8),
+        Column("#Begin", 10),
+        Column("#End", 10),
+        Column("#Committed", 11),
+    ]
+)
+_PEERS = Table(
+    [
+        Column("#Peer", -8),
+        Column("#Handshake", -10),
+        Column("#State", -10),
+        Column("#Match", 10),
+        Column("#Lag", 8),
+    ]
+)
+
+
+async def dledger(call: Call) -> Outcome:
+    """The group of one broker, or all brokers of a name; a member that does not answer is named,
+    and makes the answer no.
+    """
+    addresses = await _addresses(call)
+    found: dict[str, Any] = {}
+    silent: dict[str, str] = {}
+    for address in addresses:
+        try:
+            response = await call.admin.ask(address, RequestCode.RMQPY_DLEDGER_STATUS)
+            status = loads(response.body)
+            if not isinstance(status, dict):
+                raise RemoteFault(f"{address}: no status")
+            found[address] = status
+        except Refusal as refusal:
+            text = "no DLedger member of rmqpy" if refusal.code == 3 else str(refusal)
+            silent[address] = text
+        except RmqError as fault:
+            silent[address] = str(fault)
+    return Outcome({"members": found, "silent": silent}, _text(found, silent), bool(silent))
+
+
+async def _addresses(call: Call) -> list[str]:
+    broker, name = call.given.optional("brokerAddr"), call.given.optional("brokerName")
+    if (broker is None) == (name is None):
+        raise UsageFault("give either -b BROKER (host:port) or -m NAME (brokerName)")
+    if broker is not None:
+        return [broker]
+    assert name is not None
+    info = await call.admin.cluster_info()
+    if name not in info.broker_addr_table:
+        raise UsageFault(f"the name server knows no broker {name}")
+    members = info.broker_addr_table[name].broker_addrs
+    return [members[broker_id] for broker_id in sorted(members)]
+
+
+def _text(found: dict[str, Any], silent: dict[str, str]) -> str:
+    rows = []
+    for address, status in found.items():
+        row = [status["self"], address, status["role"], status["term"], status["leader"] or "-"]
+        rows.append([*row, status["begin"], status["end"], status["committed"]])
+    lines = [_MEMBERS.text(rows)] if rows else []
+    for status in found.values():
+        if status["role"] == "LEADER":
+            lines += ["", _PEERS.text(_peer_rows(status))]
+    for address, status in found.items():
+        lines += ["", f"last events of {status['self']} ({address}):"]
+        for event in status["events"][-EVENTS_SHOWN:]:
+            lines.append(f"  {java_time(event['time_ms'])} {event['text']}")
+        lines += [
+            f"  member {peer['id']} is refused: {peer['reason']}"
+            for peer in status["peers"]
+            if peer.get("reason")
+        ]
+    lines += [f"{address}: {reason}" for address, reason in silent.items()]
+    return "\n".join(lines)
+
+
+def _peer_rows(status: dict[str, Any]) -> list[list[object]]:
+    return [
+        [peer["id"], peer["handshake"], peer["state"], peer["match"], peer["lag"]]
+        for peer in status["peers"]
+        if peer["id"] != status["self"]
+    ]
+
+
+COMMANDS = (
+    Command(
+        name="dledger",
+        help="the members of a DLedger group: roles, terms, positions, what happened last",
+        run=dledger,
+        options=(BROKER, option("m", "brokerName", "all members of the group of this name")),
+        ours=True,
+    ),
+)
