@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from attrs import define
 
 from rmqpy.broker.hosts import born_host
+from rmqpy.broker.hot_dispatch import HotDispatch
 from rmqpy.broker.hot_replies import set_reply_templates
 from rmqpy.broker.hot_tables import Cdata, HotSources, HotTables, c_array
 from rmqpy.broker.offsets import ConsumerOffsets
@@ -37,15 +38,13 @@ from rmqpy.codec.scan import Scan
 from rmqpy.dledger.node import Proposal
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.runtime import Clock
-from rmqpy.net.fast_server import FeedStatus, HotChannel
+from rmqpy.net.feed import FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
-from rmqpy.store.index_file import IndexFile
-from rmqpy.store.results import Arrival
 from rmqpy.store.staging import END, INDEX
 
 IN_BYTES: Final = 256 * 1024
@@ -57,7 +56,6 @@ COLD_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
-ARRIVALS_MAX: Final = 1024
 REPLIES_AT_ONCE: Final = 8192
 """No sends are taken while the gate has no room for so many replies."""
 
@@ -89,7 +87,7 @@ class HotSurroundings:
 
 
 class HotPath:
-    """See the module's text. A ``net.fast_server.Feed`` and a ``store.dispatch.Accelerator``."""
+    """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
 
     def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
         self._sources = sources
@@ -124,7 +122,7 @@ class HotPath:
         self.core.dledger = dledger is not None
         self._cells: array[int] | None = None
         self._staging_generation = -1
-        self._dispatch = _DispatchCall(self.core, self._tables, sources.store)
+        self._dispatch = HotDispatch(self.core, self._tables, sources.store)
         self._set_constants()
         self.refresh()
 
@@ -478,59 +476,3 @@ class HotPath:
     def _keep(self, name: str, value: Cdata) -> Cdata:
         self._alive[name] = value
         return value
-
-
-class _DispatchCall:
-    """The C step of dispatch with its memory."""
-
-    def __init__(self, core: Cdata, tables: HotTables, store: Any) -> None:
-        self._core = core
-        self._tables = tables
-        self._index = store.parts.index
-        self._state = ffi.new("rmq_dispatch_state *")
-        self._arrivals = self._state.arrivals = ffi.new("rmq_arrival[]", ARRIVALS_MAX)
-        self._state.arrival_capacity = ARRIVALS_MAX
-        self._file: IndexFile | None = None
-        self._file_data: Cdata = None
-
-    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
-        state = self._state
-        if self._index is not None and not self._open_index():
-            return None
-        view = ffi.from_buffer("uint8_t[]", piece.view)
-        state.view = view
-        state.length = len(piece.view)
-        state.base_offset = piece.offset
-        state.dledger = piece.dledger
-        lib.rmq_dispatch(self._core, state)
-        if not state.position:
-            return None
-        if self._file is not None:
-            self._file.changed_by_c()
-        if listener is not None:
-            for i in range(state.arrival_count):
-                row = state.arrivals[i]
-                listener(
-                    Arrival(
-                        *self._tables.queue_name(row.queue),
-                        row.queue_offset,
-                        row.tags_code,
-                        row.physical_offset,
-                        row.store_timestamp,
-                    )
-                )
-        return piece.offset + state.position, state.store_timestamp
-
-    def close(self) -> None:
-        self._file = self._file_data = None
-
-    def _open_index(self) -> bool:
-        file = self._index.newest
-        if file is None:
-            return False
-        if file is not self._file:
-            self._file = file
-            self._file_data = self._state.index = ffi.from_buffer("uint8_t[]", file.writable)
-            self._state.index_slots = file.slot_count
-        self._state.index_entries = file.reserved_entries
-        return True

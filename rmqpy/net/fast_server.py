@@ -23,18 +23,16 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import define, field
 
 from rmqpy.model.errors import RemoteFault
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.feed import Feed, FeedStatus
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import RemotingServer
-from rmqpy.remoting.channel import Channel, RequestHandler
-from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command
 
 LOG = logging.getLogger(__name__)
@@ -46,70 +44,6 @@ ACCEPT_PAUSE_MS = 1000
 
 _NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _GONE = (errno.ECONNABORTED, errno.EPROTO)
-
-
-class FeedStatus(IntEnum):
-    """What a call of the feed ended with."""
-
-    DONE = 0
-    PARTIAL = 1
-    COLD = 2
-    ROLL = 3
-    COMMIT = 4
-    OUT_FULL = 5
-    BAD_FRAME = 6
-    CLOSED = 7
-    AGAIN = 8
-    FAILED = 9
-
-
-class HotChannel(Channel, Protocol):
-    """A channel that the feed writes to by itself."""
-
-    def unsent(self, data: bytes) -> None:
-        """The kernel did not take these bytes: they leave when it does."""
-
-    def send_failed(self, code: int) -> None:
-        """Sending failed with this errno."""
-
-
-class Feed(Protocol):
-    """Receives and answers; ``broker.hot`` implements it."""
-
-    core: Any
-    stale: bool
-    """Others have handled frames in this turn: what the feed knows has to be refreshed."""
-    receive: Callable[[Any, int, int], int]
-    """``receive(core, number, have)`` gives a FeedStatus."""
-
-    @property
-    def advanced(self) -> bool: ...
-
-    def open_turn(self) -> None: ...
-
-    def attach(self, channel: HotChannel, fd: int) -> int: ...
-
-    def detach(self, number: int) -> None: ...
-
-    def set_queued(self, number: int, queued: bool) -> None: ...
-
-    def flush_now(self, number: int) -> None: ...
-
-    def close(self) -> None: ...
-
-    def go_on(self, number: int) -> int: ...
-
-    def cold_frames(self) -> list[memoryview]: ...
-
-    def before_cold(self) -> None: ...
-
-    def after_cold(self, commands: Sequence[RemotingCommand]) -> None: ...
-
-    def make_room(self, status: int) -> None: ...
-
-    def rest(self) -> bytes: ...
-
-    def put_front(self, data: bytes) -> bool: ...
 
 
 class FastServer(RemotingServer):

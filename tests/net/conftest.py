@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.fast_server import FastServer, FeedStatus, HotChannel
+from rmqpy.net.fast_server import FastServer
+from rmqpy.net.feed import FeedStatus, HotChannel
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server import RemotingServer
 from rmqpy.remoting.channel import Channel

@@ -16,7 +16,7 @@ from rmqpy.dledger.node import Proposal, Refused
 from rmqpy.model.config_keys import BrokerRole
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.net.fast_server import FeedStatus
+from rmqpy.net.feed import FeedStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command
