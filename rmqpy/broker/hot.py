@@ -35,7 +35,7 @@ from rmqpy.broker.send import SendGate
 from rmqpy.broker.statistics import Statistics
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.node import Proposal
+from rmqpy.dledger.outbox import Proposal
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.runtime import Clock
 from rmqpy.net.feed import FeedStatus, HotChannel

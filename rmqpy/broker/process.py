@@ -9,29 +9,32 @@ reverse; the store is closed last.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
 import resource
 import socket
+from typing import TYPE_CHECKING
 
 from attrs import define
 
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.broker.classic_group import ClassicGroup
-from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.codec import chosen
 from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
-from rmqpy.net.dledger_driver import DLedgerDriver
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server import RemotingServer
 from rmqpy.store.disk import Disk, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.saving import SavedFile
+
+if TYPE_CHECKING:
+    from rmqpy.net.dledger_driver import DLedgerDriver
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
 """Bytes that may wait for one member of the group."""
@@ -59,6 +62,7 @@ async def _run_until_stopped(
     await process.start()
     name = loaded.configuration.broker.broker_name
     print(f"ready: broker {name} {process.address}", flush=True)
+    _settle_memory()
     try:
         await stopped.wait()
     finally:
@@ -256,7 +260,11 @@ def _main_server(
 def _member(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler
 ) -> _Member | None:
-    """The DLedger side of the broker with its sockets."""
+    """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
+    if store.dledger is None:
+        return None
+    from rmqpy.broker.group import GroupSurroundings, join_group
+
     # What is pushed in one turn to a follower that has fallen behind may be much.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits))
@@ -306,6 +314,15 @@ def _is_local(host: str, *, numeric: bool = True) -> bool:
     except OSError:
         return False
     return True
+
+
+def _settle_memory() -> None:
+    """What the start has made stays as long as the broker: later collections need not look at it.
+    (The command line put collecting off until now.)
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _raise_open_files_limit() -> None:

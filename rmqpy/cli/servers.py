@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def _broker(options: argparse.Namespace) -> int:
     overrides = _overrides(options)
     if options.name_server:
         overrides["namesrvAddr"] = options.name_server
+    gc.disable()  # nearly all that a start makes stays; the process enables it when it is ready
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)

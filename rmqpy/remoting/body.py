@@ -50,6 +50,7 @@ from rmqpy.remoting.fastjson import (
     loads,
 )
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
+from rmqpy.remoting.value import Value
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]
@@ -58,7 +59,7 @@ REQUEST_BYTES_MAX: Final = 512 * 1024
 """Largest body of a request of clients; reading one takes up to a third of a second a MiB."""
 
 
-class Body:
+class Body(Value):
     """Base of the typed bodies; subclasses are keyword-capable attrs classes named as in Java."""
 
     __slots__ = ()

@@ -19,7 +19,7 @@ EXPRESSION_TAG = "TAG"
 EXPRESSION_SQL92 = "SQL92"
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class SubscriptionData(Body):
     """What a group wants of a topic. ``code_set`` has the tags' Java hashes."""
 
@@ -32,12 +32,12 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ProducerData(Body):
     group_name: str
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerData(Body):
     group_name: str
     consume_type: str | None = None
@@ -47,7 +47,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class HeartbeatData(Body):
     """Code 34. The last two are of 5.x clients."""
 
@@ -60,7 +60,7 @@ class HeartbeatData(Body):
     without_sub: bool | None = field(default=None, metadata=named("isWithoutSub"))
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class CheckClientRequestBody(Body):
     """Code 46."""
 
@@ -72,14 +72,14 @@ class CheckClientRequestBody(Body):
     namespace: str | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class GetConsumerListByGroupResponseBody(Body):
     """Answer of code 38."""
 
     consumer_id_list: list[str] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Connection(Body):
     client_id: str
     client_addr: str
@@ -87,7 +87,7 @@ class Connection(Body):
     version: int = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerConnection(Body):
     """Answer of code 203."""
 
@@ -98,14 +98,14 @@ class ConsumerConnection(Body):
     consume_from_where: str | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ProducerConnection(Body):
     """Answer of code 204."""
 
     connection_set: list[Connection] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ProducerInfo(Body):
     """``remote_ip`` is ``/ip:port``."""
 
@@ -116,21 +116,21 @@ class ProducerInfo(Body):
     last_update_timestamp: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ProducerTableInfo(Body):
     """Answer of code 328: producers by group."""
 
     data: dict[str, list[ProducerInfo]] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class GroupList(Body):
     """Answer of code 300."""
 
     group_list: list[str] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ProcessQueueInfo(Body):
     """What a consumer holds of one queue."""
 
@@ -150,7 +150,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumeStatus(Body):
     """Rates of one topic in one consumer."""
 
@@ -162,7 +162,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerRunningInfo(Body):
     """Answer of code 307."""
 
@@ -173,7 +173,7 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumeMessageDirectlyResult(Body):
     """Answer of code 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
     CR_THROW_EXCEPTION or CR_RETURN_NULL."""

@@ -9,7 +9,7 @@ from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class SubscriptionGroupConfig(Body):
     """One consumer group on one broker; body of code 200."""
 
@@ -26,7 +26,7 @@ class SubscriptionGroupConfig(Body):
     notify_consumer_ids_changed_enable: bool = True
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class SubscriptionGroupWrapper(Body):
     """Answer of code 201 and config/subscriptionGroup.json."""
 
@@ -34,7 +34,7 @@ class SubscriptionGroupWrapper(Body):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerOffsetSerializeWrapper(Body):
     """Answer of code 43 and config/consumerOffset.json: ``topic@group`` to queue id to offset.
 
@@ -45,7 +45,7 @@ class ConsumerOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class DelayOffsetSerializeWrapper(Body):
     """Answer of code 45 and config/delayOffset.json: delay level to offset in its queue.
 
@@ -56,20 +56,20 @@ class DelayOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class LmqOffsetSerializeWrapper(Body):
     """config/lmqConsumerOffset.json: ``%LMQ%queue@group`` to offset."""
 
     lmq_offset_table: dict[str, Int64] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class BloomFilterData(Body):
     bit_pos: tuple[int, ...] = ()
     bit_num: int = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerFilterData(Body):
     """One SQL92 subscription; ``dead`` is derived in Java, and written."""
 
@@ -84,13 +84,13 @@ class ConsumerFilterData(Body):
     client_version: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class FilterDataMapByTopic(Body):
     topic: str
     group_filter_data: dict[str, ConsumerFilterData] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumerFilterWrapper(Body):
     """config/consumerFilter.json."""
 

@@ -17,7 +17,7 @@ class MessageQueue(Body):
     queue_id: int
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class LockBatchRequestBody(Body):
     """Code 41."""
 
@@ -28,7 +28,7 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class UnlockBatchRequestBody(Body):
     """Code 42."""
 
@@ -39,21 +39,21 @@ class UnlockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class LockBatchResponseBody(Body):
     """Answer of code 41."""
 
     lock_ok_mq_set: list[MessageQueue] = field(factory=list, metadata={"wire_name": "lockOKMQSet"})
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ResetOffsetBody(Body):
     """Codes 220 and 222: the offsets that a client shall take."""
 
     offset_table: dict[MessageQueue, Int64] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class MessageQueueForC(Body):
     topic: str
     broker_name: str
@@ -61,14 +61,14 @@ class MessageQueueForC(Body):
     offset: Int64
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ResetOffsetBodyForC(Body):
     """Code 220 in the form that is pushed when the asking admin's language is CPP."""
 
     offset_table: list[MessageQueueForC] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class GetConsumerStatusBody(Body):
     """Codes 221 and 223."""
 
@@ -76,7 +76,7 @@ class GetConsumerStatusBody(Body):
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class OffsetMovedEvent(Body):
     """Body of the messages on OFFSET_MOVED_EVENT."""
 

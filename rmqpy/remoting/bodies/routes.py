@@ -8,7 +8,7 @@ from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueueData(Body):
     """The queues of one topic on one broker name."""
 
@@ -19,7 +19,7 @@ class QueueData(Body):
     topic_sys_flag: int = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class BrokerData(Body):
     """The addresses of one broker name by broker id; 0 is the master."""
 
@@ -28,7 +28,7 @@ class BrokerData(Body):
     broker_addrs: dict[Int64, str] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicRouteData(Body):
     """Answer of code 105. ``encode(strict=True)`` for callers of version 401 and above."""
 
@@ -38,7 +38,7 @@ class TopicRouteData(Body):
     filter_server_table: dict[str, list[str]] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ClusterInfo(Body):
     """Answer of code 106."""
 
@@ -46,14 +46,14 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class BrokerMemberGroup(Body):
     cluster: str
     broker_name: str
     broker_addrs: dict[Int64, str] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class GetBrokerMemberGroupResponseBody(Body):
     """Answer of code 901 (5.x)."""
 

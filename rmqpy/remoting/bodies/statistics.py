@@ -10,28 +10,28 @@ from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import Body
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicOffset(Body):
     min_offset: Int64 = 0
     max_offset: Int64 = 0
     last_update_timestamp: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicStatsTable(Body):
     """Answer of code 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class OffsetWrapper(Body):
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     last_timestamp: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumeStats(Body):
     """Answer of code 208."""
 
@@ -39,7 +39,7 @@ class ConsumeStats(Body):
     consume_tps: float = 0.0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumeStatsList(Body):
     """Answer of code 317: one map of one group per item."""
 
@@ -48,7 +48,7 @@ class ConsumeStatsList(Body):
     total_diff: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueueTimeSpan(Body):
     """Times in ms. Java also writes ``…Str`` forms in its local time; they are not read."""
 
@@ -59,28 +59,28 @@ class QueueTimeSpan(Body):
     delay_time: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueryConsumeTimeSpanBody(Body):
     """Answer of code 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueryCorrectionOffsetBody(Body):
     """Answer of code 308: queue id to offset."""
 
     correction_offsets: dict[int, Int64] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class BrokerStatsItem(Body):
     sum: Int64 = 0
     tps: float = 0.0
     avgpt: float = 0.0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class BrokerStatsData(Body):
     """Answer of code 315."""
 
@@ -89,7 +89,7 @@ class BrokerStatsData(Body):
     stats_day: BrokerStatsItem | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ConsumeQueueData(Body):
     """One consume queue unit. ``physic_offset`` is its physical offset."""
 
@@ -102,7 +102,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueryConsumeQueueResponseBody(Body):
     """Answer of code 321."""
 
@@ -113,7 +113,7 @@ class QueryConsumeQueueResponseBody(Body):
     min_queue_index: Int64 = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class PlainAccessConfig(Body):
     access_key: str | None = None
     secret_key: str | None = None
@@ -125,7 +125,7 @@ class PlainAccessConfig(Body):
     group_perms: list[str] | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class AclConfig(Body):
     """Answer of code 54."""
 

@@ -68,7 +68,7 @@ class DataVersion(Body):
         return self.timestamp == other.timestamp and self.counter == other.counter
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicConfig(Body):
     """One topic on one broker. ``attributes`` is of 5.x."""
 
@@ -105,7 +105,7 @@ class TopicConfig(Body):
             raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicConfigSerializeWrapper(Body):
     """Answer of code 21, part of code 103, and config/topics.json."""
 
@@ -113,7 +113,7 @@ class TopicConfigSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class RegisterBrokerBody(Body):
     """Body of code 103; plain JSON by ``encode``/``decode``, else the compressed form."""
 
@@ -149,21 +149,21 @@ class RegisterBrokerBody(Body):
         return cls(wrapper, _text_list(servers))
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class KVTable(Body):
     """Answers of 28 and 219; the order topics in the answer of 103."""
 
     table: dict[str, str] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class KVConfigSerializeWrapper(Body):
     """kvConfig.json of a name server: namespace to key to value."""
 
     config_table: dict[str, dict[str, str]] = field(factory=dict)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class TopicList(Body):
     """Answers of 206, 224, 304, 305 and 311 to 313."""
 

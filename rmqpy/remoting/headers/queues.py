@@ -10,7 +10,7 @@ from rmqpy.remoting.command_header import CommandHeader, Int64, named
 from rmqpy.remoting.headers.messages import RpcRequestHeader
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class PullMessageRequestHeader(RpcRequestHeader):
     FAST_CODEC: ClassVar[bool] = True
 
@@ -27,7 +27,7 @@ class PullMessageRequestHeader(RpcRequestHeader):
     expression_type: str | None = None
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class PullMessageResponseHeader(CommandHeader):
     FAST_CODEC: ClassVar[bool] = True
 
@@ -37,19 +37,19 @@ class PullMessageResponseHeader(CommandHeader):
     max_offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class QueryConsumerOffsetRequestHeader(RpcRequestHeader):
     consumer_group: str
     topic: str
     queue_id: int
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class QueryConsumerOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
     consumer_group: str
     topic: str
@@ -57,12 +57,12 @@ class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
     commit_offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class UpdateConsumerOffsetResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class QueueRequestHeader(RpcRequestHeader):
     """What the questions about a queue share; ``request_type`` (0) is a plain ext field in Java."""
 
@@ -71,47 +71,47 @@ class QueueRequestHeader(RpcRequestHeader):
     request_type: int | None = field(default=None, metadata=named("ReqT"))
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class SearchOffsetRequestHeader(QueueRequestHeader):
     timestamp: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class SearchOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetMaxOffsetRequestHeader(QueueRequestHeader):
     pass
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetMaxOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetMinOffsetRequestHeader(QueueRequestHeader):
     pass
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetMinOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetEarliestMsgStoretimeRequestHeader(QueueRequestHeader):
     pass
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class GetEarliestMsgStoretimeResponseHeader(CommandHeader):
     timestamp: Int64
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class QueryConsumeQueueRequestHeader(CommandHeader):
     topic: str
     queue_id: int
@@ -120,7 +120,7 @@ class QueryConsumeQueueRequestHeader(CommandHeader):
     consumer_group: str | None = None
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class QueryCorrectionOffsetHeader(CommandHeader):
     """``filter_groups`` is a comma list."""
 
@@ -129,7 +129,7 @@ class QueryCorrectionOffsetHeader(CommandHeader):
     topic: str
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class CloneGroupOffsetRequestHeader(CommandHeader):
     src_group: str
     dest_group: str
@@ -137,7 +137,7 @@ class CloneGroupOffsetRequestHeader(CommandHeader):
     offline: bool = False
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class ResetOffsetRequestHeader(CommandHeader):
     """Code 222 (admin to broker) and 220 (broker to client). ``timestamp`` -1 means the maximum."""
 
