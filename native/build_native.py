@@ -14,6 +14,7 @@ SOURCES = (
     "crc32",
     "properties",
     "scan",
+    "tally",
     "header",
     "append",
     "replies",

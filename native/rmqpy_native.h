@@ -58,7 +58,8 @@ enum rmq_stop {
     RMQ_TRUNCATED,
     RMQ_BAD_FIELDS,
     RMQ_BAD_CRC,
-    RMQ_LIMIT
+    RMQ_LIMIT,
+    RMQ_NEW_QUEUE /* of rmq_tally only */
 };
 
 /* A walk over the records of `view`, which begins at offset `base_offset` of the log.
@@ -276,6 +277,66 @@ typedef struct {
 /* Stops in front of the first record that it does not know how to take. */
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state);
 
+/* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.EventKind. */
+enum rmq_event {
+    RMQ_EVENT_BODY_CRC,
+    RMQ_EVENT_PLACE,
+    RMQ_EVENT_PROPERTIES,
+    RMQ_EVENT_TOPIC,
+    RMQ_EVENT_CHECKSUM,
+    RMQ_EVENT_QUEUE_STEP,
+    RMQ_EVENT_UNIT,
+    RMQ_EVENT_ENTRY_PLACE,
+    RMQ_EVENT_ENTRY_INDEX,
+    RMQ_EVENT_ENTRY_TERM,
+    RMQ_EVENT_ENTRY_RESERVED,
+    RMQ_EVENT_ENTRY_UNIT
+};
+
+/* rmqpy.codec.tally.QueueTally. `units`: its consume queue; views of NULL: not looked at. */
+typedef struct {
+    const uint8_t *topic;
+    size_t topic_length;
+    int32_t queue_id;
+    int32_t any_tags;
+    int64_t count, unqueued;
+    int64_t first_queue_offset, first_frame, last_queue_offset, last_frame, next_queue_offset;
+    int64_t right_units;
+    rmq_files units;
+    int64_t bucket, bucket_messages; /* digests not yet in rmq_tally_state.buckets */
+    uint64_t bucket_content, bucket_place;
+} rmq_tally_queue;
+
+/* A walk that checks and counts, rmqpy.codec.tally: the caller sets all, rmq_tally goes on from there. */
+typedef struct {
+    const uint8_t *view;
+    size_t length;
+    int64_t base_offset;
+    size_t position, stop; /* frames that begin there, before here */
+    int32_t dledger, check_crc, digests, check_keys;
+    int64_t key_low, key_high;
+    rmq_files entry_units;
+    rmq_tally_queue *queues;
+    int32_t *table; /* open addressing, queue numbers, -1 free; never all used */
+    uint32_t table_mask;
+    int64_t *events; /* rows of six numbers */
+    size_t event_count, event_room;
+    int64_t *buckets; /* rows of queue, bucket, messages, content, place */
+    size_t bucket_count, bucket_room;
+    int64_t *blocks; /* rows of first position and count, from block `first_block` on */
+    size_t first_block;
+    int64_t records, frame_bytes, body_bytes, version_2;
+    int64_t min_store_ms, max_store_ms, largest_record, longest_properties;
+    int64_t first_frame, last_frame;
+    int64_t first_index, first_term, last_index, last_term;
+    int64_t right_entry_units, key_count;
+    uint64_t key_sum;
+} rmq_tally_state;
+
+/* LIMIT: take events and buckets; NEW_QUEUE: add the queue of the frame at `position`; then call again. */
+enum rmq_stop rmq_tally(rmq_tally_state *state);
+void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
+
 /* cffi: end */
 
 /* Shared by the C files only. */
@@ -397,6 +458,27 @@ typedef struct {
     uint8_t escaped; /* has backslashes: still as in JSON */
     uint8_t high;    /* has bytes above 0x7F */
 } rmq_text;
+
+typedef struct {
+    const uint8_t *at; /* NULL: not there */
+    size_t length;
+} rmq_slice;
+
+typedef struct {
+    rmq_slice tags, delay, uniq_key, keys;
+} rmq_known_properties;
+
+/* Of equal names the last wins; a piece without name or value does not count. */
+rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length);
+
+/* Where the variable parts of a record stand, from the begin of the view. */
+typedef struct {
+    size_t start, size, head_size, body_length;
+    size_t topic, topic_length, properties, properties_length;
+} rmq_record_places;
+
+/* Is there a record at `start`, within `rest` bytes? RMQ_END says yes. */
+enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places);
 
 #define RMQ_TEXTS 14
 

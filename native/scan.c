@@ -5,13 +5,8 @@
 
 #define FRAME_HEAD 8u /* size and magic, of records, entries and fillers alike */
 
-typedef struct {
-    const uint8_t *at; /* NULL: not there */
-    size_t length;
-} slice;
-
 /* Integer.parseInt of ASCII digits; 0 where Java would throw. */
-static int64_t parse_int(slice text)
+static int64_t parse_int(rmq_slice text)
 {
     size_t i = 0;
     int negative = 0;
@@ -33,19 +28,14 @@ static int64_t parse_int(slice text)
     return negative ? -value : value;
 }
 
-typedef struct {
-    slice tags, delay, uniq_key, keys;
-} known_properties;
-
-/* Of equal names the last wins; a piece without name or value does not count. */
-static known_properties find_properties(const uint8_t *raw, size_t length)
+rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length)
 {
-    known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
     const uint8_t *const end = raw + length;
     rmq_property item;
 
     while (rmq_next_property(&raw, end, &item)) {
-        const slice value = {item.value, item.value_length};
+        const rmq_slice value = {item.value, item.value_length};
         if (rmq_is_named(&item, "TAGS"))
             found.tags = value;
         else if (rmq_is_named(&item, "KEYS"))
@@ -58,14 +48,7 @@ static known_properties find_properties(const uint8_t *raw, size_t length)
     return found;
 }
 
-/* Where the variable parts of a record stand, from the begin of the view. */
-typedef struct {
-    size_t start, size, head_size, body_length;
-    size_t topic, topic_length, properties, properties_length;
-} record_places;
-
-/* Is there a record at `start`, within `rest` bytes? RMQ_END says yes. */
-static enum rmq_stop measure(const uint8_t *view, size_t start, size_t rest, record_places *places)
+enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places)
 {
     const uint8_t *const record = view + start;
     const int32_t size = rmq_load_int(record);
@@ -106,12 +89,12 @@ static enum rmq_stop measure(const uint8_t *view, size_t start, size_t rest, rec
     return RMQ_END;
 }
 
-static void fill_row(const rmq_scan_state *state, const record_places *places, int64_t *row)
+static void fill_row(const rmq_scan_state *state, const rmq_record_places *places, int64_t *row)
 {
     const uint8_t *const record = state->view + places->start;
     const int32_t sys_flag = rmq_load_int(record + 36);
     const size_t store_timestamp = 56u + ((sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
-    const known_properties found = find_properties(state->view + places->properties, places->properties_length);
+    const rmq_known_properties found = rmq_find_properties(state->view + places->properties, places->properties_length);
 
     row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
     row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
@@ -142,8 +125,8 @@ static void fill_row(const rmq_scan_state *state, const record_places *places, i
 
 static enum rmq_stop take_record(const rmq_scan_state *state, size_t start, size_t rest, int64_t *row)
 {
-    record_places places;
-    const enum rmq_stop stop = measure(state->view, start, rest, &places);
+    rmq_record_places places;
+    const enum rmq_stop stop = rmq_measure(state->view, start, rest, &places);
 
     if (stop != RMQ_END)
         return stop;

@@ -67,13 +67,15 @@ class RangeRunner(Protocol):
 
 @define(slots=True, frozen=True, kw_only=True)
 class AuditPlan:
-    """What to do. ``digests``: blocks, frame groups and digests of messages as well; ``derived``:
-    consume queues, key index and DLedger index units too. ``sink`` gets findings as they are found.
+    """What to do. ``digests``: of messages as well; ``blocks``: of 64 KiB blocks and groups of
+    frames; ``derived``: consume queues, key index and DLedger index units too. ``sink`` gets
+    findings as they are found.
     """
 
     root: str
     settings: StoreSettings | None = None
     digests: bool = False
+    blocks: bool = False
     derived: bool = True
     range_bytes: int = RANGE_BYTES
     workers: int = field(factory=lambda: os.cpu_count() or 1)
@@ -272,6 +274,7 @@ class _StoreWalk:
         return TallyPlan(
             dledger=dledger,
             digests=self.plan.digests,
+            blocks=self.plan.blocks,
             units_of=self.units if self.plan.derived else None,
             entry_units=entry_units,
             keys=self.key_range,

@@ -239,19 +239,23 @@ def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
 
 @define(slots=True, frozen=True, kw_only=True)
 class ManifestPlan:
-    """``audit.digests`` is set by itself. ``md5``: also read every file for ``md5sum``."""
+    """Digests of messages are always made. ``md5``: read every file for ``md5sum`` as well;
+    ``blocks``: digests of the logs' blocks, for finding where two logs part. A certificate needs
+    neither.
+    """
 
     name: str
     audit: AuditPlan
     now_ms: Callable[[], int]
     md5: bool = True
+    blocks: bool = True
 
 
 def make_manifest(
     files: FileLayer, plan: ManifestPlan, runner: RangeRunner | None = None
 ) -> tuple[Manifest, StoreAudit]:
     """Audit a store and put its digests together."""
-    audit = audit_store(files, evolve(plan.audit, digests=True), runner)
+    audit = audit_store(files, evolve(plan.audit, digests=True, blocks=plan.blocks), runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
     return manifest_of_audit(files, plan, directory, audit), audit
 

@@ -18,10 +18,11 @@ from rmqpy.audit.log_reader import LogReader, Slot
 from rmqpy.audit.queue_units import QueueUnits, each_unit, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.tally import QueueTally
+from rmqpy.codec.tally import QueueTally, UnitRow
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
+LOOK_BEHIND_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """Queues that hold units of messages of other topics."""
 
@@ -75,8 +76,9 @@ class QueueCheck:
             return
         ends = read_ends(queue, row, self.log[0], self.limit)
         right = tally.right_units if tally else 0
-        if ends.count == right:
+        if ends.count == right and not self._may_go_on(row, ends.max_offset):
             return
+        ends = read_ends(queue, row, self.log[0], self.limit, thorough=True)
         for queue_offset, unit in each_unit(row, ends.min_offset, ends.max_offset):
             offset, size, _ = unit
             slot = queue.topic, queue.queue_id, queue_offset
@@ -100,6 +102,13 @@ class QueueCheck:
                 queue_offset=queue_offset,
                 found=_told(identity),
             )
+
+    def _may_go_on(self, row: UnitRow, end: int) -> bool:
+        """Whether something stands close behind the last unit, after a hole."""
+        place = end * layout.QUEUE_UNIT_SIZE
+        size = min(LOOK_BEHIND_BYTES, row.file_size - place % row.file_size)
+        behind = row.read(place, size)
+        return behind is not None and any(behind)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
         """Whether the log has told about the message that this place is for."""

@@ -97,12 +97,17 @@ class QueueUnits:
 
 
 def read_ends(
-    queue: QueueFolder, units: UnitRow | None, log_begin: int, limit: int | None = None
+    queue: QueueFolder,
+    units: UnitRow | None,
+    log_begin: int,
+    limit: int | None = None,
+    *,
+    thorough: bool = False,
 ) -> QueueEnds:
     """Ends of a queue. ``log_begin``: first offset of the log; ``limit``: units of messages at or
-    behind it do not count.
+    behind it do not count. ``thorough``: look for units behind a hole of zeros as well.
     """
-    first, end = _written(units) if units else (0, 0)
+    first, end = _written(units, thorough) if units else (0, 0)
     if units and limit is not None:
         end = _first_at(units, first, end, limit)
     low = _first_at(units, first, end, log_begin) if units else first
@@ -132,15 +137,13 @@ def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, Queue
             yield queue_offset, unit
 
 
-def _written(units: UnitRow) -> tuple[int, int]:
+def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
     """First queue offset with a unit of a message, and the one behind the last with anything."""
     begin = units.first // QUEUE_UNIT_SIZE
     end = begin
     for number in range(len(units.views) - 1, -1, -1):
         view = units.views[number]
-        if view is None:
-            continue
-        stop = content_end(view)
+        stop = 0 if view is None else content_end(view) if thorough else _units_end(view)
         if stop:
             place = units.first + number * units.file_size + stop
             end = -(-place // QUEUE_UNIT_SIZE)
@@ -152,6 +155,21 @@ def _written(units: UnitRow) -> tuple[int, int]:
             break
         first += 1
     return first, end
+
+
+def _units_end(view: memoryview) -> int:
+    """Position behind the last unit, if there is no hole before it: files are mostly zeros, and
+    looking at all of them takes longer than the whole log.
+    """
+    low, high = 0, len(view) // QUEUE_UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        place = middle * QUEUE_UNIT_SIZE
+        if any(view[place : place + QUEUE_UNIT_SIZE]):
+            low = middle + 1
+        else:
+            high = middle
+    return low * QUEUE_UNIT_SIZE
 
 
 def _first_at(units: UnitRow, first: int, end: int, offset: int) -> int:

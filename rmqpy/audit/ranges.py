@@ -200,7 +200,7 @@ class _RangeWalk:
         else:
             position, ending = self._walk(position, stop)
         self._take_events()
-        digests = self.tally.plan.digests
+        digests = self.tally.plan.blocks
         # What is mapped stays here: results are sent between processes.
         self.tally.plan = TallyPlan(dledger=self.file.dledger)
         self.tally.unit_rows.clear()
@@ -382,7 +382,7 @@ class _RangeWalk:
         ends = [first for first, _ in firsts[1:]] + [position] * bool(firsts)
         return [
             FrameGroup(self.base + first, count, crc32(self.view[first:end]))
-            for (first, count), end in zip(firsts, ends, strict=True)
+            for (first, count), end in zip(firsts, ends, strict=False)
         ]
 
 

@@ -58,7 +58,7 @@ def _choose(environment: str | None) -> _Choice:
     if environment == "1":
         return _pure("RMQPY_PURE=1 asks for it")
     try:
-        from rmqpy.codec import native
+        from rmqpy.codec import native, native_tally
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
@@ -66,7 +66,7 @@ def _choose(environment: str | None) -> _Choice:
         "the C extension rmqpy._native is installed",
         native.crc32,
         native.scan_records,
-        tally.tally_frames,
+        native_tally.tally_frames,
     )
 
 

@@ -16,6 +16,7 @@ from rmqpy.codec.chosen import scan_records
 __all__ = ["content_end", "find_frames", "is_frame", "magic_places"]
 
 _STEP: Final = 1 << 20
+_ZEROS: Final = bytes(_STEP)
 _V1: Final = layout.MESSAGE_MAGIC_V1.to_bytes(4)
 _V2: Final = layout.MESSAGE_MAGIC_V2.to_bytes(4)
 
@@ -59,8 +60,8 @@ def content_end(view: memoryview, position: int = 0) -> int:
     stop = len(view)
     while stop > position:
         start = max(position, stop - _STEP)
-        chunk = bytes(view[start:stop]).rstrip(b"\0")
-        if chunk:
-            return start + len(chunk)
+        chunk = bytes(view[start:stop])
+        if chunk != _ZEROS[: len(chunk)]:
+            return start + len(chunk.rstrip(b"\0"))
         stop = start
     return position

@@ -147,7 +147,8 @@ class UnitRow:
 
 @define(slots=True, frozen=True, kw_only=True)
 class TallyPlan:
-    """What a walk checks. ``units_of`` gives the consume queue of (topic, queue id), None when it
+    """What a walk checks. ``digests``: of messages; ``blocks``: those of 64 KiB blocks are made of
+    what it walked over. ``units_of`` gives the consume queue of (topic, queue id), None when it
     has no files; without it consume queues are not looked at. ``keys``: physical offsets between
     which the key index has to know messages (before the second).
     """
@@ -155,6 +156,7 @@ class TallyPlan:
     dledger: bool
     check_crc: bool = True
     digests: bool = True
+    blocks: bool = False
     units_of: Callable[[bytes, int], UnitRow | None] | None = None
     entry_units: UnitRow | None = None
     keys: tuple[int, int] | None = None

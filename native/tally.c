@@ -1,0 +1,468 @@
+/* Checking and counting the frames of a range of a log file. Same checks in the same order as rmqpy/codec/tally.py, which explains them. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define UNIT_SIZE 20
+#define ENTRY_UNIT_SIZE 32
+#define UNITS_MAX ((int64_t)1 << 56) /* queue offsets and indexes that can have a unit */
+#define EXT_ADDRESS_MAX (-(int64_t)0x80000001)
+#define BLOCK_SHIFT 16
+#define BUCKET_SHIFT 10
+#define EVENTS_A_FRAME 12
+#define CHECKSUM_SIZE 20u
+#define CHECKSUM_DIGITS 10u
+#define FRAME_HEAD 8u
+#define NAME_VALUE_SEPARATOR 1
+#define PROPERTY_SEPARATOR 2
+#define TRANSACTION_MASK 0xC
+#define TRANSACTION_PREPARED 0x4
+#define TRANSACTION_ROLLBACK 0xC
+#define INNER_BATCH 0x80
+#define QUEUE_FACTOR 0x9E3779B97F4A7C15u
+#define PROPERTY_FACTOR 0xC2B2AE3D27D4EB4Fu
+#define LENGTH_FACTOR 0x165667B19E3779F9u
+
+static const uint8_t CHECKSUM_HEAD[] = "__CRC32#\1";
+static const uint8_t COVER_HEAD[] = "__RMQPY_ENTRY\1";
+
+static uint64_t mix64(uint64_t value)
+{
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+    return value ^ (value >> 31);
+}
+
+/* A frame under way. `record` is where the record begins in the view, after an entry's header. */
+typedef struct {
+    rmq_tally_state *state;
+    rmq_tally_queue *queue;
+    rmq_record_places places;
+    size_t start;
+    int64_t frame, place; /* offsets of frame and record */
+    int32_t number;       /* of the queue */
+    int32_t sys_flag;
+    int64_t queue_offset;
+    rmq_slice raw; /* properties */
+} frame_walk;
+
+static void tell(const frame_walk *walk, enum rmq_event kind, int32_t queue, int64_t found, int64_t expected, int64_t previous)
+{
+    int64_t *const row = walk->state->events + 6 * walk->state->event_count++;
+
+    row[0] = kind;
+    row[1] = walk->frame;
+    row[2] = queue;
+    row[3] = found;
+    row[4] = expected;
+    row[5] = previous;
+}
+
+static int is_topic(const uint8_t *name, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        const uint8_t c = name[i];
+        const uint8_t letter = c | 0x20u;
+        if (!((letter >= 'a' && letter <= 'z') || (c >= '0' && c <= '9') || c == '%' || c == '|' || c == '_' || c == '-'))
+            return 0;
+    }
+    return length > 0;
+}
+
+static int is_utf8(rmq_slice text)
+{
+    size_t i = 0;
+
+    while (i < text.length) {
+        uint64_t eight;
+        uint32_t code;
+        if (i + 8 <= text.length) {
+            memcpy(&eight, text.at + i, 8);
+            if ((eight & 0x8080808080808080u) == 0) {
+                i += 8;
+                continue;
+            }
+        }
+        if (text.at[i] < 0x80u) {
+            i++;
+            continue;
+        }
+        const size_t taken = rmq_decode_utf8(text.at + i, text.length - i, &code);
+        const int written = taken == 3 && memcmp(text.at + i, "\xEF\xBF\xBD", 3) == 0;
+        if (code == 0xFFFDu && !written)
+            return 0;
+        i += taken;
+    }
+    return 1;
+}
+
+static int has_head(const uint8_t *piece, size_t length, const uint8_t *head, size_t head_length)
+{
+    return length >= head_length && memcmp(piece, head, head_length) == 0;
+}
+
+/* Are the properties well-formed? On the way: the sum of the CRCs of all that are no place's. */
+static int take_properties(rmq_slice raw, int digests, uint64_t *sum)
+{
+    const uint8_t *piece = raw.at;
+    const uint8_t *const end = raw.at + raw.length;
+    int well_formed = raw.length == 0 || (end[-1] != 0 && is_utf8(raw));
+
+    while (piece < end) {
+        const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
+        if (stop == NULL)
+            stop = end;
+        const size_t length = (size_t)(stop - piece);
+        const uint8_t *const middle = length > 0 ? memchr(piece, NAME_VALUE_SEPARATOR, length) : NULL;
+        if (middle == NULL || middle == piece)
+            well_formed = 0;
+        if (digests && length > 0 && !has_head(piece, length, CHECKSUM_HEAD, sizeof CHECKSUM_HEAD - 1)
+            && !has_head(piece, length, COVER_HEAD, sizeof COVER_HEAD - 1))
+            *sum += rmq_crc32(piece, length);
+        piece = stop + 1;
+    }
+    return well_formed;
+}
+
+static void check_checksum(const frame_walk *walk)
+{
+    const size_t size = walk->places.size;
+    const uint8_t *const record = walk->state->view + walk->places.start;
+    const uint8_t *const digits = record + size - CHECKSUM_DIGITS - 1;
+
+    if (walk->raw.length < CHECKSUM_SIZE
+        || memcmp(record + size - CHECKSUM_SIZE, CHECKSUM_HEAD, sizeof CHECKSUM_HEAD - 1) != 0)
+        return;
+    const uint32_t crc = rmq_crc32(record, size - CHECKSUM_SIZE);
+    uint32_t rest = crc;
+    int right = digits[CHECKSUM_DIGITS] == PROPERTY_SEPARATOR;
+    for (size_t i = 0; i < CHECKSUM_DIGITS; i++, rest /= 10u)
+        right &= digits[i] == '0' + rest % 10u;
+    if (!right)
+        tell(walk, RMQ_EVENT_CHECKSUM, walk->number, 0, crc, 0);
+}
+
+static void add_key(rmq_tally_state *state, int64_t place, int64_t hash)
+{
+    state->key_count++;
+    state->key_sum += mix64((uint64_t)place * QUEUE_FACTOR + (uint64_t)hash);
+}
+
+static void take_keys(const frame_walk *walk, const rmq_known_properties *known)
+{
+    rmq_tally_state *const state = walk->state;
+
+    if (walk->place < state->key_low || walk->place >= state->key_high
+        || (walk->sys_flag & TRANSACTION_MASK) == TRANSACTION_ROLLBACK)
+        return;
+    const uint32_t topic_hash = rmq_java_hash(0, state->view + walk->places.topic, walk->places.topic_length);
+    if (known->uniq_key.at != NULL)
+        add_key(state, walk->place, rmq_index_key_hash(topic_hash, known->uniq_key.at, known->uniq_key.length));
+    const uint8_t *word = known->keys.at;
+    const uint8_t *const end = word == NULL ? NULL : word + known->keys.length;
+    while (word < end) {
+        const uint8_t *stop = memchr(word, ' ', (size_t)(end - word));
+        if (stop == NULL)
+            stop = end;
+        if (stop > word)
+            add_key(state, walk->place, rmq_index_key_hash(topic_hash, word, (size_t)(stop - word)));
+        word = stop + 1;
+    }
+}
+
+/* The unit at byte `position` of a row; NULL where no file holds it. */
+static const uint8_t *find_unit(const rmq_files *units, int64_t position, int64_t size)
+{
+    const int64_t place = position - units->first_offset;
+
+    if (place < 0 || units->file_size <= 0)
+        return NULL;
+    const int64_t number = place / units->file_size, inside = place % units->file_size;
+    if (number >= units->count || units->views[number] == NULL || inside + size > units->file_size)
+        return NULL;
+    return units->views[number] + inside;
+}
+
+static void check_unit(const frame_walk *walk, const rmq_known_properties *known)
+{
+    const rmq_tally_queue *const queue = walk->queue;
+    const uint8_t *unit = NULL;
+
+    if (walk->queue_offset >= 0 && walk->queue_offset < UNITS_MAX)
+        unit = find_unit(&queue->units, walk->queue_offset * UNIT_SIZE, UNIT_SIZE);
+    if (unit == NULL) {
+        tell(walk, RMQ_EVENT_UNIT, walk->number, -1, walk->place, 0);
+        return;
+    }
+    const int64_t place = rmq_load_long(unit), tags = rmq_load_long(unit + 12);
+    const int32_t size = rmq_load_int(unit + 8);
+    const int tags_right = queue->any_tags || tags <= EXT_ADDRESS_MAX
+        || tags == (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
+    if (place == walk->place && size == (int32_t)walk->places.size && tags_right)
+        walk->queue->right_units++;
+    else
+        tell(walk, RMQ_EVENT_UNIT, walk->number, place == 0 && size == 0 ? -1 : place, walk->place, 0);
+}
+
+static int has_unit(int32_t sys_flag)
+{
+    return (sys_flag & TRANSACTION_MASK) != TRANSACTION_PREPARED && (sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK;
+}
+
+static void take_queue(const frame_walk *walk, const rmq_known_properties *known)
+{
+    rmq_tally_queue *const queue = walk->queue;
+
+    if (!has_unit(walk->sys_flag)) {
+        queue->unqueued++;
+        return;
+    }
+    if (queue->next_queue_offset >= 0 && walk->queue_offset != queue->next_queue_offset)
+        tell(walk, RMQ_EVENT_QUEUE_STEP, walk->number, walk->queue_offset, queue->next_queue_offset, queue->last_frame);
+    if (queue->count == 0) {
+        queue->first_queue_offset = walk->queue_offset;
+        queue->first_frame = walk->frame;
+    }
+    queue->count++;
+    queue->last_queue_offset = walk->queue_offset;
+    queue->last_frame = walk->frame;
+    queue->next_queue_offset = -1;
+    if (walk->sys_flag & INNER_BATCH)
+        return;
+    queue->next_queue_offset = walk->queue_offset == INT64_MAX ? -1 : walk->queue_offset + 1;
+    if (queue->units.views != NULL)
+        check_unit(walk, known);
+}
+
+static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, int32_t number)
+{
+    int64_t *const row = state->buckets + 5 * state->bucket_count++;
+
+    row[0] = number;
+    row[1] = queue->bucket;
+    row[2] = queue->bucket_messages;
+    row[3] = (int64_t)queue->bucket_content;
+    row[4] = (int64_t)queue->bucket_place;
+}
+
+static void take_digest(const frame_walk *walk, uint64_t properties)
+{
+    rmq_tally_queue *const queue = walk->queue;
+    const uint8_t *const record = walk->state->view + walk->places.start;
+    const size_t head = walk->places.head_size;
+    const uint64_t first = rmq_crc32(record + 8, 20), second = rmq_crc32(record + 36, head - 12 - 36);
+    const int64_t bucket = has_unit(walk->sys_flag) ? walk->queue_offset >> BUCKET_SHIFT : -1;
+
+    if (queue->bucket_messages > 0 && bucket != queue->bucket) {
+        flush_bucket(walk->state, queue, walk->number);
+        queue->bucket_messages = 0;
+    }
+    if (queue->bucket_messages == 0) {
+        queue->bucket = bucket;
+        queue->bucket_content = queue->bucket_place = 0;
+    }
+    queue->bucket_messages++;
+    queue->bucket_content += mix64((first << 32 | second) + properties * PROPERTY_FACTOR
+                                   + (uint64_t)walk->places.body_length * LENGTH_FACTOR);
+    queue->bucket_place += mix64((uint64_t)walk->queue_offset * QUEUE_FACTOR + (uint64_t)walk->place)
+                           + mix64((uint64_t)rmq_load_long(record + head - 12) + PROPERTY_FACTOR);
+}
+
+static void take_sizes(const frame_walk *walk, int64_t store_timestamp)
+{
+    rmq_tally_state *const state = walk->state;
+    const int64_t size = (int64_t)walk->places.size, properties = (int64_t)walk->raw.length;
+
+    state->body_bytes += (int64_t)walk->places.body_length;
+    state->version_2 += rmq_load32(state->view + walk->places.start + 4) == RMQ_MESSAGE_MAGIC_V2;
+    if (size > state->largest_record)
+        state->largest_record = size;
+    if (properties > state->longest_properties)
+        state->longest_properties = properties;
+    if (store_timestamp > state->max_store_ms)
+        state->max_store_ms = store_timestamp;
+    if (state->min_store_ms < 0 || store_timestamp < state->min_store_ms)
+        state->min_store_ms = store_timestamp;
+}
+
+static void take_record(frame_walk *walk)
+{
+    rmq_tally_state *const state = walk->state;
+    const rmq_record_places *const places = &walk->places;
+    const uint8_t *const record = state->view + places->start;
+    const size_t store_position = 56u + ((walk->sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
+    const int64_t told_place = rmq_load_long(record + 28);
+    uint64_t properties = 0;
+
+    take_sizes(walk, rmq_load_long(record + store_position));
+    if (state->check_crc && places->body_length > 0) {
+        const uint32_t crc = rmq_crc32(record + places->head_size, places->body_length);
+        if (crc != rmq_load32(record + 8))
+            tell(walk, RMQ_EVENT_BODY_CRC, walk->number, crc, rmq_load_int(record + 8), 0);
+    }
+    if (told_place != walk->place)
+        tell(walk, RMQ_EVENT_PLACE, walk->number, told_place, walk->place, 0);
+    if (!take_properties(walk->raw, state->digests, &properties))
+        tell(walk, RMQ_EVENT_PROPERTIES, walk->number, 0, 0, 0);
+    if (!is_topic(state->view + places->topic, places->topic_length))
+        tell(walk, RMQ_EVENT_TOPIC, walk->number, 0, 0, 0);
+    check_checksum(walk);
+    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    if (state->check_keys || walk->queue->units.views != NULL)
+        known = rmq_find_properties(walk->raw.at, walk->raw.length);
+    if (state->check_keys)
+        take_keys(walk, &known);
+    take_queue(walk, &known);
+    if (state->digests)
+        take_digest(walk, properties);
+}
+
+static void take_header(const frame_walk *walk, int64_t previous)
+{
+    rmq_tally_state *const state = walk->state;
+    const uint8_t *const entry = state->view + walk->start;
+    const int64_t index = rmq_load_long(entry + 8), term = rmq_load_long(entry + 16), pos = rmq_load_long(entry + 24);
+
+    if (pos != walk->frame)
+        tell(walk, RMQ_EVENT_ENTRY_PLACE, -1, pos, walk->frame, 0);
+    if (state->last_index >= 0) {
+        if (state->last_index == INT64_MAX || index != state->last_index + 1)
+            tell(walk, RMQ_EVENT_ENTRY_INDEX, -1, index, (int64_t)((uint64_t)state->last_index + 1u), previous);
+        if (term < state->last_term)
+            tell(walk, RMQ_EVENT_ENTRY_TERM, -1, term, state->last_term, 0);
+    } else {
+        state->first_index = index;
+        state->first_term = term;
+    }
+    state->last_index = index;
+    state->last_term = term;
+    if (rmq_load32(entry + 32) | rmq_load32(entry + 36) | rmq_load32(entry + 40))
+        tell(walk, RMQ_EVENT_ENTRY_RESERVED, -1, 0, 0, 0);
+    if (state->entry_units.views == NULL)
+        return;
+    uint8_t wanted[ENTRY_UNIT_SIZE];
+    const uint8_t *unit = NULL;
+    memcpy(wanted, entry, 4);
+    rmq_store_long(wanted + 4, walk->frame);
+    memcpy(wanted + 12, entry + 4, 20);
+    if (index >= 0 && index < UNITS_MAX)
+        unit = find_unit(&state->entry_units, index * ENTRY_UNIT_SIZE, ENTRY_UNIT_SIZE);
+    if (unit != NULL && memcmp(unit, wanted, ENTRY_UNIT_SIZE) == 0)
+        state->right_entry_units++;
+    else
+        tell(walk, RMQ_EVENT_ENTRY_UNIT, -1, unit == NULL ? -1 : rmq_load_long(unit + 4), walk->frame, 0);
+}
+
+/* The number of the queue of a record; -1 when the caller has to add it. */
+static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, size_t length, int32_t queue_id)
+{
+    uint32_t hash = 2166136261u ^ (uint32_t)queue_id;
+
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ topic[i]) * 16777619u;
+    for (uint32_t place = hash & state->table_mask;; place = (place + 1) & state->table_mask) {
+        const int32_t number = state->table[place];
+        if (number < 0)
+            return -1;
+        const rmq_tally_queue *const queue = &state->queues[number];
+        if (queue->queue_id == queue_id && queue->topic_length == length && memcmp(queue->topic, topic, length) == 0)
+            return number;
+    }
+}
+
+void rmq_tally_add_queue(rmq_tally_state *state, int32_t number)
+{
+    const rmq_tally_queue *const queue = &state->queues[number];
+    uint32_t hash = 2166136261u ^ (uint32_t)queue->queue_id;
+
+    for (size_t i = 0; i < queue->topic_length; i++)
+        hash = (hash ^ queue->topic[i]) * 16777619u;
+    uint32_t place = hash & state->table_mask;
+    while (state->table[place] >= 0)
+        place = (place + 1) & state->table_mask;
+    state->table[place] = number;
+}
+
+/* The frame at `position`: is there one, and how long is it? RMQ_END says yes. */
+static enum rmq_stop measure_frame(const rmq_tally_state *state, size_t start, rmq_record_places *places, size_t *size)
+{
+    const size_t rest = state->length - start;
+    const uint8_t *const frame = state->view + start;
+
+    if (rest < FRAME_HEAD)
+        return RMQ_TRUNCATED;
+    if (!state->dledger) {
+        const uint32_t magic = rmq_load32(frame + 4);
+        if (magic == RMQ_BLANK_MAGIC)
+            return RMQ_BLANK;
+        if (rmq_load32(frame) == 0 && magic == 0)
+            return RMQ_ZERO;
+        const enum rmq_stop stop = rmq_measure(state->view, start, rest, places);
+        *size = places->size;
+        return stop;
+    }
+    const int32_t magic = rmq_load_int(frame), entry_size = rmq_load_int(frame + 4);
+    if (magic == -1)
+        return RMQ_BLANK;
+    if (entry_size == 0 && magic == 0)
+        return RMQ_ZERO;
+    if (magic != 1)
+        return RMQ_BAD_MAGIC;
+    if (entry_size < (int32_t)(RMQ_ENTRY_HEADER_SIZE + RMQ_RECORD_SIZE_MIN))
+        return RMQ_BAD_SIZE;
+    if ((size_t)entry_size > rest)
+        return RMQ_TRUNCATED;
+    *size = (size_t)entry_size;
+    const size_t body = *size - RMQ_ENTRY_HEADER_SIZE;
+    if (rmq_load32(frame + 44) != body)
+        return RMQ_BAD_FIELDS;
+    const enum rmq_stop stop = rmq_measure(state->view, start + RMQ_ENTRY_HEADER_SIZE, body, places);
+    if (stop != RMQ_END)
+        return stop;
+    return places->size == body ? RMQ_END : RMQ_BAD_FIELDS;
+}
+
+static void count_frame(const frame_walk *walk, size_t size)
+{
+    rmq_tally_state *const state = walk->state;
+    int64_t *const block = state->blocks + 2 * ((walk->start >> BLOCK_SHIFT) - state->first_block);
+
+    if (state->first_frame < 0)
+        state->first_frame = walk->frame;
+    state->last_frame = walk->frame;
+    state->records++;
+    state->frame_bytes += (int64_t)size;
+    if (block[1]++ == 0)
+        block[0] = (int64_t)walk->start;
+}
+
+enum rmq_stop rmq_tally(rmq_tally_state *state)
+{
+    while (state->position < state->stop) {
+        frame_walk walk = {.state = state, .start = state->position};
+        size_t size = 0;
+        if (state->event_count + EVENTS_A_FRAME > state->event_room || state->bucket_count == state->bucket_room)
+            return RMQ_LIMIT;
+        const enum rmq_stop stop = measure_frame(state, walk.start, &walk.places, &size);
+        if (stop != RMQ_END)
+            return stop;
+        const uint8_t *const record = state->view + walk.places.start;
+        walk.number = find_queue(state, state->view + walk.places.topic, walk.places.topic_length, rmq_load_int(record + 12));
+        if (walk.number < 0)
+            return RMQ_NEW_QUEUE;
+        walk.queue = &state->queues[walk.number];
+        walk.frame = state->base_offset + (int64_t)walk.start;
+        walk.place = state->base_offset + (int64_t)walk.places.start;
+        walk.sys_flag = rmq_load_int(record + 36);
+        walk.queue_offset = rmq_load_long(record + 20);
+        walk.raw.at = state->view + walk.places.properties;
+        walk.raw.length = walk.places.properties_length;
+        const int64_t previous = state->last_frame;
+        count_frame(&walk, size);
+        if (state->dledger)
+            take_header(&walk, previous);
+        take_record(&walk);
+        state->position += size;
+    }
+    return RMQ_END;
+}
