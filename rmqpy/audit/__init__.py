@@ -8,6 +8,9 @@
 :mod:`.merging`           partial results to one, equal to a sequential walk for any split
 :mod:`.engine`            the local engine: ranges over threads
 :mod:`.manifest`          digests of a whole store as one value with a JSON form
+:mod:`.compare`           where two stores differ
+:mod:`.certificate`       that every message of one store is in others
+:mod:`.messages`          the messages of a store
 ========================  =========================================================================
 
 Everything reads through a :class:`rmqpy.store.files.FileLayer`, opens files read-only, takes no

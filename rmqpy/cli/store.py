@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
@@ -12,6 +13,7 @@ from rmqpy.model.config import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
+    from rmqpy.audit.messages import Selection
     from rmqpy.cli.parsing import Commands
 
 
@@ -39,6 +41,28 @@ def add_commands(commands: Commands) -> None:
     )
     add_log_options(fsck)
     fsck.set_defaults(command=_fsck)
+
+    dump = verbs.add_parser("dump", help="messages as JSON lines, in the order of the log")
+    _directory_options(dump)
+    dump.add_argument("--topic", help="of this topic only")
+    dump.add_argument("--queue", type=int, metavar="ID", help="of this queue only")
+    dump.add_argument(
+        "--from",
+        dest="first",
+        metavar="WHEN",
+        help="from this queue offset, or store time (2024-05-31T12:00:00Z), on",
+    )
+    dump.add_argument("--to", dest="end", metavar="WHEN", help="before this one")
+    dump.add_argument("--key", help="with this key (KEYS, UNIQ_KEY) or message id")
+    dump.add_argument("--limit", type=int, metavar="N", help="so many at most")
+    dump.add_argument(
+        "--body",
+        default="auto",
+        choices=["auto", "text", "base64", "none"],
+        help="default auto: text where it is UTF-8",
+    )
+    add_log_options(dump)
+    dump.set_defaults(command=_dump)
 
 
 def _directory_options(parser: argparse.ArgumentParser) -> None:
@@ -101,3 +125,57 @@ def _fsck(options: argparse.Namespace) -> int:
         audit = audit_store(Disk(), plan)
     report.end(audit)
     return EXIT_DONE if audit.is_clean else EXIT_NO
+
+
+def _dump(options: argparse.Namespace) -> int:
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.facts import read_facts
+    from rmqpy.audit.messages import each_message, message_json
+    from rmqpy.store.disk import Disk
+
+    files, root, settings = Disk(), _root(options), _settings(options)
+    passed = 0
+
+    def tell(file: str, offset: int, size: int) -> None:
+        nonlocal passed
+        passed += 1
+        print(f"{file} at offset {offset}: {size} bytes that are no message", file=sys.stderr)
+
+    limit = read_facts(files, root, settings).confirmed_end
+    directory = read_directory(files, root, settings)
+    for found in each_message(files, directory, _selection(options), tell, limit):
+        print(json.dumps(message_json(found, options.body), ensure_ascii=False))
+    return EXIT_NO if passed else EXIT_DONE
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    from rmqpy.audit.messages import Selection
+
+    first, end = _moment(options.first), _moment(options.end)
+    return Selection(
+        topic=options.topic,
+        queue_id=options.queue,
+        first_offset=first[0],
+        end_offset=end[0],
+        first_ms=first[1],
+        end_ms=end[1],
+        key=options.key,
+        limit=options.limit,
+    )
+
+
+def _moment(text: str | None) -> tuple[int | None, int | None]:
+    """(queue offset, time in ms) of what --from and --to say: one of the two at most."""
+    if text is None:
+        return None, None
+    if text.isascii() and text.isdigit():
+        return int(text), None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise RmqError(
+            f"{text}: neither a queue offset nor a time such as 2024-05-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return None, round(moment.timestamp() * 1000)

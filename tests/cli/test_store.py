@@ -6,7 +6,9 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,3 +95,62 @@ def test_progress_tells_rate_and_time() -> None:
     now[0] = 16.0
     line.advance((1 << 28) - (1 << 20))
     assert stream.getvalue() == "checked 256.0 MiB of 1.0 GiB, 16.0 MiB/s, 48 s left\n"
+
+
+def dumped(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_dump_is_what_the_java_consumer_got(
+    golden: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "A-classic-clean-v497"
+    (log,) = golden(name).rglob("commitlog")
+    assert main(["store", "dump", str(log.parent)]) == 0
+    found = {message["physical_offset"]: message for message in dumped(capsys)}
+    for java in manifest(name)["messages"]:
+        mine = found[java["commitLogOffset"]]
+        assert mine["topic"] == java["topic"]
+        assert (mine["queue_id"], mine["queue_offset"]) == (java["queueId"], java["queueOffset"])
+        assert (mine["size"], mine["body_bytes"]) == (java["storeSize"], java["bodyLen"])
+        assert mine["body_crc"] == java["bodyCRC"]
+        assert mine["properties"] == java["props"]
+        assert mine["offset_message_id"] == java["offsetMsgId"]
+
+
+def test_dump_takes_what_is_asked_for(
+    upgraded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["store", "dump", str(upgraded), "--topic", "Normal", "--queue", "1"]
+    assert main([*command, "--from", "28", "--to", "32", "--body", "base64"]) == 0
+    found = dumped(capsys)
+    assert [message["queue_offset"] for message in found] == [28, 29, 30, 31]
+    assert found[0].keys() >= {"body_base64", "tags", "store_timestamp_ms"}
+    assert found[3]["entry_index"] >= 0 and found[3]["term"] == 1
+    assert "entry_index" not in found[0]
+    key = found[2]["message_id"]
+    assert main(["store", "dump", str(upgraded), "--key", key, "--body", "none"]) == 0
+    (one,) = dumped(capsys)
+    assert one["queue_offset"] == 30 and "body" not in one
+    assert main([*command, "--limit", "3"]) == 0
+    assert len(dumped(capsys)) == 3
+
+
+def test_dump_by_time(upgraded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "dump", str(upgraded), "--body", "none"]) == 0
+    times = [message["store_timestamp_ms"] for message in dumped(capsys)]
+    middle = sorted(times)[len(times) // 2]
+    moment = datetime.fromtimestamp(middle / 1000, UTC).isoformat()
+    assert main(["store", "dump", str(upgraded), "--from", moment]) == 0
+    assert len(dumped(capsys)) == sum(time >= middle for time in times)
+    assert main(["store", "dump", str(upgraded), "--from", "yesterday"]) == 1
+    assert "2024-05-31T12:00:00Z" in capsys.readouterr().err
+
+
+def test_dump_goes_on_behind_damage(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "dump", str(damaged), "--body", "none"]) == 2
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 559
+    assert "at offset 65536" in told.err
