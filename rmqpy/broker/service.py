@@ -154,6 +154,7 @@ class Broker:
                 delays=self.delay_offsets,
                 scheduler=clock,
                 network=around.network,
+                register=self.registration.register,
             )
         )
         self.replication.others.append(self.slave_sync.runtime_info)

@@ -12,7 +12,8 @@ code  what                    port     then
 
 First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
 and the name servers' answers name it), then each ``PERIOD_MS``. Each request stands alone: one that
-fails is tried again with the next round.
+fails is tried again with the next round, and then, or while no master is known, the name servers
+are asked again with every round (Java waits for the next registration).
 
 A topic or group that the master does not have is removed only if the master is known to have had
 it: it was in a table that this master gave before; in a classic group, also if the master's version
@@ -70,6 +71,8 @@ class SyncSurroundings:
     delays: DelayOffsets
     scheduler: Scheduler
     network: Network
+    register: Callable[[], None]
+    """Asks all name servers again, by registering."""
 
 
 @define(slots=True, frozen=True)
@@ -175,6 +178,8 @@ class SlaveSync:
         if not around.identity.is_slave:
             return
         masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        if self._faults or not masters:
+            around.register()
         if not masters:
             return
         master = masters[0]

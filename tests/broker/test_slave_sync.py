@@ -38,6 +38,7 @@ class Pair:
     slave: Any
     asked: list[tuple[str, int]]
     dead: bool = False
+    registered: int = 0
 
     def name(self, address: str = MASTER) -> None:
         answer = RegistrationAnswer(f"{address[:-1]}2", address)
@@ -49,6 +50,7 @@ class Pair:
         self.slave.scheduler.advance(duration_ms)
         while requests := self.slave.network.take():
             for address, command, done in requests:
+                self.registered += command.code == RequestCode.REGISTER_BROKER
                 if command.code not in SYNCED:
                     continue
                 self.asked.append((address, int(command.code)))
@@ -119,6 +121,25 @@ def test_the_rounds_are_javas(pair: Any) -> None:
     both.name()
     both.run(1)
     assert len(both.asked) == 8, "the same name is no news"
+
+
+def test_name_servers_are_asked_again_while_there_is_no_master_that_answers(pair: Any) -> None:
+    both = pair()
+    both.run(FIRST_MS - 1)
+    servers = both.registered
+    both.run(1)
+    assert both.registered == 2 * servers, "nobody is named"
+    both.dead = True
+    both.name()
+    both.run(0)
+    before = both.registered
+    both.run(PERIOD_MS)
+    assert both.registered >= before + servers, "who is named does not answer"
+    both.dead = False
+    both.run(2 * PERIOD_MS)
+    before = both.registered
+    both.run(PERIOD_MS)
+    assert both.registered - before <= servers, "the periodic one at the most"
 
 
 def test_a_master_syncs_nothing(pair: Any) -> None:
