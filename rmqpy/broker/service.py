@@ -51,6 +51,7 @@ from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
 from rmqpy.broker.settings import SettingsFile, SettingsProcessor
+from rmqpy.broker.settling import refuse_unsettled
 from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tables_admin import TableAdminProcessor
@@ -200,6 +201,7 @@ class Broker:
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
         self._dispatch_planned = False
+        self._behind_bytes = 0
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
 
@@ -452,6 +454,17 @@ class Broker:
             _log.exception("dispatching to the consume queues failed")
             self._store_failed()
         self.hold.wake()
+        self._dispatch_rest()
+
+    def _dispatch_rest(self) -> None:
+        """A long way is gone in short steps, with others in between."""
+        behind = self.store.dispatch_behind_bytes
+        if behind and behind != self._behind_bytes and self.store.failure is None:
+            self._dispatch_planned = True
+            self._scheduler.call_soon(self.dispatch)
+        elif self.store.checkpoint_due():
+            self._queue_flushing.begin()
+        self._behind_bytes = behind
 
     def leadership_lost(self) -> None:
         """Messages that no quorum has confirmed may be gone: tell their senders."""
@@ -468,6 +481,7 @@ class Broker:
 
     def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
         try:
+            refuse_unsettled(self.store, request.code)
             response = handler(channel, request)
             if response is None or request.is_oneway:
                 return None

@@ -86,6 +86,16 @@ class DiskFile:
                 raise
             # Closed meanwhile: the file was removed, nothing of it has to stay.
 
+    def data_end(self, position: int) -> int:
+        end = position
+        try:
+            while end < self._size:
+                end = os.lseek(self._fd, os.lseek(self._fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # only a hole is left
+                return self._size
+        return end
+
     def reserve(self, position: int, length: int) -> None:
         try:
             os.posix_fallocate(self._fd, position, length)

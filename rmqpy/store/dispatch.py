@@ -33,6 +33,7 @@ from rmqpy.store.queue_table import ConsumeQueueTable
 from rmqpy.store.results import Arrival
 
 STEP_RECORDS = 4096
+ALL = 1 << 62
 SMALL_LAG_BYTES = 1 << 20
 """An index that lags no more than this behind the queues follows at once."""
 
@@ -108,14 +109,36 @@ class Dispatch:
         """Readable log that the consume queues do not have yet."""
         return max(0, self._log.confirm_offset - self.queue_cursor)
 
-    def run(self) -> None:
-        """Bring the consume queues to ``confirm_offset``. Raises StoreFault for a record that
-        cannot be read.
+    @property
+    def index_behind_bytes(self) -> int:
+        """Readable log that the key index does not have yet."""
+        return max(0, self.queue_cursor - self.index_cursor) if self._index is not None else 0
+
+    def run(self, bytes_max: int = ALL) -> None:
+        """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
+        StoreFault for a record that cannot be read.
         """
-        while self.behind_bytes and self._step():
+        stop = self.queue_cursor + bytes_max
+        while self.behind_bytes and self.queue_cursor < stop and self._step():
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
             self.index_step()
+
+    def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
+        """What the queues' next offsets will be as far as the log in front of the cursor tells."""
+        ends: dict[tuple[bytes, int], int] = {}
+        offset, stop = self.queue_cursor, self._log.confirm_offset
+        while offset < stop:
+            piece = next(iter(self._log.ranges(PhysicalOffset(offset))))
+            scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=False)
+            rows = zip(scan.topic, scan.queue_id, scan.queue_offset, scan.sys_flag, strict=True)
+            for topic, queue_id, queue_offset, sys_flag in rows:
+                if not sys_flag or has_queue_unit(sys_flag):
+                    ends[topic, queue_id] = queue_offset + 1
+            if self._waits_for_rest(piece, scan):
+                break
+            offset = self._behind(piece, scan)
+        return ends
 
     def index_step(self) -> bool:
         """Let a lagging index follow by one bounded step; True when it still lags."""

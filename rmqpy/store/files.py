@@ -32,6 +32,11 @@ class StoreFile(Protocol):
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of ``data`` at ``position``; raises OSError."""
 
+    def data_end(self, position: int) -> int:
+        """An offset behind which there are only zeros, at least ``position``: found without reading
+        what was never written.
+        """
+
     def reserve(self, position: int, length: int) -> None:
         """Take room on the disk for bytes that will be written in place; raises OSError when there
         is none. (A write in place that finds no room would end the process.)

@@ -9,6 +9,7 @@ Invariant: the checkpoint never names a time up to which not everything is durab
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from attrs import define
 
@@ -17,7 +18,10 @@ from rmqpy.store.checkpoint import StoreCheckpoint, Times
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.consume_queue import QueueSync
 from rmqpy.store.dispatch import Dispatch
+from rmqpy.store.files import FileLayer
 from rmqpy.store.index_file import IndexSync
+from rmqpy.store.paths import StorePaths
+from rmqpy.store.recovery_point import RecoveryPoint
 from rmqpy.store.start import StoreParts
 
 FLUSHES_MAX = 16
@@ -37,6 +41,7 @@ class QueueFlush:
     checkpoint: StoreCheckpoint
     times: Times
     dispatched_offset: int
+    save_point: Callable[[], None]
 
     def run(self) -> None:
         for queue in self.queues:
@@ -44,12 +49,18 @@ class QueueFlush:
         if self.index is not None:
             self.index.run()
         self.checkpoint.write(self.times, self.dispatched_offset)
+        self.save_point()
 
 
 class StoreFlushes:
     """See the module's text."""
 
-    def __init__(self, parts: StoreParts) -> None:
+    def __init__(self, parts: StoreParts, files: FileLayer, paths: StorePaths) -> None:
+        self._files = files
+        self._paths = paths
+        classic = parts.opened.classic
+        self._row = classic.row if classic is not None and parts.opened.entries is None else None
+        self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
         self._log: CommitLog = parts.opened.log
         self._queues = parts.queues
         self._index = parts.index
@@ -89,7 +100,38 @@ class StoreFlushes:
         )
         if not (queues or index or times != self._saved_times):
             return None
-        return QueueFlush(queues, index, checkpoint, times, self._dispatch.queue_cursor)
+        cursor = self._dispatch.queue_cursor
+        return QueueFlush(queues, index, checkpoint, times, cursor, self._point_saver())
+
+    def _point_saver(self) -> Callable[[], None]:
+        """Saves the recovery point as it is now, once the flush that is being taken is done."""
+        self._taken_offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        point = self.recovery_point()
+        if point is None:
+            return lambda: None
+        return lambda: point.save(self._files, self._paths.recovery_point)
+
+    def save_point(self) -> None:
+        """Everything is durable. Blocks."""
+        self._point_saver()()
+
+    def recovery_point(self) -> RecoveryPoint | None:
+        """Up to where log and consume queues are durable when the queues are synced; None where a
+        DLedger log has its own ways.
+        """
+        row = self._row
+        if row is None:
+            return None
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), queue in self._queues.items():
+            ends.setdefault(topic, {})[queue_id] = queue.max_offset
+        offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        return RecoveryPoint.of(row, offset, ends)
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much a recovery would have to walk through that the last point does not spare it."""
+        return self._dispatch.queue_cursor - self._point_offset
 
     def queues_done(self, task: QueueFlush) -> None:
         for sync in task.queues:
@@ -97,4 +139,5 @@ class StoreFlushes:
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
         self._saved_times = task.times
+        self._point_offset = self._taken_offset
         _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times

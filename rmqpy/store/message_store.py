@@ -54,6 +54,13 @@ from rmqpy.store.watermark import Watermark
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 
 
+DISPATCHED_AT_ONCE = 8 << 20
+"""Bytes of the log that one turn dispatches."""
+SCANNED_AHEAD = 2 << 30
+"""Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
+GROWN_MAX = 128 << 20
+
+
 class MessageStore:
     """See the module's text. Open with :func:`open_store`."""
 
@@ -69,8 +76,10 @@ class MessageStore:
         self._dispatch = parts.dispatch
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
         self.tails = QueueTails()
+        self._settled_offset = self._log.confirm_offset
+        self._reader.is_settling = lambda: self.settling
         self.health = StoreHealth()
-        self._flushes = StoreFlushes(parts)
+        self._flushes = StoreFlushes(parts, context.files, self._paths)
         self.cleaning = Cleaning(
             context.files, self._paths, self._log, self._queues, self._index, self.health
         )
@@ -138,6 +147,11 @@ class MessageStore:
     @property
     def dispatch_behind_bytes(self) -> int:
         return self._dispatch.behind_bytes
+
+    @property
+    def settling(self) -> bool:
+        """Whether the consume queues do not have yet what the log had at the start."""
+        return self._dispatch.queue_cursor < self._settled_offset
 
     @property
     def writeable(self) -> bool:
@@ -266,6 +280,9 @@ class MessageStore:
         remark = self.health.refusal
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
+            if self.dispatch_behind_bytes > SCANNED_AHEAD:
+                to_go = bytes_text(self.dispatch_behind_bytes)
+                remark = f"the consume queues are being built again, {to_go} of the log to go"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
     def commit(self) -> None:
@@ -331,7 +348,7 @@ class MessageStore:
         if self._dispatch_failed:
             return
         try:
-            self._dispatch.run()
+            self._dispatch.run(DISPATCHED_AT_ONCE)
             self.health.wrote(Writer.DERIVED)
         except OSError as error:
             self.health.write_failed(Writer.DERIVED, error)
@@ -446,6 +463,10 @@ class MessageStore:
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         return self._reader.max_offset(topic, queue_id)
 
+    def checkpoint_due(self) -> bool:
+        """Whether so much has been written that a recovery would take long: flush the queues."""
+        return self._flushes.grown_bytes >= GROWN_MAX
+
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         return self._reader.min_offset(topic, queue_id)
 
@@ -471,6 +492,7 @@ class MessageStore:
 
     def delete_topic_queues(self, topic: str) -> None:
         self._bring_up()
+        self._files.unlink(self._paths.recovery_point)
         self._queues.drop_topic(topic)
         self.tails.forget_topic(topic.encode())
 
@@ -489,23 +511,28 @@ class MessageStore:
         entries = self.entries
         if entries is not None and entries.committed_index < entries.end.index:
             return False
-        self._bring_up()
-        self.tails.replace(
-            {
-                (topic.encode(), queue_id): queue.max_offset
-                for (topic, queue_id), queue in self._queues.items()
-            }
-        )
+        self.commit()
+        if self.dispatch_behind_bytes > SCANNED_AHEAD:
+            return False
+        ends: dict[tuple[bytes, int], int] = {
+            (topic.encode(), queue_id): queue.max_offset
+            for (topic, queue_id), queue in self._queues.items()
+        }
+        self.tails.replace(ends | self._dispatch.queue_ends_ahead())
         self._tails_known = True
         return True
 
     def _bring_up(self) -> None:
         """Let the derived files have everything that was put so far."""
         self.commit()
-        self.dispatch()
+        behind = 0
+        while self.dispatch_behind_bytes != behind:
+            behind = self.dispatch_behind_bytes
+            self.dispatch()
 
     def delete_expired_queues(self) -> int:
         """Delete queues whose messages are all gone from the log (request 306); how many."""
+        self._files.unlink(self._paths.recovery_point)
         gone = self._queues.drop_below(self._log.min_offset, SCHEDULE_TOPIC)
         self.tails.forget({(topic.encode(), queue_id) for topic, queue_id in gone})
         return len(gone)
@@ -520,6 +547,7 @@ class MessageStore:
             "commitLogMinOffset": str(self.min_physical_offset),
             "commitLogMaxOffset": str(self.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
+            "indexBehindBytes": str(self._dispatch.index_behind_bytes),
             "remainHowManyDataToFlush": bytes_text(
                 max(0, self.confirm_offset - self.flushed_offset)
             ),
@@ -568,6 +596,7 @@ class MessageStore:
             task.run()
             self.flushed(task.offset)
         self.flush_queues()
+        self._flushes.save_point()
         if self._index is not None:
             self._index.sync()
         if self.entries is not None:

@@ -60,6 +60,10 @@ class StorePaths:
         return f"{self.own}/dispatched"
 
     @property
+    def recovery_point(self) -> str:
+        return f"{self.own}/recovery-point"
+
+    @property
     def quarantine(self) -> str:
         return f"{self.own}/quarantine"
 

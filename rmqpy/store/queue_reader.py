@@ -76,6 +76,10 @@ class QueueReader:
         self._settings = settings
         self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
         self.is_slave = False
+        self.is_settling: Callable[[], bool] = lambda: False
+        """Whether queues may still lack messages that they had before a restart: then nobody is
+        told that his offset is out of bounds.
+        """
 
     def change_settings(self, settings: StoreSettings) -> None:
         """How much a page may hold, from the next one on."""
@@ -99,6 +103,10 @@ class QueueReader:
         records that remain; None takes all.
         """
         queue = self._queues.find(topic, queue_id)
+        if self.is_settling() and (
+            queue is None or not queue.min_offset <= offset < queue.max_offset
+        ):
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, max_offset=offset)
         if queue is None:
             return self._elsewhere(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0)
         low, high = queue.min_offset, queue.max_offset

@@ -25,6 +25,10 @@ from rmqpy.store.half_done import refuse_half_done
 from rmqpy.store.index_file import KeyIndex
 from rmqpy.store.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.queue_table import ConsumeQueueTable
+from rmqpy.store.recovery_point import RecoveryPoint
+
+DISPATCHED_AT_START = 32 << 20
+"""Bytes of the log that are dispatched before a start returns; the rest follows beside the work."""
 
 
 @define(slots=True, frozen=True)
@@ -77,7 +81,8 @@ def _start_locked(
     queues.load()
     index = _load_index(context, paths, undo)
     clean = not files.exists(paths.abort)
-    stop = Stop(clean, checkpoint.safe_timestamp_ms)
+    point = RecoveryPoint.load(files, paths.recovery_point)
+    stop = Stop(clean, checkpoint.safe_timestamp_ms, point)
     opened = Opening(files, settings, stop, context.force).open()
     if not clean and checkpoint.dispatched_offset is not None:
         safe = min(opened.dispatch_from, checkpoint.dispatched_offset)
@@ -88,16 +93,40 @@ def _start_locked(
     if not files.exists(paths.own_format):
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
     files.replace_bytes(paths.abort, b"")
+    if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
+        point = None
+    short = _short_queues(queues, point)
     _align_queues(opened, queues, clean)
     if index is not None:
         safe_ms = None if clean else checkpoint.index_timestamp_ms
         index.settle(opened.written_end, safe_ms)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatch(opened.log, queues, index, levels)
-    dispatch.start(*_cursors(opened, queues, index, clean))
-    dispatch.run()
+    queue_cursor, index_cursor = _cursors(opened, queues, index, clean)
+    if short is not None:
+        opened.notes.append(f"consume queues are built again from offset {short} of the log on")
+        queue_cursor = min(queue_cursor, max(short, opened.log.min_offset))
+    elif point is not None and clean:
+        queue_cursor = max(queue_cursor, min(point.offset, opened.written_end))
+    dispatch.start(queue_cursor, index_cursor)
+    dispatch.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)
     return StoreParts(opened, queues, index, dispatch, checkpoint, lock)
+
+
+def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:
+    """From where on the log has to be dispatched again for queues that have less than the recovery
+    point says; None when there are none.
+    """
+    if point is None:
+        return None
+    starts = []
+    for topic, ends in point.queues.items():
+        for queue_id, end in ends.items():
+            queue = queues.find(topic, queue_id)
+            if queue is None or queue.max_offset < end:
+                starts.append(0 if queue is None else int(queue.max_physical_offset))
+    return min(starts, default=None)
 
 
 def _load_index(context: StoreContext, paths: StorePaths, undo: ExitStack) -> KeyIndex | None:

@@ -81,6 +81,9 @@ class MemoryFile:
         self._node.mtime_ms = self._layer.now_ms
         self._layer.wrote(self.path, position, len(data))
 
+    def data_end(self, position: int) -> int:
+        return max(position, self._node.extent)
+
     def reserve(self, position: int, length: int) -> None:
         assert not self._closed and position + length <= self.size
         self._layer.touched("reserve", self.path)

@@ -80,3 +80,23 @@ def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
     kit.scheduler.advance(5_000)
     assert kit.send().code == 14
     assert "storeFailure" in kit.ask(28).body.decode()
+
+
+def test_offsets_are_not_decided_by_queues_that_are_not_whole(
+    build: Any, monkeypatch: Any
+) -> None:
+    kit = build()
+    for _ in range(20):
+        assert kit.send().code == 0
+    monkeypatch.setattr("rmqpy.store.start.DISPATCHED_AT_START", 0)
+    monkeypatch.setattr("rmqpy.store.message_store.DISPATCHED_AT_ONCE", 1)
+    monkeypatch.setattr("rmqpy.store.dispatch.STEP_RECORDS", 1)
+    kit = build(files=kit.files.kill(), scheduler=kit.scheduler)
+    from rmqpy.remoting.headers import GetMaxOffsetRequestHeader
+
+    asked = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
+    answer = kit.ask(30, asked)
+    assert answer.code == 1 and "in line with the log" in answer.remark
+    assert kit.send().ext_fields["queueOffset"] == "20"
+    kit.scheduler.advance(1_000)
+    assert kit.ask(30, asked).ext_fields["offset"] == "21"

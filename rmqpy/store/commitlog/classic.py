@@ -30,15 +30,19 @@ class ClassicCommitLog:
     """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`.
 
     ``row`` comes loaded and recovered: the last file's ``wrote_position`` is the end of the log.
+    ``flushed_offset`` is how far it is durable, if not to its end.
     """
 
-    def __init__(self, row: MappedFiles, *, sync_flush: bool = False) -> None:
+    def __init__(
+        self, row: MappedFiles, *, sync_flush: bool = False, flushed_offset: int | None = None
+    ) -> None:
         self._row = row
         self._sync_flush = sync_flush
         self.staging = Staging(row.wrote_offset)
         self._prepared: MappedFile | None = None
         self.written = Watermark("written", self._end)
-        self.flushed_mark = Watermark("flushed", self._end)
+        durable = self._end if flushed_offset is None else flushed_offset
+        self.flushed_mark = Watermark("flushed", durable)
 
     @property
     def _end(self) -> int:

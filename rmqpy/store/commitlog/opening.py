@@ -41,6 +41,7 @@ from rmqpy.store.entry_store import EntryPaths, EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
 from rmqpy.store.paths import StorePaths
+from rmqpy.store.recovery_point import RecoveryPoint
 
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 
@@ -51,6 +52,7 @@ class Stop:
 
     clean: bool
     safe_timestamp_ms: int
+    point: RecoveryPoint | None = None
 
 
 @define(slots=True)
@@ -106,12 +108,10 @@ class Opening:
     def _recover_classic(self, row: MappedFiles) -> OpenedLog:
         notes: list[str] = []
         dispatch_from = 0
+        durable = None
         if row:
-            if self.stop.clean:
-                start = clean_start(row)
-            else:
-                start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
-            dispatch_from = row[start].first_offset
+            start, start_offset = self._classic_start(row)
+            dispatch_from = start_offset
             walker = Walker(
                 self.files,
                 row,
@@ -120,20 +120,33 @@ class Opening:
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
             )
-            end = walker.recover(start)
+            end = walker.recover(start, start_offset)
             if end.torn_bytes:
                 notes.append(self._torn_note(end.torn_bytes, end.end))
             if not self.stop.clean:
-                # What a killed process wrote is in the page cache only: from here on it counts as
-                # durable.
-                for number in range(min(start, len(row) - 1), len(row)):
-                    row[number].sync()
+                # What a killed process wrote is in the page cache only: the first flush is for it.
+                durable = min(start_offset, row.wrote_offset)
+                if self.settings.enable_dledger_commit_log:
+                    for number in range(min(start, len(row) - 1), len(row)):
+                        row[number].sync()
+                    durable = None
                 row.sync_directories()
         sync_flush = self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        log = ClassicCommitLog(row, sync_flush=sync_flush)
+        log = ClassicCommitLog(row, sync_flush=sync_flush, flushed_offset=durable)
         return OpenedLog(
             log, PhysicalOffset(dispatch_from), log.max_offset, classic=log, notes=notes
         )
+
+    def _classic_start(self, row: MappedFiles) -> tuple[int, int]:
+        """From which file on the log is walked, and from which record in it."""
+        if self.stop.clean:
+            start = clean_start(row)
+            return start, row[start].first_offset
+        point = self.stop.point
+        if point is not None and point.holds(row) and row.find(point.offset) is not None:
+            return (point.offset - row.min_offset) // row.file_size, point.offset
+        start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
+        return start, row[start].first_offset
 
     def _torn_note(self, torn_bytes: int, end: int) -> str:
         return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"

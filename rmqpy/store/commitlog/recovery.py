@@ -38,6 +38,7 @@ CLEAN_START_FILES = 3
 """A clean recovery looks at this many files, as Java's does."""
 
 _SEARCH_CHUNK = 1 << 20
+_ZEROS = bytes(_SEARCH_CHUNK)
 _V1 = layout.MESSAGE_MAGIC_V1.to_bytes(4)
 _V2 = layout.MESSAGE_MAGIC_V2.to_bytes(4)
 
@@ -100,11 +101,12 @@ class Walker:
     check_crc: bool = True
     force: bool = False
 
-    def recover(self, start_number: int) -> WalkEnd:
-        """Find the end from file ``start_number`` on, cut the row there, clear what is torn.
-        Raises StoreFault, and then has changed nothing.
+    def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
+        """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
+        begins), cut the row there, clear what is torn. Raises StoreFault, and then has changed
+        nothing.
         """
-        end = self._walk(start_number)
+        end = self._walk(start_number, start_offset)
         torn_bytes = self._judge_tail(end)
         count = len(self.row)
         self.row.cut(end.end)
@@ -129,20 +131,19 @@ class Walker:
         dledger = self.framing is Framing.DLEDGER
         return scan_records(view, offset, dledger=dledger, check_crc=check_crc)
 
-    def _walk(self, number: int) -> WalkEnd:
+    def _walk(self, number: int, offset: int | None) -> WalkEnd:
         walk = _Walk()
         while True:
             file = self.row[number]
-            offset, stop = self._walk_file(file, walk)
+            offset, stop = self._walk_file(file, offset or file.first_offset, walk)
             if stop is not StopReason.BLANK:
                 return WalkEnd(offset, number, at_blank=False)
             if number + 1 == len(self.row):
                 return WalkEnd(offset, number, at_blank=True)
-            number += 1
+            number, offset = number + 1, None
 
-    def _walk_file(self, file: MappedFile, walk: _Walk) -> tuple[int, StopReason]:
+    def _walk_file(self, file: MappedFile, offset: int, walk: _Walk) -> tuple[int, StopReason]:
         """Offset behind the last good record, and why it is the last."""
-        offset = file.first_offset
         while True:
             view = file.view[offset - file.first_offset :]
             scan = self._scan(view, offset, check_crc=self.check_crc)
@@ -201,7 +202,7 @@ class Walker:
 
     def _quarantine(self, file: MappedFile, position: int) -> int:
         """Keep the bytes from ``position`` to the last that is not zero, then zero them."""
-        stop = _content_end(file.view, position)
+        stop = _content_end(file, position)
         if stop <= position:
             return 0
         name = f"{self.quarantine}/{file_name(file.first_offset + position)}.bin"
@@ -221,7 +222,7 @@ class Walker:
     def _find_record(self, file: MappedFile, position: int) -> tuple[str, int] | None:
         """The first valid record at or behind ``position``."""
         view = file.view
-        stop = _content_end(view, position)
+        stop = _content_end(file, position)
         while position < stop:
             chunk = bytes(view[position : min(position + _SEARCH_CHUNK, stop)])
             for place in _magic_places(chunk):
@@ -282,14 +283,14 @@ def _magic_places(chunk: bytes) -> list[int]:
     return sorted(places)
 
 
-def _content_end(view: memoryview, position: int) -> int:
-    """Offset behind the last byte that is not zero, at least ``position``."""
-    stop = len(view)
+def _content_end(file: MappedFile, position: int) -> int:
+    """Position behind the last byte that is not zero, at least ``position``."""
+    view, stop = file.view, file.file.data_end(position)
     while stop > position:
         start = max(position, stop - _SEARCH_CHUNK)
-        chunk = bytes(view[start:stop]).rstrip(b"\0")
-        if chunk:
-            return start + len(chunk)
+        chunk = bytes(view[start:stop])
+        if chunk != _ZEROS[: stop - start]:
+            return start + len(chunk.rstrip(b"\0"))
         stop = start
     return position
 
