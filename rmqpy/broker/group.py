@@ -16,18 +16,21 @@ from rmqpy.dledger.member import Dice, Membership, Options
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.config import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.model.runtime import Scheduler
-from rmqpy.net.dledger_driver import DLedgerDriver, DriverSurroundings
+from rmqpy.net.dledger_driver import TICK_MS, DLedgerDriver, DriverSurroundings
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class GroupSurroundings:
-    """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1."""
+    """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1.
+    ``tick_ms`` is the period of the state loop.
+    """
 
     scheduler: Scheduler
     network: Network
     dice: Dice
+    tick_ms: int = TICK_MS
 
 
 def join_group(
@@ -58,6 +61,7 @@ def join_group(
             store_host=broker.identity.store_host,
             on_role=role.changed,
             flush=broker.begin_flush,
+            tick_ms=around.tick_ms,
         ),
     )
     broker.serve(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)

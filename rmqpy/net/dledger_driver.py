@@ -116,6 +116,7 @@ class DriverSurroundings:
     store_host: Host
     on_role: Callable[[Role], None]
     flush: Callable[[], None]
+    tick_ms: int = TICK_MS
 
 
 class DLedgerDriver:
@@ -234,7 +235,9 @@ class DLedgerDriver:
     def _tick(self) -> None:
         alone = len(self.membership.peers) == 1
         if not (alone and self.node.role is Role.LEADER):
-            self._timers["tick"] = self._scheduler.call_later(TICK_MS, self._tick)
+            self._timers["tick"] = self._scheduler.call_later(
+                self._around.tick_ms, self._tick
+            )
         if self._dead:
             return
         with _Busy(self):

@@ -17,6 +17,7 @@ from rmqpy.dledger.node import Node
 from rmqpy.model.config import (
     BrokerConfiguration,
     BrokerSettings,
+    DLedgerSettings,
     RemotingSettings,
     StoreSettings,
 )
@@ -113,7 +114,12 @@ class BrokerHost:
                 pick_queue=self.dice.randrange,
             )
         )
-        around = GroupSurroundings(scheduler=life, network=network, dice=self.dice.randrange)
+        around = GroupSurroundings(
+            scheduler=life,
+            network=network,
+            dice=self.dice.randrange,
+            tick_ms=self.plan.tick_ms,
+        )
         driver = join_group(broker, store, around)
         self.running = Running(life, network, store, broker, driver)
         self.wires.listen(self.machine, PORT, broker)
@@ -187,7 +193,17 @@ class BrokerHost:
             default_topic_queue_nums=plan.queues,
             slave_read_enable=True,
         )
+        beat_ms = plan.heartbeat_ms
+        timers = DLedgerSettings(
+            heart_beat_time_interval_ms=beat_ms,
+            min_vote_interval_ms=min(300, beat_ms // 2),
+            max_vote_interval_ms=min(1000, beat_ms),
+            max_push_time_out_ms=min(1000, beat_ms),
+        )
         return BrokerConfiguration(
-            broker=broker, remoting=RemotingSettings(listen_port=PORT), store=store
+            broker=broker,
+            remoting=RemotingSettings(listen_port=PORT),
+            store=store,
+            dledger=timers,
         )
 

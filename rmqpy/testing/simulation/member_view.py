@@ -41,8 +41,8 @@ class MemberView:
     term: int = -1
     cursor: int = -1
     units: dict[Queue, int] = field(factory=dict)
-    kept: int = -1
-    """Last entry when the process was killed: it must be there at the next start."""
+    kept: set[int] = field(factory=set)
+    """Entries when the process was killed: they must be there at the next start."""
 
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
 
@@ -74,11 +74,10 @@ class MemberView:
         assert store.entries is not None
         self._parts = running, disk, running.node, store.entries, store.parts.dispatch
         disk.ledger_from = 0
-        had = {entry.index: entry for entry in self.entries if entry.index <= self.kept}
         self.entries.clear()
         self._entries(running)
         have = {entry.index for entry in self.entries}
-        lost = [index for index in had if index not in have and index >= self.begin]
+        lost = sorted(index for index in self.kept - have if index >= self.begin)
         if lost:
             raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
         self.committed = -1
@@ -91,9 +90,10 @@ class MemberView:
     def ended(self, *, power_lost: bool, working: bool) -> None:
         """The life is over; in the middle of an event, perhaps, that was to drop entries."""
         self._parts = None
-        self.kept = -1 if power_lost or not self.entries else self.entries[-1].index
+        kept = [] if power_lost else self.entries
         if working:
-            self.kept = min(self.kept, len(self.promises.committed) - 1)
+            kept = [entry for entry in kept if self.promises.has_committed(entry)]
+        self.kept = {entry.index for entry in kept}
         self.host.disk.ledger_from = None
 
     def has(self, entry: LedgerEntry) -> bool:

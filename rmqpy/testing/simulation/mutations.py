@@ -19,15 +19,15 @@ from rmqpy.broker.service import Broker
 from rmqpy.dledger import election, follower, member, outbox, replication
 from rmqpy.dledger.election import Ballot, Voter
 from rmqpy.dledger.member import HardState, LedgerEnd
-from rmqpy.dledger.messages import PushEntryRequest, VoteResult
+from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.net.dledger_driver import DLedgerDriver
 from rmqpy.net.gate import ReplyGate
 from rmqpy.store import entry_store, start
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
-from rmqpy.store.consume_queue import QueueSync
 from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queue_reader import QueueReader
@@ -220,17 +220,8 @@ def sync_flush_ignored(to: Planting) -> None:
 
 
 @_bug
-def sync_counted_when_it_begins(to: Planting) -> None:
-    real = to.real(entry_store.EntryStore, "dirty_files")
-
-    def dirty_files(self: entry_store.EntryStore) -> Any:
-        files = real(self)
-        if files and self.stored_index >= 0:
-            stored = self.stored_index
-            self.on_flushed(LedgerEnd(stored, self.term_of(stored)))
-        return files
-
-    to.put(entry_store.EntryStore, "dirty_files", dirty_files)
+def log_reported_durable_unsynced(to: Planting) -> None:
+    to.put(FlushTask, "run", lambda self: None)
 
 
 # The follower's log
@@ -275,14 +266,16 @@ def committed_entries_cut(to: Planting) -> None:
 
 
 @_bug
-def push_of_another_term_taken(to: Planting) -> None:
-    real = to.real(follower.Follower, "receive")
+def push_behind_a_gap_answered(to: Planting) -> None:
+    real = to.real(follower.Follower, "_hold")
 
-    def receive(self: follower.Follower, ticket: int, request: PushEntryRequest) -> None:
-        ours = evolve(request, term=self.member.term, leader_id=self.member.leader_id)
-        real(self, ticket, ours)
+    def hold(self: follower.Follower, held: Any) -> None:
+        if held.request.first_index > self.member.log.end.index + 1:
+            self._answer(held, DLedgerResponseCode.SUCCESS)
+        else:
+            real(self, held)
 
-    to.put(follower.Follower, "receive", receive)
+    to.put(follower.Follower, "_hold", hold)
 
 
 @_bug
@@ -394,12 +387,6 @@ def page_begins_one_too_far(to: Planting) -> None:
         return real(self, queue, min(offset + 1, queue.max_offset - 1), *others)
 
     to.put(QueueReader, "_page", page)
-
-
-@_bug
-def consume_queues_vouched_for_unsynced(to: Planting) -> None:
-    """The checkpoint is written, what it vouches for is not."""
-    to.put(QueueSync, "run", lambda self: None)
 
 
 @_bug

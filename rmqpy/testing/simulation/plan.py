@@ -30,6 +30,9 @@ class Plan:
 
     duration_ms: int = 60_000
     heartbeat_ms: int = 2000
+    tick_ms: int = 40
+    """Period of the members' state loop; 10 outside of simulations."""
+
     file_size: int = 16 * 1024
     queues: int = 2
     body_bytes: int = 200
@@ -73,7 +76,7 @@ class Plan:
 
 
 _LINES = (
-    ("cluster", "seed members dledger sync_flush old_messages heartbeat_ms file_size"),
+    ("cluster", "seed members dledger sync_flush old_messages heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
@@ -114,6 +117,7 @@ def _surroundings(dice: random.Random) -> dict[str, Any]:
         "sync_flush": sync_flush,
         "power": sync_flush and dice.random() < 0.7,
         "heartbeat_ms": dice.choice((300, 500, 1000, 2000)),
+        "tick_ms": dice.choice((10, 40, 50, 50)),
         "file_size": dice.choice((4096, 16 * 1024, 64 * 1024)),
         "queues": dice.choice((1, 2, 4)),
         "body_bytes": dice.choice((20, 200, 800)),

@@ -121,6 +121,10 @@ class Promises:
         self._place(record, entry.position + 48, len(self.committed))
         return True
 
+    def has_committed(self, entry: LedgerEntry) -> bool:
+        """Whether this entry, and no other of its index, is committed."""
+        return entry.index < len(self.committed) and self.committed[entry.index] == entry
+
     def drops(self, member: str, index: int, term: int) -> None:
         """``member`` has no longer the entry ``index`` that it had."""
         if index < len(self.committed) and self.committed[index].term == term:

@@ -1,0 +1,34 @@
+"""Planted bugs are found by the standing checkers; all of them by ``tox -e sim -- --mutations``."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqpy.dledger import election
+from rmqpy.testing.simulation.mutations import MUTATIONS, planted
+from rmqpy.testing.simulation.runs import hunt
+
+QUICK = (
+    "vote_not_persisted",
+    "acknowledged_before_quorum",
+    "dispatched_before_commit",
+    "batch_with_one_queue_offset",
+)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(MUTATIONS) >= 20 and set(QUICK) < set(MUTATIONS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_found(name: str) -> None:
+    found = hunt(name, range(10))
+    assert found.seed >= 0 and found.violation
+
+
+def test_a_planted_bug_is_taken_back() -> None:
+    before = vars(election)["is_quorum"]
+    with planted(MUTATIONS["leader_by_half_of_the_votes"]):
+        assert vars(election)["is_quorum"] is not before
+    assert vars(election)["is_quorum"] is before
+    assert hunt("off_by_one_at_the_divide", range(0)).seed == -1
