@@ -1,0 +1,44 @@
+"""Every example of docs/client.md, run one after the other against a broker of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rmqpy.testing.in_process import name_server_and_broker
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+
+
+async def run_example(code: str, name_server: str) -> str:
+    printed: list[str] = []
+
+    def show(*values: Any) -> None:
+        printed.append(" ".join(map(str, values)))
+
+    scope: dict[str, Any] = {"NAME_SERVER": name_server, "print": show}
+    if "BlockingProducer" in code:
+        await asyncio.to_thread(exec, code, scope)
+    else:
+        exec("async def example():\n" + textwrap.indent(code, "    "), scope)
+        await scope["example"]()
+    return "\n".join(printed)
+
+
+def test_every_example(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    assert len(examples) == 6
+
+    async def main() -> list[str]:
+        async with asyncio.timeout(60), name_server_and_broker(tmp_path) as running:
+            return [await run_example(example, running.name_server) for example in examples]
+
+    sent, _, heard, pulled, transaction, blocking = asyncio.run(main())
+    assert sent.startswith("SEND_OK ") and sent.endswith(" 0")
+    assert heard == "b'order 7'"
+    assert "b'order 7'" in pulled and "b'paid'" in pulled and "b'9'" in pulled
+    assert transaction == "COMMIT"
+    assert blocking.startswith("[b'order 8'")
