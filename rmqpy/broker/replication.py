@@ -32,6 +32,7 @@ class Slaves(Protocol):
     """The slaves that are connected (``net.ha_driver.HaServer``)."""
 
     replicated: Watermark
+    last_refused: str
 
     @property
     def slaves(self) -> Sequence[SlaveView]: ...
@@ -86,6 +87,8 @@ class Replication:
             info["haSlaveCount"] = str(len(views))
             if views:
                 info["haReplicatedOffset"] = str(self.slaves.replicated.value)
+            if self.slaves.last_refused:
+                info["haLastRefused"] = self.slaves.last_refused
             for view in views:
                 info[f"haSlave_{view.address}"] = (
                     f"acknowledged {view.acknowledged}, sent {view.sent},"

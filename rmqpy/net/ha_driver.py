@@ -70,6 +70,8 @@ class HaServer:
         self.scheduler = scheduler
         self.replicated = Watermark("replicated")
         self.turned_away = 0
+        self.last_refused = ""
+        """Which connection was closed last because of what its slave said, and why."""
         self._server: asyncio.Server | None = None
         self._slaves: set[_Slave] = set()
         self._planned = False
@@ -206,6 +208,7 @@ class _Slave(asyncio.Protocol):
         if ready.acknowledged is not None:
             self._server.replicated.advance(ready.acknowledged)
         if ready.close is not None:
+            self._server.last_refused = f"{self._address}: {ready.close}"
             self.abort(ready.close)
         elif (self.link.next_offset or 0) < self._server.log.confirm_offset:
             self._plan()

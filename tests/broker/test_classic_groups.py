@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqpy.broker.process import BrokerProcess
-from rmqpy.client import Message, Producer, PullConsumer
+from rmqpy.client import Message, Producer
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
 from rmqpy.namesrv.process import NamesrvProcess
@@ -82,13 +82,15 @@ class Ground:
         self.ends.append(process.stop)
         return f"127.0.0.1:{port}"
 
-    async def broker(self, name_servers: str, settings: Mapping[str, str]) -> BrokerProcess:
+    async def broker(
+        self, name_servers: str, settings: Mapping[str, str], store: str | None = None
+    ) -> BrokerProcess:
         port = self.port(BROKER_PORT_COUNT)
         own = {
             "listenPort": str(port),
             "brokerIP1": "127.0.0.1",
             "namesrvAddr": name_servers,
-            "storePathRootDir": str(self.root / f"store-{port}"),
+            "storePathRootDir": str(self.root / (store or f"store-{port}")),
         }
         loaded = load_broker_configuration(None, {**settings, **own}, {"HOME": str(self.root)})
         process = BrokerProcess(loaded.configuration, self.scheduler)
@@ -213,26 +215,40 @@ def test_of_three_name_servers_one_is_dead_and_one_stale(tmp_path: Path) -> None
     in_loop(main)
 
 
-def test_a_consumer_reads_from_a_slave(tmp_path: Path) -> None:
-    """With ``slaveReadEnable`` a slave answers pulls, and keeps its hands off consumer offsets."""
+def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> None:
+    """It was a master for a while, as happens when people switch by hand."""
 
     async def main() -> None:
         async with grounded(tmp_path) as ground:
             server = await ground.namesrv()
-            master = await ground.broker(server, lines("broker-a", "SYNC_MASTER"))
-            read = {**lines("broker-a", "SLAVE", 1), "slaveReadEnable": "true"}
-            slave = await ground.broker(server, read)
+            master = await ground.broker(server, lines("broker-a", "ASYNC_MASTER"), "one")
+            slave = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
             await until(lambda: "connected" in info(slave)["haState"])
-            async with Producer("P", server) as producer, PullConsumer("C", server) as consumer:
-                result = await producer.send(Message(topic="TBW102", body=b"hello"))
-                await until(
-                    lambda: slave.store.max_queue_offset("TBW102", result.queue.queue_id) == 1
-                )
-                master_id = master.broker.identity.broker_id
-                assert master_id == 0
-                pulled = await consumer.pull(result.queue, 0)
-                assert [message.body for message in pulled.messages] == [b"hello"]
-            found = slave.store.get_message("C", "TBW102", result.queue.queue_id, 0, 32, None)
-            assert len(found.messages) == 1
+            await send(server, b"for both", 20)
+            common = master.store.max_physical_offset
+            await until(lambda: slave.store.max_physical_offset == common)
+            await slave.stop()
+            await send(server, b"for the master", 5)
+            end = master.store.max_physical_offset
+            other = await ground.namesrv()
+            alone = await ground.broker(other, lines("broker-a", "ASYNC_MASTER"), "two")
+            await send(other, b"for the slave!", 5)
+            await alone.stop()
+            again = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
+            await until(lambda: "waiting" in info(again)["haState"])
+            await until(lambda: "part at offset" in info(again)["haState"])
+            parted = int(info(again)["haState"].split("part at offset ")[1].split(":")[0])
+            assert common <= parted < common + 200
+            before = again.store.read_log(0, again.store.max_physical_offset)
+            await asyncio.sleep(1.2)  # the next attempt is refused as well
+            assert again.store.read_log(0, again.store.max_physical_offset) == before
+            assert master.store.max_physical_offset == end
+            assert info(master)["haSlaveCount"] == "0"
 
     in_loop(main)
+
+
+async def send(server: str, body: bytes, count: int) -> None:
+    async with Producer("P", server) as producer:
+        for _ in range(count):
+            await producer.send(Message(topic="TBW102", body=body))

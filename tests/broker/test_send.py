@@ -336,6 +336,7 @@ class Slaves:
 
     replicated: Watermark
     has_slaves: bool = True
+    last_refused: str = ""
     slaves: tuple[SlaveView, ...] = ()
 
 

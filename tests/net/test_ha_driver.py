@@ -171,6 +171,7 @@ def test_what_is_no_report_closes_the_connection(in_loop, sent):
         assert len(received) <= 112
         assert server.replicated.value == 0
         await until(lambda: not server.has_slaves)
+        assert server.last_refused.startswith("127.0.0.1:")
         writer.close()
         await server.close()
 
