@@ -316,13 +316,54 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
+static void tally_piece(const uint8_t *data, size_t size, int dledger)
+{
+    enum { ROOM = 64, TABLE = 128 };
+    uint8_t *const view = allocate(size);
+    rmq_tally_state state = {.view = view, .length = size, .stop = size, .dledger = dledger, .check_crc = 1, .digests = 1,
+                             .check_keys = 1, .key_high = INT64_MAX, .queues = allocate(ROOM * sizeof(rmq_tally_queue)),
+                             .table = allocate(TABLE * sizeof(int32_t)), .table_mask = TABLE - 1,
+                             .events = allocate(ROOM * 6 * sizeof(int64_t)), .event_room = ROOM,
+                             .buckets = allocate(ROOM * 5 * sizeof(int64_t)), .bucket_room = ROOM,
+                             .blocks = allocate(2 * ((size >> 16) + 1) * sizeof(int64_t)), .first_frame = -1,
+                             .first_index = -1, .last_index = -1, .min_store_ms = -1, .max_store_ms = -1};
+    int32_t queues = 0;
+
+    memcpy(view, data, size);
+    memset(state.table, 0xFF, TABLE * sizeof(int32_t));
+    while (state.position < size) {
+        const enum rmq_stop stop = rmq_tally(&state);
+        check(state.position <= size && state.event_count <= ROOM && state.bucket_count <= ROOM, "a tally beyond its room");
+        state.event_count = state.bucket_count = 0;
+        if (stop == RMQ_NEW_QUEUE && queues < ROOM) {
+            rmq_record_places places;
+            const size_t record = state.position + (dledger ? RMQ_ENTRY_HEADER_SIZE : 0);
+            check(rmq_measure(view, record, size - record, &places) == RMQ_END, "a new queue without a record");
+            state.queues[queues] = (rmq_tally_queue){.topic = view + places.topic, .topic_length = places.topic_length,
+                                                     .queue_id = rmq_load_int(view + record + 12), .next_queue_offset = -1};
+            rmq_tally_add_queue(&state, queues++);
+        } else if (stop == RMQ_NEW_QUEUE) {
+            break;
+        } else if (stop != RMQ_LIMIT) {
+            state.position++;
+        }
+    }
+    free(state.queues);
+    free(state.table);
+    free(state.events);
+    free(state.buckets);
+    free(state.blocks);
+    free(view);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0 || size > 1 << 16)
         return 0;
-    if (data[0] & 2)
+    if (data[0] & 2) {
         scan_piece(data + 1, size - 1, data[0] & 1);
-    else
+        tally_piece(data + 1, size - 1, data[0] & 1);
+    } else
         feed_stream(data + 1, (int64_t)size - 1, data[0] & 1, data[0] >> 2 & 1, (int64_t)(data[0] >> 3) * 16);
     return 0;
 }

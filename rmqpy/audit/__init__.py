@@ -11,6 +11,7 @@
 :mod:`.compare`           where two stores differ
 :mod:`.certificate`       that every message of one store is in others
 :mod:`.messages`          the messages of a store
+:mod:`.repair`            the one module that changes something, when it is told to
 ========================  =========================================================================
 
 Everything reads through a :class:`rmqpy.store.files.FileLayer`, opens files read-only, takes no

@@ -28,6 +28,7 @@ __all__ = [
     "map_row",
     "read_ends",
     "unit_at",
+    "units_within",
 ]
 
 QueueUnit = tuple[int, int, int]
@@ -134,6 +135,16 @@ def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, Queue
     for queue_offset in range(first, end):
         unit = unit_at(units, queue_offset)
         if unit is not None:
+            yield queue_offset, unit
+
+
+def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
+    """(queue offset, unit) of messages from physical offset ``begin`` to before ``end``."""
+    first, last = _written(units, thorough=False)
+    for queue_offset, unit in each_unit(units, _first_at(units, first, last, begin), last):
+        if unit[0] >= end:
+            return
+        if unit[0] >= begin and unit[1] > 0:
             yield queue_offset, unit
 
 

@@ -39,6 +39,20 @@ def add_commands(commands: Commands) -> None:
     fsck.add_argument(
         "--workers", type=int, default=0, metavar="N", help="threads; default one a processor"
     )
+    repair = fsck.add_mutually_exclusive_group()
+    repair.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="keep damaged bytes in rmqpy/quarantine and put empty messages in their place",
+    )
+    repair.add_argument(
+        "--force-truncate",
+        action="store_true",
+        help="end the log before the first damage; what is behind it goes to rmqpy/quarantine",
+    )
+    fsck.add_argument(
+        "--yes", action="store_true", help="do what --quarantine or --force-truncate would do"
+    )
     add_log_options(fsck)
     fsck.set_defaults(command=_fsck)
 
@@ -107,6 +121,38 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _fsck(options: argparse.Namespace) -> int:
+    if options.quarantine or options.force_truncate:
+        return _repair(options)
+    return _report(options)
+
+
+def _repair(options: argparse.Namespace) -> int:
+    """Without --yes the plan is only shown."""
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.repair import Repair, carry_out, plan_repair, unfinished_plan
+    from rmqpy.store.disk import Disk
+
+    files, root, settings = Disk(), _root(options), _settings(options)
+    repair = Repair.QUARANTINE if options.quarantine else Repair.FORCE_TRUNCATE
+    directory = read_directory(files, root, settings)
+    plan = unfinished_plan(files, directory)
+    if plan is not None:
+        print(f"an interrupted --{plan.repair.value} is carried on")
+    else:
+        plan = plan_repair(files, root, repair, settings)
+    for line in (*plan.reasons, *map(str, plan.actions)):
+        print(line)
+    if not plan.actions:
+        print("nothing to do")
+        return EXIT_DONE
+    if not options.yes:
+        print("nothing was changed; repeat with --yes to do this")
+        return EXIT_NO
+    carry_out(files, directory, plan)
+    return _report(options)
+
+
+def _report(options: argparse.Namespace) -> int:
     from rmqpy.audit.engine import AuditPlan, audit_store
     from rmqpy.cli.findings_text import Report
     from rmqpy.cli.progress import ProgressLine

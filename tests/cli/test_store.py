@@ -154,3 +154,21 @@ def test_dump_goes_on_behind_damage(damaged: Path, capsys: pytest.CaptureFixture
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 559
     assert "at offset 65536" in told.err
+
+
+def test_a_repair_is_shown_and_then_done(
+    golden_copy: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (log,) = golden_copy("A-classic-clean-v497").rglob("commitlog")
+    file = log / f"{65536:020d}"
+    data = bytearray(file.read_bytes())
+    data[4] ^= 1
+    file.write_bytes(data)
+    command = ["store", "fsck", str(log.parent), "--quarantine"]
+    assert main(command) == 2
+    assert "nothing was changed; repeat with --yes" in capsys.readouterr().out
+    assert file.read_bytes() == data
+    assert not (log.parent / "rmqpy").exists()
+    main([*command, "--yes"])
+    assert (log.parent / "rmqpy/quarantine" / f"{65536:020d}.bin").exists()
+    assert main(["store", "dump", str(log.parent), "--body", "none"]) == 0
