@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,23 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
+from rmqpy.cli.upgrade_inputs import (
+    absolute,
+    all_replicas,
+    copied,
+    ground_at,
+    local_replicas,
+    locked,
+    named,
+    now_ms,
+    situation_of,
+)
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.journal import Journal
     from rmqpy.upgrade.plan import Plan
-    from rmqpy.upgrade.replica import LocalReplica, Replica
-    from rmqpy.upgrade.situation import Situation
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -176,7 +184,7 @@ def _runbook(parser: Parser) -> None:
 def _check(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.checks import CHECKS, run_checks
 
-    situation = _situation(options)
+    situation = situation_of(options)
     found = run_checks(situation.group)
     bad = [each for each in found if not each.is_note]
     value = {
@@ -194,7 +202,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    for replica in _situation(options).group.replicas:
+    for replica in situation_of(options).group.replicas:
         manifest = replica.survey().manifest
         if options.format == "json":
             sys.stdout.write(manifest.encode().decode())
@@ -211,7 +219,7 @@ def _manifest(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.planning import plan_alignment
 
-    return _show_plan(options, plan_alignment(_situation(options)))
+    return _show_plan(options, plan_alignment(situation_of(options)))
 
 
 def _apply(options: argparse.Namespace) -> int:
@@ -219,22 +227,22 @@ def _apply(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.ground import UpgradeRefused
     from rmqpy.upgrade.journal import load_journal
 
-    situation = _situation(options)
+    situation = situation_of(options)
     if options.resume:
-        root = _absolute(options.resume)
-        ground = _ground(situation, root)
+        root = absolute(options.resume)
+        ground = ground_at(situation, root)
         journal = load_journal(ground.files, ground.work)
         if journal is None or not journal.is_half_done:
             raise UpgradeRefused(f"nothing is half done in {root}")
         plan, node = load_plan(ground, journal.plan_id)
     else:
         plan, node = _read_plan(options.plan), options.node or ""
-        ground = _ground(situation, plan.node(node).root)
+        ground = ground_at(situation, plan.node(node).root)
     if options.dry_run:
         wrong = check_befores(ground, plan.node(node))
         _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
         return EXIT_NO if wrong else EXIT_DONE
-    with _locked(ground.files, plan.node(node).root):
+    with locked(ground.files, plan.node(node).root):
         journal = apply_plan(ground, plan, node, phase=plan.steps[-1])
     return _tell_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
@@ -247,10 +255,10 @@ def _switch(options: argparse.Namespace) -> int:
 
     wish = Wish(
         peers=options.peers,
-        self_ids=_named(options.self_id, options.replica),
+        self_ids=named(options.self_id, options.replica),
         dledger_group=options.group,
     )
-    situation = _situation(options, wish)
+    situation = situation_of(options, wish)
     if options.runbook:
         print("\n".join(switch_runbook(situation, options.runbook)))
         return EXIT_DONE
@@ -260,7 +268,7 @@ def _switch(options: argparse.Namespace) -> int:
     journals = []
     for part in plan.nodes:
         ground = situation.ground_of(situation.group.replica(part.replica))
-        with _locked(ground.files, part.root):
+        with locked(ground.files, part.root):
             journals.append(apply_plan(ground, plan, part.replica, phase="switched"))
     _print(
         options,
@@ -279,12 +287,12 @@ def _leave(options: argparse.Namespace) -> int:
     wish = Wish(
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
-        roles=_named(options.role, []),
+        roles=named(options.role, []),
         peers=options.peers,
     )
     if options.into:
-        options.replica = [_copied(options)]
-    situation = _situation(options, wish)
+        options.replica = [copied(options)]
+    situation = situation_of(options, wish)
     if options.runbook:
         print("\n".join(leave_runbook(situation, options.runbook)))
         return EXIT_DONE
@@ -293,7 +301,7 @@ def _leave(options: argparse.Namespace) -> int:
         return _show_plan(options, plan)
     for part in plan.nodes:
         ground = situation.ground_of(situation.group.replica(part.replica))
-        with _locked(ground.files, part.root):
+        with locked(ground.files, part.root):
             apply_plan(ground, plan, part.replica, phase="left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])
@@ -309,7 +317,7 @@ def _verify(options: argparse.Namespace) -> int:
     from rmqpy.audit.manifest import Manifest
 
     before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
-    replicas = _situation(options).group.replicas
+    replicas = situation_of(options).group.replicas
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
@@ -317,9 +325,9 @@ def _verify(options: argparse.Namespace) -> int:
         replica.name: QueueMessages(
             replica.files, read_directory(replica.files, replica.root, replica.plan.settings)
         )
-        for replica in _local_replicas(options)
+        for replica in local_replicas(options)
     }
-    certificate = certify(manifests, _now_ms(), at_hand)
+    certificate = certify(manifests, now_ms(), at_hand)
     key = Path(options.key).read_bytes().strip() if options.key else None
     text = certificate.encode(key)
     if options.out:
@@ -346,15 +354,15 @@ def _comparison_line(compared: Any) -> str:
         if isinstance(value, int) and value
     }
     told = ", ".join(f"{value} {name}" for name, value in counts.items())
-    return f"{compared.reference} and {compared.other}: {told or 'nothing to compare'}"
+    return f"compared with {compared.other}: {told or 'nothing to compare'}"
 
 
 def _rollback(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.engine import roll_back
 
-    root = _absolute(options.directory)
-    ground = _ground(_situation(options), root)
-    with _locked(ground.files, root):
+    root = absolute(options.directory)
+    ground = ground_at(situation_of(options), root)
+    with locked(ground.files, root):
         journal = roll_back(ground)
     return _tell_journal(options, journal, f"{root} is as it was")
 
@@ -362,13 +370,13 @@ def _rollback(options: argparse.Namespace) -> int:
 def _finalize(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.engine import finalize
 
-    root = _absolute(options.directory)
-    journal = finalize(_ground(_situation(options), root))
+    root = absolute(options.directory)
+    journal = finalize(ground_at(situation_of(options), root))
     return _tell_journal(options, journal, f"{root}: the upgrade is final, undo records are gone")
 
 
 def _status(options: argparse.Namespace) -> int:
-    replicas = _all_replicas(options)
+    replicas = all_replicas(options)
     states = {replica.name: replica.status() for replica in replicas}
     lines = [
         f"{name}: {state['state']}"
@@ -388,7 +396,7 @@ def _serve(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.serve import Door, run
 
     options.replica = [options.directory]
-    (replica,) = _local_replicas(options)
+    (replica,) = local_replicas(options)
     token = Path(options.token_file).read_text().strip() if options.token_file else ""
     door = Door(
         host=options.host,
@@ -402,156 +410,6 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 # What verbs share
-
-
-def _situation(options: argparse.Namespace, wish: Any = None) -> Situation:
-    from rmqpy.model.config import load_broker_configuration
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.check_findings import Group
-    from rmqpy.upgrade.situation import Situation, Wish
-
-    replicas = _all_replicas(options)
-    names = [replica.name for replica in replicas]
-    if len(set(names)) < len(names):
-        raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
-    settings = {}
-    for name, path in _named(getattr(options, "config", []), names).items():
-        settings[name] = load_broker_configuration(path).configuration.store
-    if wish is None:
-        wish = Wish(reference=getattr(options, "reference", None))
-    return Situation(
-        group=Group(tuple(replicas)),
-        files=Disk(),
-        wish=wish,
-        settings=settings,
-        progress=_Progress(),
-    )
-
-
-def _all_replicas(options: argparse.Namespace) -> list[Replica]:
-    from pathlib import Path
-
-    from rmqpy.upgrade.replica import RemoteReplica
-
-    token_file = getattr(options, "token_file", None)
-    token = Path(token_file).read_text().strip() if token_file else ""
-    found: list[Replica] = []
-    for text in getattr(options, "replica", []):
-        name, separator, address = text.partition("=")
-        if separator and address.startswith(("http://", "https://")):
-            found.append(RemoteReplica(name, address, token, options.authority))
-    local = _local_replicas(options)
-    order = [_name_of(text) for text in getattr(options, "replica", [])]
-    return sorted([*found, *local], key=lambda each: order.index(each.name))
-
-
-def _local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
-    from rmqpy.model.config import load_broker_configuration
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.replica import LocalReplica
-    from rmqpy.upgrade.survey import SurveyPlan
-
-    texts = getattr(options, "replica", [])
-    configs = _named(getattr(options, "config", []), [_name_of(text) for text in texts])
-    found = []
-    for text in texts:
-        _, separator, path = text.rpartition("=")
-        if separator and path.startswith(("http://", "https://")):
-            continue
-        name = _name_of(text)
-        config = configs.get(name)
-        store = load_broker_configuration(config).configuration.store if config else None
-        plan = SurveyPlan(
-            name=name,
-            root=_absolute(path),
-            config_path=_absolute(config, folder=False) if config else None,
-            settings=_at(store, _absolute(path)) if store else None,
-            now_ms=_now_ms,
-            progress=_Progress(),
-        )
-        found.append(LocalReplica(Disk(), plan))
-    return found
-
-
-def _at(store: Any, root: str) -> Any:
-    """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
-    import attrs
-
-    if store.store_path_root_dir == root:
-        return store
-    return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
-
-
-def _name_of(text: str) -> str:
-    name, separator, path = text.partition("=")
-    return name if separator else path or text.rstrip("/").rpartition("/")[2] or text
-
-
-def _named(texts: list[str], replicas: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` by name; a single value without a name belongs to the only replica."""
-    found = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
-            if len(replicas) != 1:
-                raise RmqError(f"{text}: which replica is meant? write NAME={text}")
-            name, value = _name_of(replicas[0]), text
-        found[name] = value
-    return found
-
-
-def _absolute(path: str, *, folder: bool = True) -> str:
-    from pathlib import Path
-
-    found = Path(path)
-    if folder and not found.is_dir():
-        raise RmqError(f"{path}: not a directory; give a broker's storePathRootDir")
-    return str(found.resolve())
-
-
-def _ground(situation: Situation, root: str) -> Any:
-    """For a directory of this host, whether it was named as a replica or not."""
-    from rmqpy.store.half_done import upgrade_work
-    from rmqpy.upgrade.ground import Ground
-    from rmqpy.upgrade.replica import LocalReplica, Replicas
-
-    for replica in situation.group.replicas:
-        if isinstance(replica, LocalReplica) and replica.root == root:
-            return situation.ground_of(replica)
-    from rmqpy.upgrade.situation import shown_settings
-    from rmqpy.upgrade.survey import SurveyPlan
-
-    sources = Replicas({each.name: each for each in situation.group.replicas})
-    plan = SurveyPlan(name="here", root=root, now_ms=_now_ms, md5=False)
-    survey = LocalReplica(situation.files, plan).survey()
-    work = upgrade_work(f"{root}/rmqpy")
-    settings = shown_settings(survey)
-    return Ground(situation.files, work, settings, sources, situation.progress, _now_ms)
-
-
-def _locked(files: Any, root: str) -> Any:
-    """No broker, Java's or ours, starts on a directory while it is changed."""
-    from contextlib import closing
-
-    class _Held:
-        def __init__(self) -> None:
-            self.lock = files.lock(f"{root}/lock")
-
-        def close(self) -> None:
-            self.lock.release()
-
-    return closing(_Held())
-
-
-def _copied(options: argparse.Namespace) -> str:
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.copying import copy_tree
-
-    if len(options.replica) != 1:
-        raise RmqError("--into takes one replica at a time")
-    name, root = _name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
-    copy_tree(Disk(), _absolute(root), options.into, frozenset(("rmqpy", "lock")))
-    return f"{name}={options.into}"
 
 
 def _read_plan(path: str | None) -> Plan:
@@ -591,26 +449,3 @@ def _print(
         return
     for line in lines:
         print(line, file=stream or sys.stdout)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-class _Progress:
-    """A line on stderr for long work."""
-
-    def __init__(self) -> None:
-        from rmqpy.cli.progress import ProgressLine
-
-        self._make = ProgressLine
-        self._line: Any = None
-        self._done = self._total = 0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self._line is None or total != self._total:
-            self._line = self._make(what.partition(" ")[0])
-            self._line.expect(total)
-            self._done, self._total = 0, total
-        self._line.advance(max(0, done - self._done))
-        self._done = done

@@ -55,7 +55,8 @@ def leave_runbook(situation: Situation, brokers: str) -> Iterator[str]:
     confs = " ".join(
         f"-c {survey.name}={survey.config_path or 'BROKER_CONF'}" for survey in surveys
     )
-    yield "# 1. Stop producers, then all members, cleanly."
+    yield "# 1. Stop producers, wait until all members have the same committed end"
+    yield "#    (commitLogMaxOffset of brokerStatus), then stop the followers, then the leader."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
     yield "# 2. Plan the way back, read it, sign it off; then each host its own part."

@@ -1,0 +1,189 @@
+"""What the verbs of ``rmqpy upgrade`` are given: replicas, configurations, directories.
+
+``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``; ``-c [NAME=]FILE``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.upgrade.replica import LocalReplica, Replica
+    from rmqpy.upgrade.situation import Situation
+
+
+def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
+    from rmqpy.model.config import load_broker_configuration
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.check_findings import Group
+    from rmqpy.upgrade.situation import Situation, Wish
+
+    replicas = all_replicas(options)
+    names = [replica.name for replica in replicas]
+    if len(set(names)) < len(names):
+        raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
+    settings = {}
+    for name, path in named(getattr(options, "config", []), names).items():
+        settings[name] = load_broker_configuration(path).configuration.store
+    if wish is None:
+        wish = Wish(reference=getattr(options, "reference", None))
+    return Situation(
+        group=Group(tuple(replicas)),
+        files=Disk(),
+        wish=wish,
+        settings=settings,
+        progress=_Progress(),
+    )
+
+
+def all_replicas(options: argparse.Namespace) -> list[Replica]:
+    from pathlib import Path
+
+    from rmqpy.upgrade.replica import RemoteReplica
+
+    token_file = getattr(options, "token_file", None)
+    token = Path(token_file).read_text().strip() if token_file else ""
+    found: list[Replica] = []
+    for text in getattr(options, "replica", []):
+        name, separator, address = text.partition("=")
+        if separator and address.startswith(("http://", "https://")):
+            found.append(RemoteReplica(name, address, token, options.authority))
+    local = local_replicas(options)
+    order = [_name_of(text) for text in getattr(options, "replica", [])]
+    return sorted([*found, *local], key=lambda each: order.index(each.name))
+
+
+def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
+    from rmqpy.model.config import load_broker_configuration
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.replica import LocalReplica
+    from rmqpy.upgrade.survey import SurveyPlan
+
+    texts = getattr(options, "replica", [])
+    configs = named(getattr(options, "config", []), [_name_of(text) for text in texts])
+    found = []
+    for text in texts:
+        _, separator, path = text.rpartition("=")
+        if separator and path.startswith(("http://", "https://")):
+            continue
+        name = _name_of(text)
+        config = configs.get(name)
+        store = load_broker_configuration(config).configuration.store if config else None
+        plan = SurveyPlan(
+            name=name,
+            root=absolute(path),
+            config_path=absolute(config, folder=False) if config else None,
+            settings=_at(store, absolute(path)) if store else None,
+            now_ms=now_ms,
+            progress=_Progress(),
+        )
+        found.append(LocalReplica(Disk(), plan))
+    return found
+
+
+def _at(store: Any, root: str) -> Any:
+    """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
+    import attrs
+
+    if store.store_path_root_dir == root:
+        return store
+    return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
+
+
+def _name_of(text: str) -> str:
+    name, separator, path = text.partition("=")
+    return name if separator else path or text.rstrip("/").rpartition("/")[2] or text
+
+
+def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` by name; a single value without a name belongs to the only replica."""
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            if len(replicas) != 1:
+                raise RmqError(f"{text}: which replica is meant? write NAME={text}")
+            name, value = _name_of(replicas[0]), text
+        found[name] = value
+    return found
+
+
+def absolute(path: str, *, folder: bool = True) -> str:
+    from pathlib import Path
+
+    found = Path(path)
+    if folder and not found.is_dir():
+        raise RmqError(f"{path}: not a directory; give a broker's storePathRootDir")
+    return str(found.resolve())
+
+
+def ground_at(situation: Situation, root: str) -> Any:
+    """For a directory of this host, whether it was named as a replica or not."""
+    from rmqpy.store.half_done import upgrade_work
+    from rmqpy.upgrade.ground import Ground
+    from rmqpy.upgrade.replica import LocalReplica, Replicas
+
+    for replica in situation.group.replicas:
+        if isinstance(replica, LocalReplica) and replica.root == root:
+            return situation.ground_of(replica)
+    from rmqpy.upgrade.situation import shown_settings
+    from rmqpy.upgrade.survey import SurveyPlan
+
+    sources = Replicas({each.name: each for each in situation.group.replicas})
+    plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=False)
+    survey = LocalReplica(situation.files, plan).survey()
+    work = upgrade_work(f"{root}/rmqpy")
+    settings = shown_settings(survey)
+    return Ground(situation.files, work, settings, sources, situation.progress, now_ms)
+
+
+def locked(files: Any, root: str) -> Any:
+    """No broker, Java's or ours, starts on a directory while it is changed."""
+    from contextlib import closing
+
+    class _Held:
+        def __init__(self) -> None:
+            self.lock = files.lock(f"{root}/lock")
+
+        def close(self) -> None:
+            self.lock.release()
+
+    return closing(_Held())
+
+
+def copied(options: argparse.Namespace) -> str:
+    from rmqpy.store.disk import Disk
+    from rmqpy.upgrade.copying import copy_tree
+
+    if len(options.replica) != 1:
+        raise RmqError("--into takes one replica at a time")
+    name, root = _name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
+    copy_tree(Disk(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
+    return f"{name}={options.into}"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Progress:
+    """A line on stderr for long work."""
+
+    def __init__(self) -> None:
+        from rmqpy.cli.progress import ProgressLine
+
+        self._make = ProgressLine
+        self._line: Any = None
+        self._done = self._total = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._line is None or total != self._total:
+            self._line = self._make(what.partition(" ")[0])
+            self._line.expect(total)
+            self._done, self._total = 0, total
+        self._line.advance(max(0, done - self._done))
+        self._done = done

@@ -1,0 +1,59 @@
+"""The regression suite that users run on their own stores, on a store that Java wrote; and the
+fixtures of the plug-in.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqpy.testing.processes import python_environment
+
+pytestmark = pytest.mark.crash
+
+SECONDS_MAX = 600
+USER_TEST = """
+from rmqpy.testing.blocking import BlockingConnection, read_queue
+
+def test_fixtures(rmq_namesrv, rmq_broker, rmq_group):
+    assert rmq_namesrv.running
+    with BlockingConnection(rmq_broker.address) as connection:
+        assert read_queue(connection, "nothing", 0) == []
+    assert rmq_group.leader().running
+
+def test_upgraded(rmq_upgraded_group):
+    with BlockingConnection(rmq_upgraded_group.leader().address) as connection:
+        assert len(read_queue(connection, "before", 0)) == 50
+"""
+
+
+def run_pytest(folder: Path, *arguments: str) -> str:
+    plugin = ["-p", "rmqpy.testing.upgrade.plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *arguments],
+        cwd=folder,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    return done.stdout
+
+
+def test_a_store_of_java_there_and_back(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    store = golden_copy("B-master-slave-v497") / "master"
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    out = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.upgrade", "--rmq-store", str(store))
+    assert "8 passed, 1 skipped" in out
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+def test_the_fixtures_of_the_plug_in(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(USER_TEST)
+    assert "2 passed" in run_pytest(tmp_path, "test_user.py")

@@ -1,0 +1,265 @@
+"""``rmqpy upgrade`` as an operator types it; the commands of docs/upgrade.md, as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqpy.audit.certificate import check_signature
+from rmqpy.cli import main
+from rmqpy.model.errors import RmqError
+from rmqpy.testing.processes import python_environment
+from rmqpy.upgrade.hazards import HAZARDS
+from rmqpy.upgrade.replica import RemoteReplica
+
+PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
+BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+CONF = """brokerName=b0
+brokerClusterName=DefaultCluster
+listenPort={port}
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+"""
+
+
+@pytest.fixture
+def hosts(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A master, a lagging slave and an empty third node, with their broker.conf, as docs/upgrade.md
+    has them.
+    """
+    root = golden_copy("B-lagging-slave-v497")
+    (root / "master").rename(root / "n0")
+    (root / "slave").rename(root / "n1")
+    (root / "n2").mkdir()
+    for number in range(3):
+        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
+        (root / f"n{number}.conf").write_text(text)
+    monkeypatch.chdir(root)
+    return root
+
+
+def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(shlex.split(line)[1:])
+    return code, capsys.readouterr().out
+
+
+def test_the_page_tells_every_hazard() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for hazard in HAZARDS:
+        checks = ", ".join(f"`{name}`" for name in hazard.checks) or "explained"
+        assert f"| {hazard.number} | {hazard.what} | {checks} | {hazard.here} |" in text
+
+
+def commands(part: str) -> list[tuple[str, int]]:
+    """The lines of the blocks of one part of the page, with the exit code that they promise."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.split(f"## {part}\n", 1)[1].split("\n## ", 1)[0]
+    found = []
+    for block in BLOCK.findall(section):
+        for line in block.replace("\\\n", " ").splitlines():
+            command, _, comment = line.partition("  # ")
+            code = re.search(r"exit code (\d)", comment)
+            found.append((command.strip(), int(code[1]) if code else 0))
+    return found
+
+
+def test_the_page_from_a_classic_group_to_a_switched_one(
+    hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hosts / "secret.key").write_text("secret")
+    done = 0
+    for line, code in commands("There"):
+        if not line.startswith("rmqpy upgrade"):
+            continue
+        command, _, target = line.partition(" > ")
+        found, out = run(command, capsys)
+        assert found == code, (line, out)
+        if target:
+            Path(target.strip()).write_text(out, encoding="utf-8")
+        done += 1
+    assert done > 8
+    for number in range(3):
+        text = (hosts / f"n{number}.conf").read_text()
+        assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
+    assert check_signature((hosts / "certificate.json").read_bytes(), b"secret")
+    logs = [
+        {file.name: file.read_bytes() for file in (hosts / f"n{number}/commitlog").iterdir()}
+        for number in range(3)
+    ]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_the_page_and_back(
+    golden_copy: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = golden_copy("C-upgraded-v497")
+    peers = "dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913\n"
+    for number in range(3):
+        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}") + peers
+        text += f"dLegerSelfId=n{number}\nenableDLegerCommitLog=true\ndLegerGroup=b0\n"
+        (root / f"n{number}.conf").write_text(text)
+    monkeypatch.chdir(root)
+    done = 0
+    for line, code in commands("And back"):
+        if not line.startswith("rmqpy upgrade"):
+            continue
+        command, _, target = line.partition(" > ")
+        found, out = run(command, capsys)
+        assert found == code, (line, out)
+        if target:
+            Path(target.strip()).write_text(out, encoding="utf-8")
+        done += 1
+    assert done > 5
+    assert "enableDLegerCommitLog=false\n" in (root / "n1.conf").read_text()
+    assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
+    assert not list(root.glob("n*/dledger-*"))
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("rmqpy upgrade check nowhere", 1),
+        ("rmqpy upgrade check n0 x/n0", 1),
+        ("rmqpy upgrade rollback n0", 2),
+        ("rmqpy upgrade finalize n0", 2),
+        ("rmqpy upgrade apply --resume n0", 2),
+        ("rmqpy upgrade apply", 1),
+        ("rmqpy upgrade switch n0 n1 n2 --peers n0-h:1", 2),
+        ("rmqpy upgrade leave n0", 2),
+        ("rmqpy upgrade verify n0", 1),
+        ("rmqpy upgrade serve n0 --host 0.0.0.0", 1),
+    ],
+)
+def test_exit_codes(hosts: Path, capsys: pytest.CaptureFixture[str], line: str, code: int) -> None:
+    assert run(line, capsys)[0] == code
+
+
+def test_all_verbs_speak_json(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        "check n0 n1 n2",
+        "plan n0 n1 n2 --out plan.json",
+        "apply --plan plan.json --node n1 n0 n1 --dry-run",
+        "apply --plan plan.json --node n1 n0 n1",
+        "status n0 n1",
+        "rollback n1",
+        "verify n0 n1",
+        "switch n0=n0 -c n0=n0.conf --peers n0-h:1 --self-id n0=n0 --dry-run",
+        "leave n0",
+    ):
+        _, out = run(f"rmqpy upgrade {line} --format json", capsys)
+        json.loads(out)
+
+
+def test_runbooks_name_the_hosts(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run("rmqpy upgrade switch n0 n1 -c n0=n0.conf -c n1=n1.conf --runbook java", capsys)
+    assert code == 0
+    assert f"sh bin/mqbroker -c {hosts / 'n1.conf'}" in out
+    assert "rmqpy upgrade apply --plan plan.json --node n1" in out
+
+
+class Served:
+    """``rmqpy upgrade serve`` as a process."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        argv = [sys.executable, "-m", "rmqpy.cli", "upgrade", "serve", *arguments]
+        self.process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, text=True, env=python_environment()
+        )
+        timer = threading.Timer(30, self.process.kill)
+        timer.start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        timer.cancel()
+        assert line.startswith("ready: "), line
+        self.address = line.split()[1]
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def served(hosts: Path) -> Iterator[Served]:
+    pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
+    made = Served(["n0"])
+    yield made
+    made.stop()
+
+
+def test_another_hosts_replica_is_the_reference(
+    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replicas = f"n0={served.address} n1 n2"
+    assert run(f"rmqpy upgrade check {replicas}", capsys)[0] == 2
+    assert run(f"rmqpy upgrade plan {replicas} --out plan.json", capsys)[0] == 0
+    for node in ("n1", "n2"):
+        line = f"rmqpy upgrade apply --plan plan.json --node {node} {replicas}"
+        assert run(line, capsys)[0] == 0
+    assert run(f"rmqpy upgrade check {replicas}", capsys)[0] == 0
+    assert run(f"rmqpy upgrade status {replicas}", capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "path=../n1/commitlog/00000000000000000000&start=0&end=10",
+        "path=/etc/hostname&start=0&end=1",
+        "path=rmqpy/format&start=0&end=1",
+        "path=commitlog/00000000000000000000&start=-5&end=1",
+        "path=commitlog/00000000000000000000&start=0&end=99999999",
+    ],
+)
+def test_serve_gives_out_files_of_the_store_only(served: Served, query: str) -> None:
+    import urllib.error
+    import urllib.request
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{served.address}/v1/range?{query}", timeout=10)
+    assert refused.value.code == 400
+    refused.value.close()
+
+
+def test_serve_with_a_token_over_tls(hosts: Path) -> None:
+    pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=IP:127.0.0.1"],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("no openssl to make a certificate with")
+    (hosts / "token").write_text("a-token-of-enough-characters\n")
+    tls = ["--token-file", "token", "--certificate", "cert.pem", "--key", "key.pem"]
+    server = Served(["n0", "--host", "127.0.0.1", *tls])
+    try:
+        authority = os.fspath(hosts / "cert.pem")
+        good = RemoteReplica("n0", server.address, "a-token-of-enough-characters", authority)
+        assert good.survey().manifest.messages == 361
+        wrong = RemoteReplica("n0", server.address, "another-token-of-characters", authority)
+        with pytest.raises(RmqError, match="403"):
+            wrong.survey()
+        with pytest.raises((RmqError, ssl.SSLError)):
+            RemoteReplica("n0", server.address, "a-token-of-enough-characters").survey()
+        with pytest.raises(RmqError, match="not sent without TLS"):
+            RemoteReplica("n0", "http://127.0.0.1:1", "a-token-of-enough-characters").status()
+    finally:
+        server.stop()
