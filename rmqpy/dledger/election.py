@@ -269,7 +269,7 @@ class Election:
             self.increase_now = False
             self._enter_next_term()
             self.next_vote_ms = now_ms + self._interval()
-        elif now_ms >= self.next_vote_ms:
+        elif now_ms >= self.next_vote_ms and self.member.disk is not Disk.DAMAGED:
             self._begin()
 
     def _begin(self) -> None:

@@ -111,7 +111,7 @@ class Follower:
             self._answer(held, self._stranger_code(request))
         elif request.type is PushType.COMMIT:
             self._commit(held)
-        elif member.disk is not Disk.GOOD:
+        elif member.disk in (Disk.FULL, Disk.FAILED):
             full = member.disk is Disk.FULL
             self._answer(held, _CODE.DISK_FULL if full else _CODE.DISK_ERROR)
         elif request.type is PushType.APPEND:

@@ -44,9 +44,12 @@ class Role(Enum):
 
 
 class Disk(Enum):
-    """What the disk can do: ``FULL`` takes no entries, ``FAILED`` cannot even keep a vote."""
+    """What the disk can do: ``FULL`` takes no entries, ``FAILED`` cannot even keep a vote. With an
+    entry that is ``DAMAGED`` a member follows and votes, but does not lead: others read it there.
+    """
 
     GOOD = "GOOD"
+    DAMAGED = "DAMAGED"
     FULL = "FULL"
     FAILED = "FAILED"
 

@@ -24,7 +24,7 @@ What is safer than in a Java member, and why the wire allows it:
 - ``hard_state`` comes before ``messages``: a vote is durable before anybody hears of it.
 - A leader commits by counting only entries of its own term. If its log ends above what it knows to
   be committed it appends one marker, and refuses puts until that is committed.
-- A leader without a quorum of heartbeats, or with a failed disk, steps down.
+- A leader without a quorum of heartbeats, with a failed disk or a damaged entry steps down.
 - A member that is cut off keeps its term (see :mod:`rmqpy.dledger.election`), so it deposes nobody
   when it comes back.
 - A follower appends and commits only what it has compared with this leader's log, and never drops
@@ -310,9 +310,10 @@ class Node:
 
     def _disk(self, disk: Disk) -> None:
         member = self._member
-        if disk is Disk.FAILED and member.role is Role.LEADER:
+        if disk in (Disk.FAILED, Disk.DAMAGED) and member.role is Role.LEADER:
+            reason = "the disk has failed" if disk is Disk.FAILED else "an entry is damaged"
             member.outbox.notices.append(
-                f"leadership of term {member.term} is given up: the disk has failed"
+                f"leadership of term {member.term} is given up: {reason}"
             )
             member.become_candidate(member.term)
         member.disk = disk

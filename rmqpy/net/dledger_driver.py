@@ -36,7 +36,7 @@ from attrs import define
 from rmqpy.codec.message import encode_messages
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
-from rmqpy.dledger.messages import DLedgerResponseCode
+from rmqpy.dledger.messages import DLedgerResponseCode, Entry
 from rmqpy.dledger.node import (
     Answered,
     ClientAppend,
@@ -61,6 +61,7 @@ from rmqpy.net.dledger_peers import Peers
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+from rmqpy.store.entry_scrub import Scrub
 from rmqpy.store.entry_store import DamagedEntry
 from rmqpy.store.health import NO_ROOM
 from rmqpy.store.results import PutResult
@@ -152,7 +153,7 @@ class DLedgerDriver:
         self._led_term: Term | None = None
         """The term in which the broker was told that it leads."""
         self.disk = Disk.GOOD
-        self.damaged: set[int] = set()
+        self._scrub = Scrub(self.entries, self._fetch)
         self._under_way: Ready | None = None
         """Is not carried out to its end."""
         self._steps_done = 0
@@ -240,9 +241,12 @@ class DLedgerDriver:
             )
         if self._dead:
             return
+        now_ms = self._scheduler.monotonic_ms()
         with _Busy(self):
             if self._before_steps():
-                self._guarded(lambda: self.node.tick(self._scheduler.monotonic_ms()))
+                self._guarded(lambda: self.node.tick(now_ms))
+                if not alone:
+                    self._guarded(lambda: self._scrub.tick(now_ms))
         self._carry_out()
 
     def _entries_stored(self, index: LedgerIndex) -> None:
@@ -289,23 +293,37 @@ class DLedgerDriver:
         return True
 
     def _disk_now(self) -> Disk:
-        if self._store.failure is not None or self.damaged:
+        if self._store.failure is not None:
             return Disk.FAILED
+        if self._scrub.damaged and len(self.membership.peers) > 1:
+            return Disk.DAMAGED
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
     def _step(self, event: Event) -> None:
         self._guarded(lambda: self.node.step(event))
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """One call into the core: an entry that it meets may be damaged."""
+        """One call that may meet a damaged entry: who has one does not lead until it is whole."""
         try:
             step()
         except DamagedEntry as fault:
-            if fault.index not in self.damaged:
-                _log.error("%s", fault)
-            self.damaged.add(fault.index)
-            self.disk = Disk.FAILED
-            self.node.step(DiskReport(Disk.FAILED))
+            self._scrub.found(fault)
+            if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
+                self.disk = Disk.DAMAGED
+                self.node.step(DiskReport(Disk.DAMAGED))
+
+    @property
+    def damaged(self) -> frozenset[int]:
+        """Indexes of entries that wait for a whole copy."""
+        return frozenset(self._scrub.damaged)
+
+    def _fetch(self, index: int, done: Callable[[Entry | None], None]) -> bool:
+        """Ask the leader for an entry; False when there is none to ask."""
+        leader = self.node.leader_id
+        if leader is None or leader == self.membership.self_id:
+            return False
+        self.peers.fetch(leader, index, done)
+        return True
 
     # ------------------------------------------------------------------------------ carrying out
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -44,6 +45,9 @@ from rmqpy.dledger.messages import (
     RESPONSES,
     AppendEntryResponse,
     DLedgerResponseCode,
+    Entry,
+    GetEntriesRequest,
+    GetEntriesResponse,
     Request,
     Response,
 )
@@ -233,6 +237,28 @@ class Peers:
             self.options.rpc_timeout_ms,
             partial(self._came_back, send),
         )
+
+    def fetch(self, member: str, index: int, done: Callable[[Entry | None], None]) -> None:
+        """One entry of the leader; None when it does not come."""
+        request = GetEntriesRequest(
+            group=self.membership.group,
+            remote_id=member,
+            local_id=self.membership.self_id,
+            begin_index=index,
+        )
+
+        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+            entry = None
+            if command is not None and command.code == RESPONSE_FRAME_CODE:
+                with suppress(RemoteFault):
+                    response = decode_response(GetEntriesRequest, command.body)
+                    if isinstance(response, GetEntriesResponse) and response.entries:
+                        entry = response.entries[0]
+            done(entry)
+
+        command = RemotingCommand.request(request.CODE, body=encode(request))
+        address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, came)
 
     def _came_back(
         self, send: Send, command: RemotingCommand | None, fault: RmqError | None

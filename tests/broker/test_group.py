@@ -560,3 +560,33 @@ def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
     status = loads(group.ask(follower, RemotingCommand.request(71003)).body)
     assert (status["role"], status["leader"]) == ("FOLLOWER", leader.name)
     assert f"follows {leader.name}" in status["events"][-1]["text"]
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_damaged_entry_is_fetched_again(
+    group: Group, who: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = leader
+    if who == "follower":
+        victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.entries is not None
+    header, _ = victim.store.entries.entry(3)
+    name, place = divmod(header.position + 48 + 100, FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.run(1100)
+    assert victim.driver is not None and victim.driver.damaged == {3}
+    assert victim.driver.node.role is not Role.LEADER
+    group.run(15_000)
+    assert victim.driver.damaged == frozenset()
+    assert any("entry 3 is damaged" in text for text in caplog.messages)
+    assert any("entry 3 is whole again" in text for text in caplog.messages)
+    again = group.leader()
+    assert [reply.code for reply in group.send(again, b"more")] == [0]
+    group.run(3000)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 21

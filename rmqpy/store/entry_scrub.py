@@ -1,0 +1,87 @@
+"""Scrub: finds damaged entries of a member, and mends them with whole copies from the leader.
+
+All entries are looked at, one after the other, again and again, a few at a time: what nobody reads
+would be found damaged only when it is needed. ::
+
+    whole ──found──► damaged ──fetch──► asked ──the same entry, whole──► whole
+                        ▲                 │
+                        └── nobody leads, no answer, another entry ──┘   (again after RETRY_MS)
+
+Invariant: an entry is only overwritten by one that stands at the same place with the same index,
+term and size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from rmqpy.dledger.messages import Entry
+from rmqpy.store.entry_store import DamagedEntry, EntryStore
+
+PERIOD_MS: Final = 1000
+ENTRIES_AT_ONCE: Final = 500
+BYTES_AT_ONCE: Final = 1024 * 1024
+RETRY_MS: Final = 1000
+
+Fetch = Callable[[int, Callable[[Entry | None], None]], bool]
+"""Asks the leader for an entry; False when there is nobody to ask."""
+
+_log = logging.getLogger(__name__)
+
+
+class Scrub:
+    """See the module."""
+
+    def __init__(self, entries: EntryStore, fetch: Fetch) -> None:
+        self._entries = entries
+        self._fetch = fetch
+        self.damaged: set[int] = set()
+        self._next = 0
+        self._due_ms = 0
+
+    def found(self, fault: DamagedEntry) -> None:
+        """Somebody has met a damaged entry."""
+        if fault.index not in self.damaged:
+            _log.error("%s", fault)
+            self.damaged.add(fault.index)
+
+    def tick(self, now_ms: int) -> None:
+        """Look at some entries, or ask for what is damaged. Raises DamagedEntry."""
+        if now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + (RETRY_MS if self.damaged else PERIOD_MS)
+        if self.damaged:
+            index = min(self.damaged)
+            self._fetch(index, partial(self._fetched, index))
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        entries = self._entries
+        if entries.begin_index < 0:
+            return
+        first = self._next
+        if not entries.begin_index <= first <= entries.committed_index:
+            first = entries.begin_index
+        looked_at = 0
+        last = min(entries.committed_index, first + ENTRIES_AT_ONCE - 1)
+        for index in range(first, last + 1):
+            self._next = index + 1
+            looked_at += entries.entry(index)[0].size
+            if looked_at >= BYTES_AT_ONCE:
+                return
+
+    def _fetched(self, index: int, entry: Entry | None) -> None:
+        if entry is None or entry.index != index or index not in self.damaged:
+            return
+        try:
+            self._entries.repair(entry)
+            self._entries.entry(index)
+        except (DamagedEntry, OSError) as fault:
+            _log.error("entry %d is not mended: %s", index, fault)
+            return
+        self.damaged.discard(index)
+        _log.warning("entry %d is whole again: fetched from the leader", index)
