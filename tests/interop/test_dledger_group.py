@@ -7,6 +7,7 @@ over between the two implementations.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -188,3 +189,66 @@ def wait_until_equal(group):
         lengths = [(len(data), len(index)) for data, index in ledgers]
         assert time.monotonic() < deadline, f"data and index bytes: {lengths}"
         time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(("rmqpy", "rmqpy", "rmqpy"), id="rmqpy"),
+        pytest.param(("rmqpy", "java", "rmqpy"), id="mixed"),
+    ],
+)
+def test_an_upgraded_master_and_slave_go_on(kinds, ground, golden_copy, manifest, tmp_path):
+    """A store of Java's master, its slave's and a copy become a group: every old message is read at
+    its place before and after the leader is lost, and new ones stand behind them.
+    """
+    stores = [golden_copy("B-master-slave-v497") / name for name in ("master", "slave")]
+    stores.append(tmp_path / "copy")
+    shutil.copytree(stores[0], stores[2])
+    facts = manifest("B-master-slave-v497")
+    namesrv = ground.namesrv("java", f"golden-{'-'.join(kinds)}-namesrv")
+    ports = ground.block(3)
+    brokers = []
+    for number, kind in enumerate(kinds):
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            broker_name="golden",
+            store=stores[number],
+            settings=group_settings("golden", list(ports), number)
+            | {"brokerClusterName": "JavaMQ", "preferredLeaderId": "n0"},
+        )
+        name = f"golden-{'-'.join(kinds)}-{number}"
+        brokers.append(ground.take(ground.site(kind).broker(name, spec).launch()))
+    group = MixedGroup(namesrv, brokers, list(ports), "golden")
+    probe = ground.probe.at(namesrv.address)
+    try:
+        group.wait_for_leader(0)
+        before = send(probe, "Normal", 20, 9000)
+        check_old(probe, facts["messages"])
+        brokers[0].kill()
+        group.wait_for_leader(1, 2)
+        after = send(probe, "Normal", 20, 9100)
+        check_old(probe, facts["messages"])
+        brokers[0].start()
+        group.wait_for_leader(0)
+        wait_until_equal(group)
+        check_dump(probe, "Normal", [*before, *after])
+        check_old(probe, facts["messages"])
+    finally:
+        for broker in brokers:
+            broker.kill()
+
+
+def check_old(probe, messages):
+    for topic in ("Normal", "Keyed", "Batch", "Order"):
+        found = {
+            (event["queueId"], event["queueOffset"]): event
+            for event in probe.run("dump", topic=topic)
+            if event["event"] == "message"
+        }
+        for old in messages:
+            if old["topic"] == topic:
+                event = found[old["queueId"], old["queueOffset"]]
+                same = ("msgId", "commitLogOffset", "storeTimestamp", "bornTimestamp")
+                assert {name: event[name] for name in same} == {name: old[name] for name in same}
