@@ -25,6 +25,7 @@ from rmqpy.codec.entry import (
     INDEX_UNIT,
     EntryHeader,
     decode_entry_header,
+    decode_index_unit,
     encode_entry_header,
     is_filler,
 )
@@ -34,6 +35,7 @@ from rmqpy.codec.layout import (
     ENTRY_FILLER_SIZE,
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC,
+    INDEX_UNIT_SIZE,
 )
 from rmqpy.codec.message import check_record, patch_record
 from rmqpy.codec.scan import Scan
@@ -377,10 +379,16 @@ class EntryStore:
         staging.restart(staging.state[END])
 
     def _last_end(self) -> int:
-        """Behind the last entry, where nothing is staged."""
-        if self.end.index < 0:
-            return self.staging.state[END]
-        last = self._index.unit(self.end.index)
+        """Behind the last entry; its unit may be staged."""
+        state, index = self.staging.state, self.end.index
+        if self.end.term < 0:
+            return state[END]
+        if state[UNITS]:
+            place_of_unit = (state[UNITS] - 1) * INDEX_UNIT_SIZE
+            units = self.staging.units
+            last = decode_index_unit(units, place_of_unit, index * INDEX_UNIT_SIZE)
+        else:
+            last = self._index.unit(index)
         return last.position + last.size
 
     def _go_back_for(self, size: int) -> None:
@@ -389,6 +397,7 @@ class EntryStore:
         """
         end = self.staging.state[END]
         if end % self.file_size == 0 and place(self._last_end(), size, self.file_size) != end:
+            self.commit()
             self.rewind()
 
     def _check_index(self, index: int) -> None:
@@ -440,7 +449,7 @@ class EntryStore:
         entry behind the last one.
         """
         state = self.staging.state
-        if self.end.index < 0 or state[STAGED] or state[UNITS]:
+        if self.end.term < 0 or state[STAGED] or state[UNITS]:
             return
         end = self._last_end()
         file = self._data.find(end)

@@ -1,0 +1,242 @@
+"""A follower's changes of the entry files: entries taken byte for byte, a tail cut off, everything
+begun again; what a crash in between leaves.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.codec.message import encode_messages, patch_record
+from rmqpy.dledger.entry_log import place
+from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.messages import Entry
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.entry_store import DamagedEntry
+
+DATA = "/store/dledger-n0/data"
+INDEX = "/store/dledger-n0/index"
+FILE_SIZE = 4096
+
+
+@pytest.fixture
+def leader(kit: Any) -> list[Entry]:
+    """Forty entries as another member has them: they fill several files."""
+    made = kit.rig(flag=True)
+    store = made.open()
+    for number in range(40):
+        made.put(store, number)
+    entries = [Entry(header, bytes(body)) for header, body in map(store.entries.entry, range(40))]
+    store.shutdown()
+    return entries
+
+
+@pytest.fixture
+def rig(kit: Any) -> Any:
+    return kit.rig(flag=True)
+
+
+def opened(rig: Any) -> Any:
+    return rig.open(lead=False)
+
+
+def take(entries: Any, new: list[Entry]) -> None:
+    entries.receive(new)
+    entries.commit()
+
+
+def shortest(size_max: int) -> bytearray:
+    """A record of no more bytes."""
+    host = (bytes(4), 1)
+    draft = MessageDraft(
+        topic=b"T",
+        queue_id=0,
+        body=b"b",
+        properties=b"",
+        born_timestamp_ms=1,
+        born_host=host,
+        store_host=host,
+    )
+    (record,) = encode_messages([draft])
+    assert len(record) <= size_max
+    return record
+
+
+def bytes_of(rig: Any, folder: str) -> dict[str, bytes]:
+    return {
+        path: bytes(node.data).rstrip(b"\0")
+        for path, node in rig.files.nodes.items()
+        if path.startswith(folder)
+    }
+
+
+def entry_at(index: int, term: int, position: int, body: Any) -> Entry:
+    """An entry whose record says where it stands."""
+    record = bytearray(body)
+    patch_record(record, 0, None, position + ENTRY_HEADER_SIZE, 1_700_000_000_000)
+    return Entry.of(index, term, position, bytes(record))
+
+
+def with_term(entries: list[Entry], term: int) -> list[Entry]:
+    """The same bodies, placed one behind the other in another term."""
+    made, end = [], entries[0].position
+    for entry in entries:
+        position = place(end, entry.size, FILE_SIZE)
+        made.append(entry_at(entry.index, term, position, entry.body))
+        end = position + entry.size
+    return made
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 40])
+def test_what_is_received_is_what_was_sent(rig: Any, leader: list[Entry], at_once: int) -> None:
+    store = opened(rig)
+    entries = store.entries
+    for start in range(0, 40, at_once):
+        take(entries, leader[start : start + at_once])
+    assert entries.end == LedgerEnd(LedgerIndex(39), Term(0))
+    assert [Entry(*entries.entry(index)) for index in range(40)] == leader
+    assert entries.end_offset == leader[-1].end_offset
+    store.abandon()
+    store = opened(rig)
+    assert [Entry(*store.entries.entry(index)) for index in range(40)] == leader
+    store.abandon()
+
+
+@pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
+def test_a_tail_is_cut_and_replaced(rig: Any, leader: list[Entry], kept: int) -> None:
+    store = opened(rig)
+    entries = store.entries
+    take(entries, leader)
+    rig.flush(store)
+    entries.truncate_from(kept)
+    assert entries.end.index == entries.stored_index == kept - 1
+    assert entries.end_offset == leader[kept - 1].end_offset
+    assert entries.flushed_offset <= entries.end_offset
+    with pytest.raises(IndexError):
+        entries.entry(kept)
+    cut = rig.after(rig.files.crash())
+    again = opened(cut)
+    assert again.entries.end.index == kept - 1, "a cut is durable at once"
+    again.abandon()
+    position = place(entries.end_offset, leader[0].size, FILE_SIZE)
+    shorter = [entry_at(kept, 3, position, leader[0].body)]
+    take(entries, shorter)
+    assert Entry(*entries.entry(kept)) == shorter[0]
+    assert entries.term_of(kept) == 3
+    rig.flush(store)
+    assert entries.flushed_offset == entries.end_offset
+    store.abandon()
+    for after in (rig, rig.after(rig.files.crash())):
+        store = opened(after)
+        assert store.entries.end == LedgerEnd(LedgerIndex(kept), Term(3))
+        assert Entry(*store.entries.entry(kept)) == shorter[0]
+        store.abandon()
+
+
+def test_nothing_committed_is_cut(rig: Any, leader: list[Entry]) -> None:
+    store = opened(rig)
+    take(store.entries, leader)
+    store.entries.commit_to(LedgerIndex(20))
+    with pytest.raises(AssertionError):
+        store.entries.truncate_from(20)
+    store.entries.truncate_from(21)
+    store.abandon()
+
+
+def test_a_log_begins_again_at_a_later_file(rig: Any, leader: list[Entry]) -> None:
+    store = opened(rig)
+    entries = store.entries
+    take(entries, leader[:5])
+    first = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
+    entries.begin_again(first.index, first.position)
+    assert entries.end.index == first.index - 1 and entries.begin_index == -1
+    later = leader[first.index :]
+    take(entries, later)
+    assert (entries.begin_index, entries.end.index) == (first.index, 39)
+    assert [Entry(*entries.entry(entry.index)) for entry in later] == later
+    assert min(bytes_of(rig, DATA)) == f"{DATA}/{2 * FILE_SIZE:020d}"
+    store.abandon()
+    store = opened(rig)
+    assert store.entries.begin_index == first.index and store.entries.end.index == 39
+    store.abandon()
+
+
+def test_a_roll_without_an_entry_is_taken_back(rig: Any, leader: list[Entry]) -> None:
+    """A crash between the filler and the entry behind it: the next entry stands where all members
+    place it.
+    """
+    store = opened(rig)
+    entries = store.entries
+    rolled = next(
+        entry
+        for before, entry in pairwise(leader)
+        if entry.position % FILE_SIZE == 0 and FILE_SIZE - before.end_offset % FILE_SIZE >= 150
+    )
+    take(entries, leader[: rolled.index])
+    end = entries.end_offset
+    entries.make_room(rolled.size)
+    assert entries.end_offset == end
+    store.abandon()
+    store = opened(rig)
+    assert store.entries.end_offset == end
+    small = entry_at(rolled.index, 0, end, shortest(FILE_SIZE - end % FILE_SIZE - 56))
+    assert place(end, small.size, FILE_SIZE) == end
+    take(store.entries, [small])
+    assert store.entries.end.index == rolled.index
+    store.abandon()
+    store = opened(rig)
+    assert Entry(*store.entries.entry(rolled.index)) == small
+    store.abandon()
+
+
+def test_a_damaged_entry_is_named_and_mended(rig: Any, leader: list[Entry]) -> None:
+    store = opened(rig)
+    entries = store.entries
+    take(entries, leader)
+    for position in (0, 9, 30, 53, 48 + 100):
+        name, at = divmod(leader[20].position + position, FILE_SIZE)
+        rig.files.nodes[f"{DATA}/{name * FILE_SIZE:020d}"].data[at] ^= 0x11
+        with pytest.raises(DamagedEntry, match="entry 20 is damaged"):
+            entries.entry(20)
+        with pytest.raises(DamagedEntry, match="another entry"):
+            entries.repair(with_term(leader, 7)[20])
+        entries.repair(leader[20])
+        assert Entry(*entries.entry(20)) == leader[20]
+    store.abandon()
+
+
+def test_an_index_unit_that_is_gone_is_named(rig: Any, leader: list[Entry]) -> None:
+    store = opened(rig)
+    take(store.entries, leader)
+    node = rig.files.nodes[f"{INDEX}/{0:020d}"]
+    node.data[5 * 32 : 6 * 32] = bytes(32)
+    with pytest.raises(StoreFault, match="no index unit of entry 5"):
+        store.entries.entry(5)
+    store.abandon()
+
+
+def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Any, leader: list[Entry]) -> None:
+    """What stands there afterwards is not covered by it."""
+    store = opened(rig)
+    entries = store.entries
+    told: list[LedgerEnd] = []
+    entries.on_flushed = told.append
+    take(entries, leader[:10])
+    task = store.flush_task()
+    entries.truncate_from(5)
+    take(entries, with_term(leader[5:12], 2))
+    task.run()
+    store.flushed(task.offset)
+    assert told == [LedgerEnd(LedgerIndex(9), Term(0))], "as it was when the sync began"
+    assert entries.flushed_offset <= leader[4].end_offset
+    rig.flush(store)
+    assert entries.flushed_offset == entries.end_offset
+    store.abandon()
+    store = opened(rig.after(rig.files.crash()))
+    assert store.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
+    store.abandon()
