@@ -53,6 +53,10 @@ class QueueReader(Protocol):
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]: ...
 
+    def queue_bytes(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> tuple[int, int]: ...
+
     def message_at(self, physical_offset: int) -> memoryview | None: ...
 
     def query_message(

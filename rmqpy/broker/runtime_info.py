@@ -6,6 +6,8 @@ capacities, for tools read them without asking whether they are there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from attrs import define
 
 from rmqpy.broker.identity import Identity
@@ -37,6 +39,8 @@ class RuntimeInfoProcessor:
     replication: Replication
     files: FileLayer
     clock: Clock
+    delays: Callable[[], Mapping[int, tuple[int, int]]]
+    """Delay level to (offset delivered, end of its queue)."""
     booted_ms: int
 
     def handlers(self) -> HandlerTable:
@@ -50,6 +54,7 @@ class RuntimeInfoProcessor:
             **self._counters(),
             **self.statistics.rates(),
             **self._pools(),
+            **self._delays(),
             **self._store(),
             **self.replication.runtime_info(),
         }
@@ -107,6 +112,12 @@ class RuntimeInfoProcessor:
             "EndTransactionThreadPoolQueueCapacity": str(
                 broker.end_transaction_pool_queue_capacity
             ),
+        }
+
+    def _delays(self) -> dict[str, str]:
+        return {
+            f"scheduleMessageOffset_{level}": f"{delivered},{end}"
+            for level, (delivered, end) in self.delays().items()
         }
 
     def _store(self) -> dict[str, str]:

@@ -31,6 +31,7 @@ from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.heartbeats import HeartbeatProcessor
 from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
 from rmqpy.broker.identity import Identity
+from rmqpy.broker.item_statistics import ItemStatistics
 from rmqpy.broker.locks import QueueLocks
 from rmqpy.broker.log_compare import LogCompareProcessor
 from rmqpy.broker.master_services import MasterServices
@@ -182,6 +183,7 @@ class Broker:
                 turn=self.in_turn,
             )
         )
+        self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
         self.checks = TransactionChecks(
             CheckSurroundings(
                 identity=self.identity,
@@ -301,6 +303,7 @@ class Broker:
             replication=self.replication,
             files=around.files,
             clock=around.scheduler,
+            delays=self.delivery.progress,
             booted_ms=around.scheduler.now_ms(),
         )
         relays = RelayProcessor(
@@ -320,6 +323,7 @@ class Broker:
         )
         return {
             **relays.handlers(),
+            **self.item_statistics.handlers(),
             **positions.handlers(),
             **QueueContentsProcessor(queues=self.store, clients=self.clients).handlers(),
             **settings.handlers(),
@@ -360,6 +364,7 @@ class Broker:
         self._each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
         self._each("hold", self._sweep_period_ms, self._sweep)
         self._each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
+        self.item_statistics.start()
         self._catch_up_index()
         if not self.identity.is_slave:
             self.services.start()
@@ -373,6 +378,7 @@ class Broker:
         The ports may be open until then. The store is shut down by its owner, afterwards.
         """
         self.services.stop()
+        self.item_statistics.stop()
         self.slave_sync.stop()
         for timer in self._timers.values():
             timer.cancel()

@@ -64,10 +64,12 @@ class Statistics:
     counters: Counters = field(factory=Counters)
     put_day: _DayTotals = field(factory=_DayTotals)
     get_day: _DayTotals = field(factory=_DayTotals)
+    messages_sent_back: dict[tuple[str, str], int] = field(factory=dict)
+    """By group and topic."""
     _samples: deque[_Sample] = field(factory=lambda: deque(maxlen=SAMPLE_COUNT))
     _put_times: list[int] = field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
     _group_counts: dict[tuple[str, str], int] = field(factory=dict)
-    _sent_back: dict[tuple[str, str], int] = field(factory=dict)
+    _group_reads: dict[tuple[str, str], int] = field(factory=dict)
     _group_samples: deque[tuple[int, dict[tuple[str, str], int]]] = field(
         factory=lambda: deque(maxlen=GROUP_SAMPLE_COUNT)
     )
@@ -93,23 +95,31 @@ class Statistics:
             return
         counters.get_found += 1
         counters.get_messages += count
-        counts = self._group_counts
-        if key in counts or len(counts) < GROUPS_LIMIT:
-            counts[key] = counts.get(key, 0) + count
+        self._count(key, 1, count)
 
     def reads_found(self, key: tuple[str, str], reads: int, count: int) -> None:
         """Several reads of queues gave ``count`` messages together, all something, none slow."""
         self.counters.get_found += reads
         self.counters.get_messages += count
+        self._count(key, reads, count)
+
+    def _count(self, key: tuple[str, str], reads: int, count: int) -> None:
         counts = self._group_counts
         if key in counts or len(counts) < GROUPS_LIMIT:
             counts[key] = counts.get(key, 0) + count
+            self._group_reads[key] = self._group_reads.get(key, 0) + reads
+
+    def group_reads(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Group and topic to messages read and reads that found some."""
+        reads = self._group_reads
+        return {key: (count, reads[key]) for key, count in self._group_counts.items()}
 
     def sent_back(self, group: str, topic: str) -> None:
         """A consumer could not consume a message of ``topic``."""
         key = (group, topic)
-        if key in self._sent_back or len(self._sent_back) < GROUPS_LIMIT:
-            self._sent_back[key] = self._sent_back.get(key, 0) + 1
+        counts = self.messages_sent_back
+        if key in counts or len(counts) < GROUPS_LIMIT:
+            counts[key] = counts.get(key, 0) + 1
 
     def sample(self, at_ms: int, now_ms: int) -> None:
         """Remember the counters as they stand; once a second."""
@@ -139,7 +149,9 @@ class Statistics:
     def forget_group(self, group: str) -> None:
         """A deleted group leaves no rates behind."""
         for key in [key for key in self._group_counts if key[0] == group]:
-            del self._group_counts[key]
+            del self._group_counts[key], self._group_reads[key]
+        for key in [key for key in self.messages_sent_back if key[0] == group]:
+            del self.messages_sent_back[key]
 
     def rates(self) -> dict[str, str]:
         """The five rate lines of the runtime information, each for 10, 60 and 600 seconds."""

@@ -439,6 +439,12 @@ class MessageStore:
             offset += piece
         return b"".join(pieces)
 
+    def queue_bytes(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> tuple[int, int]:
+        """How many messages (at most ``max_count``) a piece of a queue has, and their bytes."""
+        return self._reader.unit_bytes(topic, queue_id, offset, max_count)
+
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The whole record that begins at ``physical_offset``; None when none does."""
         return record_at(self._log, physical_offset)

@@ -31,6 +31,9 @@ from rmqpy.store.consume_queue import ConsumeQueue
 from rmqpy.store.queue_table import ConsumeQueueTable
 from rmqpy.store.results import GetMessageResult
 
+QUEUE_UNIT_LENGTH_POSITION = 8
+"""Where a unit has the size of its record."""
+
 SCAN_WINDOW_BYTES = 16000
 """How far one read looks for messages that match a filter (maxFilterMessageSize)."""
 
@@ -205,6 +208,21 @@ class QueueReader:
             )
             if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
         ]
+
+    def unit_bytes(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> tuple[int, int]:
+        """How many messages there are from ``offset`` on (at most ``max_count``, and within one
+        file), and their sizes together.
+        """
+        queue = self._queues.find(topic, queue_id)
+        units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
+        data = bytes(units)
+        first = QUEUE_UNIT_LENGTH_POSITION
+        size = 0  # the sum of each of its four bytes, over all units at once
+        for place in range(first, first + 4):
+            size = (size << 8) + sum(data[place::QUEUE_UNIT_SIZE])
+        return len(data) // QUEUE_UNIT_SIZE, size
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.find(topic, queue_id)
