@@ -58,6 +58,7 @@ LENGTH_BYTES: Final = 4
 WORD_BYTES: Final = 4
 _KEY_BYTES_MAX: Final = 32767
 
+_ONLY_TEXTS = {str}
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
 _BINARY_FIXED = Struct(">hBhiii")
@@ -271,7 +272,7 @@ def _ext_fields(decoded: object) -> dict[str, str]:
         return {}
     if not isinstance(decoded, dict):
         raise RemoteFault(f"extFields of a JSON header are no object: {type(decoded).__name__}")
-    if all(type(value) is str for value in decoded.values()):
+    if set(map(type, decoded.values())) <= _ONLY_TEXTS:
         return decoded
     return {key: _scalar_text(key, value) for key, value in decoded.items() if value is not None}
 

@@ -8,10 +8,14 @@ from typing import Final
 INT32_MAX: Final = 0x7FFFFFFF
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _DIGITS_MAX: Final = 40
+_SHORT_DIGITS: Final = 10
+"""Fewer digits fit any of the ranges."""
 
 
 def parse_decimal(text: str, maximum: int) -> int:
     """``parseInt``/``parseLong``: sign and digits, -maximum-1 to maximum; else ValueError."""
+    if len(text) < _SHORT_DIGITS and text.isdecimal():
+        return int(text)
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits.isdecimal() or len(digits) > _DIGITS_MAX:
         raise ValueError(text[:64])
