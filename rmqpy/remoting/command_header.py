@@ -57,23 +57,23 @@ class CommandHeader(Value):
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
         """The header in ``ext_fields``; a missing mandatory or an unreadable field is refused."""
         values: dict[str, object] = {}
-        for item in header_fields(cls):
-            text = ext_fields.get(item.wire_name)
-            if text is None:
-                if item.mandatory:
+        name = ""
+        try:
+            for name, attribute, mandatory, parse in _rows(cast(Hashable, cls)):
+                text = ext_fields.get(name)
+                if text is not None:
+                    values[attribute] = text if parse is str else parse(text)
+                elif mandatory:
                     raise Refusal(
                         ResponseCode.SYSTEM_ERROR,
-                        f"the field {item.wire_name} of {cls.__name__} is missing",
+                        f"the field {name} of {cls.__name__} is missing",
                     )
-                continue
-            try:
-                values[item.attribute] = item.parse(text)
-            except ValueError:
-                raise Refusal(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"the field {item.wire_name} of {cls.__name__} is not {item.kind}: "
-                    f"{text[:64]!r}",
-                ) from None
+        except ValueError:
+            kind = next(item.kind for item in header_fields(cls) if item.wire_name == name)
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the field {name} of {cls.__name__} is not {kind}: {ext_fields[name][:64]!r}",
+            ) from None
         return cls(**values)
 
     def encode(self) -> dict[str, str]:
@@ -110,6 +110,15 @@ def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
 def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
     """The names of the ext fields of ``header``, in the same order."""
     return _wire_names(cast(Hashable, header))
+
+
+@cache
+def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse], ...]:
+    """What :meth:`CommandHeader.decode` needs of the table, for a loop over every request."""
+    return tuple(
+        (item.wire_name, item.attribute, item.mandatory, item.parse)
+        for item in _table(header)
+    )
 
 
 @cache
