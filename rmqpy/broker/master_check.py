@@ -22,6 +22,12 @@ from attrs import define, field
 
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.masters import Master
+from rmqpy.codec.layout import (
+    MAGIC_POSITION,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+)
 from rmqpy.ha.compare import Search
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.config_keys import BrokerRole
@@ -34,6 +40,10 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import CompareLogRequestHeader
 
 TIMEOUT_MS: Final = 5_000
+LOOK_BACK_BYTES: Final = 5 << 20
+"""Where the begin of a record is looked for: a record of the default settings is shorter."""
+
+_MAGICS: Final = (MESSAGE_MAGIC_V1.to_bytes(4), MESSAGE_MAGIC_V2.to_bytes(4))
 
 
 class ComparedLog(Protocol):
@@ -183,9 +193,11 @@ class MasterCheck:
         if search.parted is None:
             self._accept(f"the same up to {search.end}")
         else:
+            frame = frame_start(self.log, search.parted)
             self._refuse(
-                f"the two logs part at offset {search.parted}: this slave's bytes from there to"
-                f" {search.end} are not the master's; align both, or begin with an empty store"
+                f"the two logs part at offset {search.parted}: this slave's bytes from there (in"
+                f" the message at {frame}) to {search.end} are not the master's; align both, or"
+                " begin with an empty store"
             )
 
     def _accept(self, compared: str) -> None:
@@ -194,6 +206,25 @@ class MasterCheck:
     def _refuse(self, reason: str, unreachable: bool = False) -> None:
         reason = f"{self.master.address}: {reason}"
         self.done(Verdict(self.master, refused=reason, unreachable=unreachable))
+
+
+def frame_start(log: ComparedLog, offset: int) -> int:
+    """Where the record begins that ``offset`` is in; ``offset`` itself where none is found."""
+    low = max(log.min_physical_offset, offset - LOOK_BACK_BYTES)
+    high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_physical_offset)
+    data = log.read_log(low, high - low)
+    last = offset - low + MAGIC_POSITION + len(_MAGICS[0])
+    while last > 0:
+        place = max(data.rfind(magic, 0, last) for magic in _MAGICS)
+        start = place - MAGIC_POSITION
+        if start < 0:
+            break
+        size = int.from_bytes(data[start : start + 4])
+        told = int.from_bytes(data[start + PHYSICAL_OFFSET_POSITION :][:8])
+        if told == low + start and told <= offset < told + size:
+            return told
+        last = place + len(_MAGICS[0]) - 1
+    return offset
 
 
 def _check_success(response: RemotingCommand) -> None:

@@ -9,6 +9,7 @@ from attrs import define, field
 
 from rmqpy.broker.following import Following, FollowingSurroundings
 from rmqpy.broker.log_compare import LogCompareProcessor
+from rmqpy.broker.master_check import frame_start
 from rmqpy.broker.masters import MasterChoice
 from rmqpy.broker.registration import RegistrationAnswer
 from rmqpy.ha.frames import Transfer, encode_report
@@ -231,6 +232,14 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Any
     second.run(1_000)
     assert second.dialled == []
     assert f"the two logs part at offset {parted}:" in second.state
+    begins = [
+        int.from_bytes(ours.read_log(place - 28, 36)[28:])
+        for place in range(28, parted + 29)
+        if int.from_bytes(ours.read_log(place, 8)) == place - 28
+    ]
+    assert f"(in the message at {begins[-1]})" in second.state
+    for place in (begins[3], begins[3] + 1, begins[4] - 1):
+        assert frame_start(ours, place) == begins[3]
 
 
 def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: Any) -> None:
