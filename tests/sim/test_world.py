@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from attrs import evolve
 
+from rmqpy.testing.processes import python_environment
 from rmqpy.testing.simulation.plan import Plan, lonely_plan_of, plan_of
 from rmqpy.testing.simulation.world import Outcome, World
 
@@ -38,6 +42,21 @@ def test_a_seed_replays_exactly() -> None:
     first, second = World(plan, trace=[]), World(plan, trace=[])
     assert first.run() == second.run()
     assert first.trace == second.trace and first.trace
+
+
+def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
+    told = []
+    for pure in ("0", "1"):
+        told.append(
+            subprocess.run(
+                [sys.executable, "-m", "rmqpy.testing.simulation", "--replay", "1"],
+                env={**python_environment(), "RMQPY_PURE": pure},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+    assert told[0] == told[1] and "digest=" in told[0]
 
 
 def test_another_seed_is_another_story() -> None:

@@ -310,17 +310,8 @@ def physical_offset_of_the_whole_log(to: Planting) -> None:
 
 @_bug
 def off_by_one_at_the_divide(to: Planting) -> None:
-    def ranges(self: Any, offset: int) -> Any:
-        if offset <= self.divided_offset:
-            yield from self.old.ranges(offset)
-            offset = self.divided_offset + 1
-        yield from self.new.ranges(offset)
+    """The first message behind it is looked for in the old log."""
 
-    to.put(JoinedCommitLog, "ranges", ranges)
-
-
-@_bug
-def divide_belongs_to_the_old_log(to: Planting) -> None:
     def part(self: JoinedCommitLog, offset: int) -> Any:
         return self.old if offset <= self.divided_offset + 48 else self.new
 

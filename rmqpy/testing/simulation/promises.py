@@ -18,6 +18,10 @@ class Violation(AssertionError):
     """A promise is broken."""
 
 
+class NoStart(Violation):
+    """A broker refuses to start on what its last life has left."""
+
+
 @define(slots=True, frozen=True)
 class Place:
     """Where a committed record stands. ``number`` counts committed entries; 0: it was there before

@@ -20,7 +20,7 @@ from rmqpy.testing.simulation.broker_host import BrokerHost
 from rmqpy.testing.simulation.disks import SimulatedDisk
 from rmqpy.testing.simulation.misfortunes import Misfortunes
 from rmqpy.testing.simulation.plan import Plan
-from rmqpy.testing.simulation.promises import Violation
+from rmqpy.testing.simulation.promises import NoStart, Violation
 from rmqpy.testing.simulation.timeline import Life, MachineDies, Timeline
 from rmqpy.testing.simulation.traffic import Producer, Reader
 from rmqpy.testing.simulation.watch import ClassicWatch, GroupWatch, Watch, classic_records
@@ -181,7 +181,7 @@ class World:
             self.died(host)
             return
         except StoreFault as fault:
-            raise Violation(f"{host.name} does not start: {fault}") from fault
+            raise NoStart(f"{host.name} does not start: {fault}") from fault
         self.say(f"{host.name} starts")
         self.watch.started(host)
 
