@@ -145,6 +145,7 @@ class HotPath:
         core.send_enabled = (
             now_ms >= self._sends_from_ms
             and not self._around.replication.lacks_slaves
+            and not store.appends_crc
             and store.ready_to_put()
             and self._around.gate.has_room(REPLIES_AT_ONCE)
         )

@@ -230,6 +230,17 @@ class StoreSettings:
     check_crc_on_recover: bool = key(
         "checkCRCOnRecover", default=True, doc="Check the bodies' CRC when the store is opened."
     )
+    enabled_append_prop_crc: bool = key(
+        "enabledAppendPropCRC",
+        default=False,
+        doc="Of 5.x: a checksum over the whole record is written as its last property, in a "
+        "classic log; sends then take the slower path. Verified when the store is opened.",
+    )
+    force_verify_prop_crc: bool = key(
+        "forceVerifyPropCRC",
+        default=False,
+        doc="Of 5.x: verify that checksum where records have it, though none is written.",
+    )
     flush_commit_log_least_pages: int = key(
         "flushCommitLogLeastPages",
         default=4,
@@ -566,6 +577,11 @@ class StoreSettings:
         effect=_ACCEPTED,
         doc="Only with enableScheduleAsyncDeliver.",
     )
+
+    @property
+    def checks_property_crc(self) -> bool:
+        """Whether the checksum over whole records is verified."""
+        return self.enabled_append_prop_crc or self.force_verify_prop_crc
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

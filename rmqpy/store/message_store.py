@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
+from attrs import evolve
+
+from rmqpy.codec import property_crc
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
@@ -77,6 +80,9 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
         self.tails = QueueTails()
         self._settled_offset = self._log.confirm_offset
+        classic = parts.opened.entries is None
+        self.appends_crc = classic and context.settings.enabled_append_prop_crc
+        """Whether records get the checksum of 5.x: only Python writes it."""
         self._reader.is_settling = lambda: self.settling
         self.health = StoreHealth()
         self._flushes = StoreFlushes(parts, context.files, self._paths)
@@ -192,6 +198,8 @@ class MessageStore:
         if refused is not None:
             return [refused] * (1 if batch else len(drafts))
         assert drafts, "a put without a message"
+        if self.appends_crc:
+            drafts = [evolve(d, properties=property_crc.with_room(d.properties)) for d in drafts]
         limit = self._settings.max_message_size
         results = [check_draft(draft, limit) for draft in drafts]
         if batch:

@@ -59,7 +59,12 @@ SPELLINGS = {
     "checkCRCOnRecover": "check_crc_on_recover",
     "useTLS": "use_tls",
 }
-FROM_5 = {"diskSpaceWarningLevelRatio", "diskSpaceCleanForciblyRatio"}
+FROM_5 = {
+    "diskSpaceWarningLevelRatio",
+    "diskSpaceCleanForciblyRatio",
+    "enabledAppendPropCRC",
+    "forceVerifyPropCRC",
+}
 JAVA_KEYS = [(owner, name) for owner, fields in JAVA.items() for name in fields]
 
 

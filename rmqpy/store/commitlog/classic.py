@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from rmqpy.codec import property_crc
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank, patch_record
 from rmqpy.model.codes import PutMessageStatus
@@ -85,6 +86,7 @@ class ClassicCommitLog:
         offsets = []
         for record in records:
             patch_record(record, 0, None, self._end, store_timestamp_ms)
+            property_crc.renew(record)
             offsets.append(PhysicalOffset(self._end))
             staging.put(record)
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))

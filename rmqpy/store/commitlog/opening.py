@@ -119,6 +119,7 @@ class Opening:
                 self._paths.quarantine,
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
+                check_property_crc=self.settings.checks_property_crc,
             )
             end = walker.recover(start, start_offset)
             if end.torn_bytes:

@@ -25,7 +25,7 @@ from enum import Enum
 
 from attrs import define
 
-from rmqpy.codec import layout
+from rmqpy.codec import layout, property_crc
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan, StopReason
@@ -100,6 +100,7 @@ class Walker:
     quarantine: str
     check_crc: bool = True
     force: bool = False
+    check_property_crc: bool = False
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
         """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
@@ -152,6 +153,9 @@ class Walker:
             misplaced = scan.misplaced()
             if misplaced:
                 return scan.frame_offset[misplaced[0]], StopReason.BAD_FIELDS
+            damaged = self._first_damaged(scan, file) if self.check_property_crc else None
+            if damaged is not None:
+                return damaged, StopReason.BAD_CRC
             walk.take(scan, view)
             offset = scan.end
             if scan.stop is StopReason.LIMIT:
@@ -164,6 +168,15 @@ class Walker:
             if walk.frame_offset >= file.first_offset and not walk.whole:
                 return walk.frame_offset, StopReason.TRUNCATED
             return offset, stop
+
+    @staticmethod
+    def _first_damaged(scan: Scan, file: MappedFile) -> int | None:
+        """Where the first record begins that is not as its checksum says."""
+        for frame, offset, size in zip(scan.frame_offset, scan.offset, scan.size, strict=True):
+            start = offset - file.first_offset
+            if not property_crc.holds(file.view[start : start + size]):
+                return frame
+        return None
 
     def _judge_tail(self, end: WalkEnd) -> int:
         """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes

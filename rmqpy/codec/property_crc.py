@@ -1,0 +1,58 @@
+"""The checksum over a whole record that 5.x keeps in its properties (enabledAppendPropCRC).
+
+The last 20 bytes of PROPERTIES, which are the last of the record: ``__CRC32#`` 0x01, ten digits,
+0x02. The digits are the decimal CRC-32 (31 bits) of all bytes in front of them, the least
+significant digit first. 4.9 writes and reads records without it, and takes it for a property.
+
+It closes the gap that the body's own CRC leaves: every flipped bit of a record is found.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqpy.codec.hashes import crc32
+from rmqpy.codec.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+PROPERTY_CRC: Final = b"__CRC32#"
+DIGITS: Final = 10
+SIZE: Final = 20
+_HEAD: Final = PROPERTY_CRC + NAME_VALUE_SEPARATOR
+_NEARLY_ALL: Final = 17
+"""So many equal bytes of 20 are no accident: the record had a checksum once."""
+
+assert len(_HEAD) + DIGITS + 1 == SIZE
+
+Buffer = bytes | bytearray | memoryview
+
+
+def with_room(properties: bytes) -> bytes:
+    """A property string with room for the checksum at its end, and no older one inside."""
+    if _HEAD in properties:
+        pieces = properties.split(PROPERTY_SEPARATOR)
+        properties = PROPERTY_SEPARATOR.join(p for p in pieces if not p.startswith(_HEAD))
+    if properties and not properties.endswith(PROPERTY_SEPARATOR):
+        properties += PROPERTY_SEPARATOR
+    return properties + _HEAD + b"0" * DIGITS + PROPERTY_SEPARATOR
+
+
+def renew(record: bytearray) -> None:
+    """Write the checksum of a record whose fields are final; one without room stays as it is."""
+    if record[-SIZE : -SIZE + len(_HEAD)] == _HEAD:
+        record[-SIZE:] = _checksum(record)
+
+
+def holds(record: Buffer) -> bool:
+    """Whether the record is as it was written, as far as it has a checksum."""
+    tail = bytes(record[-SIZE:])
+    expected = _checksum(record)
+    if tail == expected:
+        return True
+    if tail.startswith(_HEAD):
+        return False
+    return sum(a == b for a, b in zip(tail, expected, strict=False)) < _NEARLY_ALL
+
+
+def _checksum(record: Buffer) -> bytes:
+    digits = f"{crc32(record[:-SIZE]):0{DIGITS}d}".encode()[::-1]
+    return _HEAD + digits + PROPERTY_SEPARATOR
