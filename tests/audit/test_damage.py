@@ -5,15 +5,20 @@ The stores are the Java broker's; each test changes a private copy.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import struct
 import zlib
 
 import pytest
 
+from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.findings import FindingCode as Code
+from rmqpy.audit.queue_units import QueueUnits, map_file
+from rmqpy.audit.ranges import audit_range, split_row
 from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.tally import TallyPlan
 from rmqpy.store.disk import Disk
 
 CLASSIC = "A-classic-clean-v497"
@@ -489,3 +494,16 @@ def test_a_checksum_over_the_record(classic):
     assert Code.RECORD_CHECKSUM not in codes
     log.flip(log.frame() + 19)
     assert (Code.RECORD_CHECKSUM, log.offset()) in told(fsck(store))
+
+
+def test_a_result_can_be_sent_to_another_process(classic):
+    """What a range was found to hold is a value: other engines run ranges elsewhere."""
+    store, log = classic
+    log.flip(log.frame() + 4)
+    directory = read_directory(Disk(), str(store))
+    works = list(split_row(directory.classic, directory.root))
+    plan = TallyPlan(dledger=False, units_of=QueueUnits(Disk(), directory), keys=(0, 1 << 40))
+    for work in works:
+        result = audit_range(map_file(Disk(), work.path), pickle.loads(pickle.dumps(work)), plan)
+        assert pickle.loads(pickle.dumps(result)) == result
+    assert pickle.loads(pickle.dumps(result.tally.queues)) == result.tally.queues
