@@ -29,6 +29,7 @@ from rmqpy.codec import layout, property_crc
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.codec.search import content_end, magic_places
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
 from rmqpy.store.files import FileLayer
@@ -38,9 +39,6 @@ CLEAN_START_FILES = 3
 """A clean recovery looks at this many files, as Java's does."""
 
 _SEARCH_CHUNK = 1 << 20
-_ZEROS = bytes(_SEARCH_CHUNK)
-_V1 = layout.MESSAGE_MAGIC_V1.to_bytes(4)
-_V2 = layout.MESSAGE_MAGIC_V2.to_bytes(4)
 
 
 class Framing(Enum):
@@ -236,15 +234,10 @@ class Walker:
         """The first valid record at or behind ``position``."""
         view = file.view
         stop = _content_end(file, position)
-        while position < stop:
-            chunk = bytes(view[position : min(position + _SEARCH_CHUNK, stop)])
-            for place in _magic_places(chunk):
-                start = position + place - layout.MAGIC_POSITION
-                if start >= 0 and self._is_record(file, start):
-                    return file.path, file.first_offset + start
-            if position + len(chunk) == stop:
-                break
-            position += len(chunk) - len(_V1) + 1
+        for place in magic_places(view, position, stop):
+            start = place - layout.MAGIC_POSITION
+            if start >= 0 and self._is_record(file, start):
+                return file.path, file.first_offset + start
         return None
 
     def _is_record(self, file: MappedFile, position: int) -> bool:
@@ -287,25 +280,9 @@ def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) ->
     return last_safe_file(row, framing, safe_timestamp_ms) or 0
 
 
-def _magic_places(chunk: bytes) -> list[int]:
-    places = []
-    for magic in (_V1, _V2):
-        place = -1
-        while (place := chunk.find(magic, place + 1)) >= 0:
-            places.append(place)
-    return sorted(places)
-
-
 def _content_end(file: MappedFile, position: int) -> int:
     """Position behind the last byte that is not zero, at least ``position``."""
-    view, stop = file.view, file.file.data_end(position)
-    while stop > position:
-        start = max(position, stop - _SEARCH_CHUNK)
-        chunk = bytes(view[start:stop])
-        if chunk != _ZEROS[: stop - start]:
-            return start + len(chunk.rstrip(b"\0"))
-        stop = start
-    return position
+    return content_end(file.view[: file.file.data_end(position)], position)
 
 
 def _unused(files: FileLayer, name: str) -> str:
