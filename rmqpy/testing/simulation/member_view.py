@@ -36,6 +36,9 @@ class MemberView:
 
     entries: list[LedgerEntry] = field(factory=list)
     begin: int = 0
+    stored: int = -1
+    """Last entry that the member says it has."""
+
     committed: int = -1
     role: Role | None = None
     term: int = -1
@@ -54,7 +57,8 @@ class MemberView:
         running, disk, node, entries, dispatch = parts
         if disk.hard_state_changed:
             self._hard_state()
-        if disk.ledger_from is not None or disk.ledger_removed:
+        changed = disk.ledger_from is not None or disk.ledger_removed
+        if changed or entries.stored_index != self.stored:
             self._entries(running)
         if entries.committed_index != self.committed:
             self._commits(running, entries.committed_index)
@@ -152,7 +156,7 @@ class MemberView:
         elif changed_from is not None:
             while entries and entries[-1].position + entries[-1].size > changed_from:
                 dropped.append(entries.pop())
-        end = store.stored_index
+        end = self.stored = store.stored_index
         while entries and entries[-1].index > end:
             dropped.append(entries.pop())
         self._read_to(end, store.base_offset)

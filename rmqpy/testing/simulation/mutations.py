@@ -22,7 +22,6 @@ from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.net.dledger_driver import DLedgerDriver
 from rmqpy.net.gate import ReplyGate
 from rmqpy.store import entry_store, start
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
@@ -436,8 +435,3 @@ def master_before_its_log_is_committed(to: Planting) -> None:
 @_bug
 def senders_not_told_of_lost_leadership(to: Planting) -> None:
     to.put(Broker, "leadership_lost", lambda self: None)
-
-
-@_bug
-def loss_of_leadership_told_late(to: Planting) -> None:
-    to.put(DLedgerDriver, "_tell_loss", lambda self: None)
