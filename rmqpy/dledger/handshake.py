@@ -9,6 +9,8 @@ answers code 3 and is taken as it is, unverified. Body: JSON, members in alphabe
     file_size          mappedFileSizeCommitLog
     group, member      names
     least_version      lowest protocol version that is still understood
+    old_log_digest     of what is valid in the last two old files, "" where it cannot be told
+    old_log_end        offset behind the last old message, -1 likewise
     peers              address by member id
     version            protocol version
 
@@ -18,6 +20,7 @@ difference                             then
 group, or a version not understood     refused
 file size                              refused: positions would differ from then on
 both have an old log, other ends       refused: the same
+same divided offset, other old log     refused: acknowledged messages would be missing on one side
 one has an old log, the other neither  refused: its readers would miss the old messages
 that nor any entry
 peers table                            noted by name
@@ -36,6 +39,7 @@ from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
 
 VERSION: Final = 1
 LEAST_VERSION: Final = 1
+_KINDS: Final = {"group": str, "member": str, "peers": dict, "old_log_digest": str}
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -46,6 +50,8 @@ class Introduction:
     member: str
     file_size: int
     divided_offset: int
+    old_log_end: int
+    old_log_digest: str
     end_index: int
     peers: Mapping[str, str]
     version: int = VERSION
@@ -66,7 +72,7 @@ def decode_introduction(body: bytes) -> Introduction:
         raise RemoteFault("a handshake is no object")
     values: dict[str, Any] = {}
     for member in fields(Introduction):
-        kind = {"group": str, "member": str, "peers": dict}.get(member.name, int)
+        kind = _KINDS.get(member.name, int)
         value = found.get(member.name)
         if type(value) is not kind:
             raise RemoteFault(f"a handshake: {member.name}: {value!r:.64}")
@@ -103,11 +109,11 @@ def compare(own: Introduction, other: Introduction) -> Differences:
 
 def _old_logs(own: Introduction, other: Introduction) -> list[str]:
     if other.divided_offset == own.divided_offset:
-        return []
+        return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:
         return [
             f"its old commit log ends at {other.divided_offset}, ours at {own.divided_offset}:"
-            " align the stores before the switch"
+            " align the stores before the switch (rmqpy upgrade check, plan, apply)"
         ]
     lacking = own if own.divided_offset < 0 else other
     if lacking.end_index >= 0:
@@ -116,6 +122,30 @@ def _old_logs(own: Introduction, other: Introduction) -> list[str]:
         f"{lacking.member} has no old commit log, the other one has: copy the store of a member"
         " that has it"
     ]
+
+
+def _old_content(own: Introduction, other: Introduction) -> list[str]:
+    """The same divided offset: does the same old log stand in front of it?"""
+    if "" in (own.old_log_digest, other.old_log_digest):
+        return []
+    mend = (
+        f"stop both, then rmqpy upgrade plan {own.member}=DIR {other.member}=DIR and rmqpy upgrade"
+        " apply"
+    )
+    if own.old_log_end != other.old_log_end:
+        first = min(own.old_log_end, other.old_log_end)
+        return [
+            f"its old messages end at {other.old_log_end}, ours at {own.old_log_end}: the old logs"
+            f" differ from offset {first} on; {mend}"
+        ]
+    # Of one of them the earlier file may have expired: what both have is compared.
+    files = zip(own.old_log_digest.split(","), other.old_log_digest.split(","), strict=False)
+    if any(ours != theirs for ours, theirs in files):
+        return [
+            f"its old log ends at {own.old_log_end} as ours, but holds other messages; rmqpy"
+            f" upgrade check tells the first differing offset; {mend}"
+        ]
+    return []
 
 
 def _peer_tables(own: Introduction, other: Introduction) -> list[str]:

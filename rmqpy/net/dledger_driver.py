@@ -64,6 +64,7 @@ from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.entry_scrub import Scrub
 from rmqpy.store.entry_store import DamagedEntry
 from rmqpy.store.health import NO_ROOM
+from rmqpy.store.old_log import OldLogMark
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
@@ -85,6 +86,9 @@ class GroupStore(Protocol):
 
     @property
     def disk_full(self) -> bool: ...
+
+    @property
+    def old_log(self) -> OldLogMark: ...
 
     @property
     def divided_offset(self) -> int | None:
@@ -169,6 +173,8 @@ class DLedgerDriver:
             member=self.membership.self_id,
             file_size=self.entries.file_size,
             divided_offset=-1 if divided is None else divided,
+            old_log_end=self._store.old_log.end,
+            old_log_digest=self._store.old_log.digest,
             end_index=self.entries.end.index,
             peers=self.options.addresses,
         )

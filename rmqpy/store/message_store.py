@@ -39,6 +39,7 @@ from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.flushes import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
+from rmqpy.store.old_log import OldLogMark
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.put_checks import check_draft
 from rmqpy.store.queue_reader import (
@@ -129,6 +130,11 @@ class MessageStore:
     def ready_to_put(self) -> bool:
         """Whether a put would not be refused for the state of the store."""
         return self.writeable and (self._tails_known or self._learn_tails())
+
+    @property
+    def old_log(self) -> OldLogMark:
+        """What a member says of the log in front of the divide."""
+        return self._parts.opened.old_log
 
     @property
     def divided_offset(self) -> PhysicalOffset | None:

@@ -24,6 +24,7 @@ from attrs import define, field
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files import FileLayer
+from rmqpy.store.old_log import forget_old_log_mark
 from rmqpy.upgrade.ground import Ground, UpgradeRefused, digest_of
 from rmqpy.upgrade.journal import (
     APPLIED,
@@ -121,6 +122,7 @@ def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
         save_journal(files, work, journal)
         changed += op.changed_bytes
     ground.progress("done", total, total)
+    forget_old_log_mark(files, work.rpartition("/")[0])
     journal = attrs.evolve(journal, state=APPLIED, fingerprint=_fingerprint(ground))
     save_journal(files, work, journal)
     return journal
@@ -153,6 +155,7 @@ def roll_back(ground: Ground) -> Journal:
     if JOIN in plan.steps:
         _set_empty_ledgers_aside(ground, node)
     _drop_keep(ground, journal.plan_id, node)
+    forget_old_log_mark(files, work.rpartition("/")[0])
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
         assert before is not None, "an earlier journal is kept until it is taken back or final"

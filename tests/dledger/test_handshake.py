@@ -15,6 +15,8 @@ OWN = Introduction(
     member="n0",
     file_size=4096,
     divided_offset=8192,
+    old_log_end=8000,
+    old_log_digest="d1,d0",
     end_index=5,
     peers={"n0": "a:1", "n1": "b:1"},
 )
@@ -47,6 +49,8 @@ def test_equal_members_fit() -> None:
         ({"file_size": 8192}, "its mappedFileSizeCommitLog is 8192, ours 4096"),
         ({"divided_offset": 4096}, "its old commit log ends at 4096, ours at 8192"),
         ({"divided_offset": -1, "end_index": -1}, "n1 has no old commit log"),
+        ({"old_log_end": 7000}, "differ from offset 7000 on; stop both, then rmqpy upgrade plan"),
+        ({"old_log_digest": "d2"}, "holds other messages"),
         ({"version": 9, "least_version": 8}, "its protocol version is 9"),
         ({"version": 0}, "its protocol version is 0"),
     ],
@@ -57,6 +61,10 @@ def test_what_makes_them_unfit(changes: dict[str, Any], sentence: str) -> None:
 
 
 def test_what_is_only_odd() -> None:
+    one_file = evolve(OTHER, old_log_digest="d1")
+    assert not compare(OWN, one_file).refusals, "its earlier file has expired"
+    unknown = evolve(OTHER, old_log_end=-1, old_log_digest="")
+    assert not compare(OWN, unknown).refusals, "its old files had expired before there was a mark"
     expired = evolve(OTHER, divided_offset=-1, end_index=900)
     assert not compare(OWN, expired).refusals, "its old files are gone by their age"
     assert not compare(OWN, evolve(OTHER, version=2)).refusals

@@ -40,6 +40,7 @@ from rmqpy.store.entry_recovery import EntryOpening, open_entries
 from rmqpy.store.entry_store import EntryPaths, EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.old_log import OldLogMark, old_log_mark
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.recovery_point import RecoveryPoint
 
@@ -71,6 +72,8 @@ class OpenedLog:
     entries: EntryStore | None = None
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
+    old_log: OldLogMark = field(factory=OldLogMark)
+    """What there is to say of the log in front of the divide."""
 
 
 @define(slots=True, frozen=True)
@@ -182,7 +185,11 @@ class Opening:
         opened.written_end = entries.end_offset
         opened.entries = entries
         opened.divided_offset = divided
+        opened.old_log = self._old_log(row, divided)
         return opened
+
+    def _old_log(self, row: MappedFiles, divided: int) -> OldLogMark:
+        return old_log_mark(self.files, row, divided, self._paths.own)
 
     def _open_joined(self, row: MappedFiles) -> OpenedLog:
         entries, notes = self._open_entries(row.last.end_offset if row else None)
@@ -190,7 +197,8 @@ class Opening:
         dispatch_from = self._entries_safe_to(entries, row)
         if not row:
             end = entries.end_offset
-            return OpenedLog(new, dispatch_from, end, entries=entries, notes=notes)
+            mark = self._old_log(row, entries.base_offset)
+            return OpenedLog(new, dispatch_from, end, entries=entries, notes=notes, old_log=mark)
         divided = entries.base_offset
         old = ClassicCommitLog(row)
         return OpenedLog(
@@ -201,6 +209,7 @@ class Opening:
             entries=entries,
             divided_offset=divided,
             notes=notes,
+            old_log=self._old_log(row, divided),
         )
 
     def _entries_safe_to(self, entries: EntryStore, row: MappedFiles) -> PhysicalOffset:

@@ -1,0 +1,70 @@
+"""What a member says of the old log in front of its divide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.old_log import OldLogMark, forget_old_log_mark, old_log_mark
+from rmqpy.testing.memory_files import MemoryFiles
+
+FILE_SIZE = 65536
+
+
+def marked(files: MemoryFiles, root: str, divided: int = 262144) -> OldLogMark:
+    row = MappedFiles(files, (f"{root}/commitlog",), FILE_SIZE)
+    row.load("mappedFileSizeCommitLog")
+    found = old_log_mark(files, row, divided, f"{root}/rmqpy")
+    row.close()
+    return found
+
+
+def loaded(folder: Path, kit: Any, root: str) -> MemoryFiles:
+    files = MemoryFiles()
+    for path in sorted((folder / "commitlog").iterdir()):
+        files.put(f"{root}/commitlog/{path.name}", path.read_bytes())
+    return files
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_members_with_the_same_divide_and_fewer_messages_differ(
+    node: str, golden: Any, kit: Any
+) -> None:
+    store = golden("X-gap_same_file-v497")
+    whole = marked(loaded(store / "n0", kit, "/s"), "/s")
+    short = marked(loaded(store / node, kit, "/s"), "/s")
+    assert (whole.end, short.end) == (224528, 222613)
+    assert whole.digest != short.digest
+
+
+def test_members_by_the_book_say_the_same(golden: Any, kit: Any) -> None:
+    store = golden("C-upgraded-v497")
+    marks = {marked(loaded(store / node, kit, "/s"), "/s") for node in ("n0", "n1", "n2")}
+    assert len(marks) == 1
+
+
+def test_the_mark_outlives_the_files(golden: Any, kit: Any) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+    mark = marked(files, "/s")
+    for path in [path for path in files.nodes if "/commitlog/" in path]:
+        files.unlink(path)
+        assert marked(files, "/s") == mark
+    forget_old_log_mark(files, "/s/rmqpy")
+    assert marked(files, "/s") == OldLogMark()
+
+
+def test_a_file_that_was_written_to_is_marked_anew(golden: Any, kit: Any) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+    mark = marked(files, "/s")
+    files.now_ms = 77
+    file = files.open("/s/commitlog/00000000000000196608")
+    file.write(100, b"\xff")
+    again = marked(files, "/s")
+    assert again.digest != mark.digest
+    files.nodes["/s/rmqpy/old_log.json"].data[:] = b"{" * len(
+        files.nodes["/s/rmqpy/old_log.json"].data
+    )
+    assert marked(files, "/s") == again
