@@ -143,11 +143,6 @@ class FindingCode(Enum):
         _FROM_REPLICA,
     )
     ENTRY_UNIT = "an index unit does not lead to its entry", Severity.DERIVED, _REBUILD
-    LEDGER_CHECKPOINT = (
-        "the committed index of the DLedger checkpoint is behind the last entry's",
-        Severity.DERIVED,
-        "none needed: the group commits again what a quorum has",
-    )
 
     # Queues
     QUEUE_STEP = (
@@ -187,11 +182,6 @@ class FindingCode(Enum):
         "a configuration table of which only the .bak can be read",
         Severity.DERIVED,
         "none needed: a start takes the .bak",
-    )
-    OFFSET_BEYOND = (
-        "a consumer offset behind the end of its queue",
-        Severity.DERIVED,
-        "let the group consume from the queue's end (its clients correct themselves)",
     )
 
 
