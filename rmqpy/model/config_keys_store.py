@@ -479,8 +479,7 @@ class StoreSettings:
         long=True,
         unit="ms",
         runtime=True,
-        effect=Effect.LATER,
-        doc="An append that takes longer means a busy disk: new sends are refused.",
+        doc="Who sends behind a write of the log that took longer is refused.",
     )
     default_query_max_num: int = key(
         "defaultQueryMaxNum",

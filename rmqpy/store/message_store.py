@@ -91,6 +91,7 @@ class MessageStore:
             context.files, self._paths, self._log, self._queues, self._index, self.health
         )
         self._dispatch_failed = False
+        self._write_ms = 0
         self._tails_known = False
         self._learn_tails()
 
@@ -129,7 +130,18 @@ class MessageStore:
 
     def ready_to_put(self) -> bool:
         """Whether a put would not be refused for the state of the store."""
-        return self.writeable and (self._tails_known or self._learn_tails())
+        return (
+            self.writeable
+            and not self.page_cache_busy
+            and (self._tails_known or self._learn_tails())
+        )
+
+    @property
+    def page_cache_busy(self) -> bool:
+        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills. Who sends
+        behind it has waited as long; the next write, of nothing or in time, ends it.
+        """
+        return self._write_ms > self._settings.os_page_cache_busy_time_out_mills
 
     @property
     def old_log(self) -> OldLogMark:
@@ -292,6 +304,9 @@ class MessageStore:
 
     def _refused(self) -> PutResult:
         remark = self.health.refusal
+        if remark is None and self.page_cache_busy:
+            remark = f"the last write of the log took {self._write_ms} ms"
+            return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
             if self.dispatch_behind_bytes > SCANNED_AHEAD:
@@ -305,11 +320,13 @@ class MessageStore:
         """
         if self.health.failure is not None:
             return
+        began_ms = self._clock.monotonic_ms()
         try:
             self._log.commit()
             self.health.wrote(Writer.LOG)
         except OSError as error:
             self.health.write_failed(Writer.LOG, error)
+        self._write_ms = self._clock.monotonic_ms() - began_ms
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""

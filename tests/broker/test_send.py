@@ -466,3 +466,21 @@ def test_async_flush_runs_on_its_interval(kit: Any) -> None:
     assert kit.store.flushed_offset == 0
     kit.scheduler.advance(500)
     assert kit.store.flushed_offset == kit.store.max_physical_offset
+
+
+def test_who_sends_behind_a_slow_write_is_refused(build: Any, monkeypatch: Any) -> None:
+    kit = build(os_page_cache_busy_time_out_mills=300)
+    commit = kit.store.log.commit
+
+    def slow() -> None:
+        commit()
+        kit.scheduler._monotonic_ms += 301
+
+    kit.send(b"before")
+    monkeypatch.setattr(kit.store.log, "commit", slow)
+    assert kit.send(b"slow").code == 0
+    monkeypatch.undo()
+    answer = kit.send(b"behind")
+    assert answer.code == 1 and answer.remark.startswith("[PC_SYNCHRONIZED]broker busy")
+    assert kit.send(b"after").code == 0
+    assert kit.store.max_queue_offset("T", 0) == 3

@@ -59,7 +59,7 @@ def test_file_overrides_and_environment(tmp_path: Path) -> None:
     )
     environment = PLAIN | {"NAMESRV_ADDR": "ns1:9876;ns2:9876", "ROCKETMQ_HOME": "/opt/mq"}
     result = load_broker_configuration(path, {"listenPort": "30921"}, environment)
-    assert result.notes == ["without effect in this version: osPageCacheBusyTimeOutMills"]
+    assert result.notes == []
     configuration = result.configuration
     assert configuration.broker.broker_name == "broker-a"
     assert configuration.broker.broker_cluster_name == "ü"
