@@ -11,11 +11,16 @@ consumerFilter.json      filters of consumers                    each ten second
 =======================  ======================================  ============================
 
 All are written a last time when the broker stops.
+
+A file that is cut or damaged falls back to its ``.bak``. Where topics.json has none that can be
+read, the consume queues tell which topics there were, and with how many queues; what was unreadable
+is kept in ``rmqpy/quarantine/``. The other tables cannot be told from anything: the start stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
 
@@ -27,6 +32,7 @@ from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.persistence import TableFile, TableWriter
 from rmqpy.broker.topics import TopicTable
+from rmqpy.model.errors import StoreFault
 from rmqpy.model.runtime import Scheduler
 from rmqpy.remoting.bodies import (
     ConsumerFilterWrapper,
@@ -38,8 +44,13 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.body import Body
 from rmqpy.store.files import FileLayer
+from rmqpy.store.queue_table import QueueName
+from rmqpy.store.small_files import BACKUP_SUFFIX
 
+TOPICS_FILE: Final = "topics.json"
 FILTERS_PERIOD_MS: Final = 10_000
+
+_log = logging.getLogger(__name__)
 
 W = TypeVar("W", bound=Body)
 
@@ -78,23 +89,34 @@ class SavedTables:
         cls,
         tables: Tables,
         files: FileLayer,
-        folder: str,
+        root: str,
         scheduler: Scheduler,
         announce: Callable[[], None],
+        queues: Iterable[QueueName] = (),
     ) -> Self:
-        """Restore ``tables`` from ``folder`` and have their changes written there; ``announce``
+        """Restore ``tables`` from below ``root`` and have their changes written there; ``announce``
         tells the name servers of topics. Raises StoreFault for a file that cannot be read.
         """
+        folder = f"{root}/config"
 
         def kept(name: str, table: Table[W], decode: Callable[[bytes], W]) -> TableWriter:
             file = TableFile(files, f"{folder}/{name}")
-            saved = file.load(decode)
+            try:
+                saved = file.load(decode)
+            except StoreFault as fault:
+                if name != TOPICS_FILE:
+                    raise
+                _log.error("%s", fault)
+                _set_aside(files, file.path, f"{root}/rmqpy/quarantine")
+                saved = None
             if saved is not None:
                 table.restore(saved)
+            elif name == TOPICS_FILE:
+                tables.topics.add_known_queues(queues)
             return TableWriter(file, scheduler, lambda: table.wrapper().encode(pretty=True))
 
         saved = cls(
-            kept("topics.json", tables.topics, TopicConfigSerializeWrapper.decode),
+            kept(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),
             kept("subscriptionGroup.json", tables.groups, SubscriptionGroupWrapper.decode),
             kept("consumerOffset.json", tables.offsets, ConsumerOffsetSerializeWrapper.decode),
             kept("delayOffset.json", tables.delays, DelayOffsetSerializeWrapper.decode),
@@ -118,3 +140,12 @@ class SavedTables:
         for writer in (self.filters, self.delays, self.offsets, self.groups):
             rest = partial(writer.close, rest)
         self.topics.close(rest)
+
+
+def _set_aside(files: FileLayer, path: str, quarantine: str) -> None:
+    """Keep what cannot be read, and its backup, before they are replaced."""
+    for name in (path, path + BACKUP_SUFFIX):
+        if files.exists(name):
+            kept = f"{quarantine}/{name.rpartition('/')[2]}"
+            files.replace_bytes(kept, files.read_bytes(name))
+            _log.warning("%s is kept as %s", name, kept)

@@ -169,9 +169,10 @@ class Broker:
                 filters=self.filters,
             ),
             around.files,
-            f"{self.identity.store.store_path_root_dir}/config",
+            self.identity.store.store_path_root_dir,
             around.scheduler,
             self.registration.announce,
+            self.store.queues(),
         )
         self.delivery = DelayDelivery(
             DeliverySurroundings(

@@ -13,7 +13,7 @@ new data version and is announced through ``on_change``; clients cannot create m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from attrs import define, evolve, field
@@ -176,6 +176,20 @@ class TopicTable:
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
+
+    def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Without a saved table: have a topic for each that has consume queues, as many of them as
+        there were, readable and writable.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if topic not in self._topics:
+                self._topics[topic] = TopicConfig(
+                    topic, read_queue_nums=count, write_queue_nums=count
+                )
+                _log.warning("topic %s is known by its %d consume queues only", topic, count)
 
     def replace(
         self,

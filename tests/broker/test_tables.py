@@ -214,3 +214,32 @@ def test_wrong_groups_are_refused(kit: Any) -> None:
     for body in (b"{}", b"[]", b'{"groupName":"a/b"}', b'{"groupName":"g","retryQueueNums":-1}'):
         assert kit.ask(200, None, body).code == 1
     assert kit.broker.groups.data_version.counter == 0
+
+
+def test_without_a_readable_table_the_queues_tell_the_topics(build: Any) -> None:
+    kit = build()
+    put_topic(kit, "Orders", read_queue_nums=3, write_queue_nums=3)
+    kit.send(topic="Orders", queue_id=2)
+    kit.scheduler.run_until_idle()
+    files, whole = kit.files, kit.files.read_bytes(TOPICS)
+    kit.store.shutdown()
+    for name, content in ((TOPICS, whole[: len(whole) // 2]), (TOPICS + ".bak", b"{")):
+        files.replace_bytes(name, content)
+    again = build(files=files)
+    topic = again.broker.topics.get("Orders")
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
+    kept = "/store/rmqpy/quarantine/topics.json"
+    assert files.read_bytes(kept) == whole[: len(whole) // 2]
+    assert files.read_bytes(kept + ".bak") == b"{"
+    assert again.pull(topic="Orders", queue_id=2).code == 0
+
+
+def test_a_table_that_is_gone_is_made_from_the_queues(build: Any) -> None:
+    kit = build()
+    kit.send(topic="Orders", default_topic_queue_nums=2, queue_id=1)
+    kit.scheduler.run_until_idle()
+    kit.store.shutdown()
+    for name in (TOPICS, TOPICS + ".bak"):
+        kit.files.unlink(name)
+    topic = build(files=kit.files).broker.topics.get("Orders")
+    assert topic.read_queue_nums == 2
