@@ -60,7 +60,6 @@ class Plan:
     pause_interval_ms: int = NEVER
     pause_ms: int = 3000
     clock_interval_ms: int = NEVER
-    transfer_interval_ms: int = NEVER
     disk_interval_ms: int = NEVER
     """A disk fills up, or fails, for a while."""
 
@@ -80,7 +79,7 @@ _LINES = (
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    ("others", "clock_interval_ms disk_interval_ms sync_ms transfer_interval_ms"),
+    ("others", "clock_interval_ms disk_interval_ms sync_ms"),
 )
 
 
@@ -93,7 +92,6 @@ def plan_of(seed: int) -> Plan:
         **_surroundings(dice),
         old_messages=dice.choice((0, 0, 5, 40)),
         partition_interval_ms=dice.choice((0, 4000, 8000, 15_000)),
-        transfer_interval_ms=dice.choice((0, 0, 10_000)),
     )
 
 
