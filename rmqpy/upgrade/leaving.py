@@ -6,22 +6,24 @@ from rmqpy.model.config_keys import parse_dledger_peers
 from rmqpy.upgrade.configuration import classic_config
 from rmqpy.upgrade.ground import UpgradeRefused
 from rmqpy.upgrade.leave import LeaveWish, plan_leave
-from rmqpy.upgrade.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.ledger import Ledger, agreed_index, read_ledger
 from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.replica import LocalReplica
+from rmqpy.upgrade.replica import LocalReplica, Replica
 from rmqpy.upgrade.situation import Situation
 
 
 def leave_group(situation: Situation) -> list[NodePlan]:
-    """The parts of the members of this host. Other hosts plan theirs with the same ``cut_index``,
-    which the plan tells.
+    """The parts of the members of this host; members on others count for where all are cut, and
+    plan their own parts with the same replicas.
     """
     locals_ = [each for each in situation.group.replicas if isinstance(each, LocalReplica)]
     grounds = {replica.name: situation.ground_of(replica) for replica in locals_}
     ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
     cut_index = situation.wish.cut_index
     if cut_index is None:
-        cut_index = agreed_index(ledgers, _group_size(situation, locals_))
+        others = [each for each in situation.group.replicas if each not in locals_]
+        shown = [*ledgers, *map(_told_ledger, others)]
+        cut_index = agreed_index(shown, _group_size(situation, locals_))
     parts = []
     for replica in locals_:
         survey = replica.survey()
@@ -38,6 +40,19 @@ def leave_group(situation: Situation) -> list[NodePlan]:
         )
         parts.append(plan_leave(grounds[replica.name], wish))
     return parts
+
+
+def _told_ledger(replica: Replica) -> Ledger:
+    """What another host's member says of its entries."""
+    facts = replica.survey().manifest.facts
+    last = (facts.get("ledger") or {}).get("last") or {}
+    state = facts.get("ledger_state") or {}
+    end_index = last.get("index", -1)
+    return Ledger(
+        end_index=end_index,
+        end_term=last.get("term", -1),
+        committed_index=min(state.get("committed_index", -1), end_index),
+    )
 
 
 def _group_size(situation: Situation, replicas: list[LocalReplica]) -> int:

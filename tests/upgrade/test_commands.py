@@ -216,6 +216,27 @@ def test_another_hosts_replica_is_the_reference(
     assert run(f"rmqpy upgrade status {replicas}", capsys)[0] == 0
 
 
+def test_members_on_other_hosts_count_for_the_cut(
+    golden_copy: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
+    monkeypatch.chdir(golden_copy("C-upgraded-v497"))
+    peers = "--peers 'n0-a:1;n1-b:1;n2-c:1' --format json"
+    code, _ = run(f"rmqpy upgrade leave n0 {peers}", capsys)
+    assert code == 2, "one member of three cannot tell what was acknowledged"
+    server = Served(["n1"])
+    try:
+        code, out = run(f"rmqpy upgrade leave n0 n1={server.address} {peers}", capsys)
+    finally:
+        server.stop()
+    assert code == 0
+    (part,) = json.loads(out)["nodes"]
+    assert part["replica"] == "n0"
+    assert part["notes"][0] == "entries up to 280 are kept"
+
+
 @pytest.mark.parametrize(
     "query",
     [
