@@ -38,33 +38,29 @@ from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.masters import MasterChoice
 from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
 from rmqpy.broker.own_messages import OwnMessages
+from rmqpy.broker.periodic import PeriodicWork
 from rmqpy.broker.ports import Handler, Store
-from rmqpy.broker.positions import PositionProcessor
 from rmqpy.broker.pull import PullProcessor, PullSurroundings
 from rmqpy.broker.query import QueryProcessor
-from rmqpy.broker.queue_contents import QueueContentsProcessor
 from rmqpy.broker.registration import Registration
-from rmqpy.broker.relays import RelayProcessor
 from rmqpy.broker.replication import Replication
 from rmqpy.broker.replies import ReplyProcessor
-from rmqpy.broker.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
 from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
-from rmqpy.broker.settings import SettingsFile, SettingsProcessor
+from rmqpy.broker.settings import SettingsFile
 from rmqpy.broker.settling import refuse_unsettled
 from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
-from rmqpy.broker.tables_admin import TableAdminProcessor
+from rmqpy.broker.tools import tool_handlers
 from rmqpy.broker.topics import TopicTable
 from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
 from rmqpy.broker.transactions import TransactionProcessor
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
 from rmqpy.model.errors import ConfigFault, Refusal
-from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.model.runtime import Scheduler
 from rmqpy.net.gate import Patience, ReplyGate
-from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -141,7 +137,7 @@ class Broker:
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self.own_messages = OwnMessages(self.store, clock, self.statistics)
-        self._cleaning = StoreCleaning(self.identity, self.store, self.topics, around.scheduler)
+        self.cleaning = StoreCleaning(self.identity, self.store, self.topics, around.scheduler)
         self.masters = MasterChoice(self.identity)
         self.registration.on_answer = lambda server, answer: self.masters.heard(
             server, answer, clock.monotonic_ms()
@@ -198,8 +194,8 @@ class Broker:
             )
         )
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
-        self._handlers = {**self._traffic(around), **self._tools(around)}
-        self._timers: dict[str, Timer] = {}
+        self._handlers = {**self._traffic(around), **tool_handlers(self, around)}
+        self._periodic = PeriodicWork(around.scheduler)
         self.hot: HotReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
@@ -276,63 +272,6 @@ class Broker:
             pick_queue=around.pick_queue,
         )
 
-    def _tools(self, around: BrokerSurroundings) -> dict[int, Handler]:
-        """The processors of administrators."""
-        positions = PositionProcessor(
-            identity=self.identity,
-            topics=self.topics,
-            clients=self.clients,
-            offsets=self.offsets,
-            statistics=self.statistics,
-            queues=self.store,
-            groups=self.groups,
-            clock=around.scheduler,
-        )
-        administration = TableAdminProcessor(
-            identity=self.identity,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            statistics=self.statistics,
-            store=self.store,
-        )
-        information = RuntimeInfoProcessor(
-            identity=self.identity,
-            store=self.store,
-            statistics=self.statistics,
-            gate=self.gate,
-            replication=self.replication,
-            files=around.files,
-            clock=around.scheduler,
-            delays=self.delivery.progress,
-            booted_ms=around.scheduler.now_ms(),
-        )
-        relays = RelayProcessor(
-            identity=self.identity,
-            topics=self.topics,
-            clients=self.clients,
-            offsets=self.offsets,
-            queues=self.store,
-            calls=self.calls,
-        )
-        settings = SettingsProcessor(
-            identity=self.identity,
-            registration=self.registration,
-            file=around.settings_file,
-            changed=self._settings_changed,
-            version=DataVersion(around.scheduler.now_ms()),
-        )
-        return {
-            **relays.handlers(),
-            **self.item_statistics.handlers(),
-            **positions.handlers(),
-            **QueueContentsProcessor(queues=self.store, clients=self.clients).handlers(),
-            **settings.handlers(),
-            **administration.handlers(),
-            **information.handlers(),
-            **self._cleaning.handlers(),
-        }
-
     def serve(self, code: int, handler: Handler) -> None:
         """Answer one more request code, of what is put beside the broker."""
         self._handlers[code] = handler
@@ -344,27 +283,27 @@ class Broker:
         self.store.on_arrival = self.hold.arrived
         for mark in self.store.acknowledged(True):
             mark.subscribe(self._log_grown)
-        identity = self.identity
-        self._each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
-        self._each(
+        identity, each = self.identity, self._periodic.each
+        each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
+        each(
             "queues",
             lambda: identity.store.flush_consume_queue_thorough_interval,
             self._queue_flushing.begin,
         )
-        self._each("room", lambda: ROOM_PERIOD_MS, self._try_again)
-        self._each("cleaning", lambda: identity.store.clean_resource_interval, self._cleaning.begin)
-        self._each(
+        each("room", lambda: ROOM_PERIOD_MS, self._try_again)
+        each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
+        each(
             "offsets",
             lambda: identity.broker.flush_consumer_offset_interval,
             self._tables.offsets.write,
         )
-        self._each(
+        each(
             "delays", lambda: identity.store.flush_delay_offset_interval, self._tables.delays.write
         )
-        self._each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
-        self._each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
-        self._each("hold", self._sweep_period_ms, self._sweep)
-        self._each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
+        each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
+        each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
+        each("hold", self._sweep_period_ms, self._sweep)
+        each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
         self.item_statistics.start()
         self._catch_up_index()
         if not self.identity.is_slave:
@@ -381,10 +320,8 @@ class Broker:
         self.services.stop()
         self.item_statistics.stop()
         self.slave_sync.stop()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._cleaning.stop()
+        self._periodic.stop()
+        self.cleaning.stop()
 
         def flushed() -> None:
             self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
@@ -531,19 +468,7 @@ class Broker:
 
     # ----------------------------------------------------------------------------- periodic work
 
-    def _each(self, name: str, period_ms: Callable[[], int], work: Callable[[], None]) -> None:
-        """Work again and again; the period may change while the broker runs."""
-
-        def run() -> None:
-            self._timers[name] = self._scheduler.call_later(period_ms(), run)
-            try:
-                work()
-            except Exception:  # noqa: BLE001 - logged and answered
-                _log.exception("periodic work %s failed", name)
-
-        self._timers[name] = self._scheduler.call_later(period_ms(), run)
-
-    def _settings_changed(self, changed: BrokerConfiguration) -> None:
+    def settings_changed(self, changed: BrokerConfiguration) -> None:
         self.store.change_settings(changed.store)
         self.gate.change_patience(self._patience())
 
@@ -565,9 +490,7 @@ class Broker:
 
     def _catch_up_index(self) -> None:
         if self.store.catch_up_index():
-            self._timers["index"] = self._scheduler.call_later(
-                INDEX_STEP_PERIOD_MS, self._catch_up_index
-            )
+            self._periodic.once("index", INDEX_STEP_PERIOD_MS, self._catch_up_index)
 
     def _log_grown(self, _offset: int) -> None:
         """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for

@@ -144,8 +144,7 @@ class Group:
         member = self.members[number]
         assert member.store and member.driver and member.broker
         member.driver.stop()
-        for timer in member.broker._timers.values():
-            timer.cancel()
+        member.broker._periodic.stop()
         member.store.abandon()
         member.files = member.files.crash() if power else member.files.kill()
         member.store = member.broker = member.driver = None
