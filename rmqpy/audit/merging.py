@@ -88,13 +88,6 @@ class RowResult:
         last = self._last
         return last.ending if last else Ending.ZEROS
 
-    @property
-    def sealed_end(self) -> int | None:
-        """End of the last file with content, when its filler closes it."""
-        last = self._last
-        return last.end_offset if last and last.ending is Ending.FILLER else None
-
-
 class RowMerge:
     """Takes the ranges of one log one after the other; findings go to ``sink`` as soon as they are
     certain, in the order of offsets.

@@ -74,9 +74,6 @@ class ConsumerOffsets:
     def remove_group(self, group: str) -> None:
         self._remove(key for key in self._table if key.rpartition(KEY_SEPARATOR)[2] == group)
 
-    def remove_topic(self, topic: str) -> None:
-        self._remove(key for key in self._table if key.rpartition(KEY_SEPARATOR)[0] == topic)
-
     def wrapper(self) -> ConsumerOffsetSerializeWrapper:
         """The table as slaves get it and as it is saved."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)

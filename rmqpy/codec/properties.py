@@ -78,12 +78,6 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return "\x02".join(pieces).encode("utf-8", "replace")
 
 
-def find_property(raw: bytes, key: bytes) -> bytes | None:
-    """The value that Java's map would hold for ``key``, or None; without building the map."""
-    start, end = locate_property(raw, key)
-    return raw[start:end] if end else None
-
-
 def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
     """Where that value stands, as (start, end); (0, 0) when there is none."""
     head = key + NAME_VALUE_SEPARATOR

@@ -116,12 +116,6 @@ def check_group(name: str) -> None:
         )
 
 
-def check_not_system_topic(name: str) -> None:
-    """Refuse to create or change a topic of the system."""
-    if is_system_topic(name):
-        raise _refused(f"The topic[{name}] is conflict with system topic.")
-
-
 def check_send_topic(name: str) -> None:
     """Refuse a send to a topic that only the broker writes."""
     if name in NOT_ALLOWED_SEND_TOPICS:

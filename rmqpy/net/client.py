@@ -166,12 +166,6 @@ class RemotingClient:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
 
-    def disconnect(self, address: str) -> None:
-        """Close the connection to ``address``, if any; its pending requests fail."""
-        link = self._links.get(address)
-        if link is not None:
-            self._drop(link, NetworkFault(f"the connection to {address} was closed"))
-
     @property
     def pending(self) -> int:
         return self._pending

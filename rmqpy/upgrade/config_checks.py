@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from attrs import define
-
 from rmqpy.model.config_keys import is_dledger_id, parse_dledger_peers
 from rmqpy.upgrade.check_findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.survey import SIZE_KEY, Survey
@@ -17,13 +15,6 @@ FLAG = "enableDLegerCommitLog"
 DEFAULT_LISTEN_PORT = 10911
 EPHEMERAL_START = 32768
 EPHEMERAL_END = 60999
-
-
-@define(slots=True, frozen=True)
-class Ports:
-    """The ports of one broker: what it listens on, by what for."""
-
-    by_use: dict[str, int]
 
 
 def _shown(group: Group) -> list[Survey]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -70,12 +69,6 @@ def load_step(name: str) -> Step:
         return cast(Step, importlib.import_module(f"{MIGRATIONS}.{name}"))
     except ModuleNotFoundError as error:
         raise RmqError(f"there is no migration {name}: {error}") from None
-
-
-def step_names() -> list[str]:
-    """Every migration, in order."""
-    package = _make_importable()
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
 
 
 def _all_sealed(group: Group) -> bool:

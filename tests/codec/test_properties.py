@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.codec import properties
@@ -43,31 +42,6 @@ def test_encode_writes_no_trailing_separator() -> None:
 def test_encode_refuses_what_reads_back_differently(pair: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
         properties.encode_properties(dict([pair]))
-
-
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
-        (b"", None),
-        (b"KEYS\x01a", b"a"),
-        (b"xKEYS\x01a", None),
-        (b"KEYS\x01a\x02KEYS\x01b", b"b"),
-        (b"KEYS\x01a\x02KEYS\x01", b"a"),
-        (b"KEYS\x01a\x02KEYS\x01KEYS\x01", b"KEYS\x01"),
-        (b"KEYS\x01a\x02xKEYS\x01b\x02", b"a"),
-        (b"A\x01KEYS\x01b", None),
-    ],
-)
-def test_find(raw: bytes, value: bytes | None) -> None:
-    assert properties.find_property(raw, b"KEYS") == value
-
-
-@given(st.lists(TEXT, max_size=6))
-def test_find_agrees_with_the_map(pieces: list[str]) -> None:
-    raw = "\x02".join(pieces).encode()
-    found = properties.find_property(raw, b"KEYS")
-    expected = properties.decode_properties(raw).get("KEYS")
-    assert found == (None if expected is None else expected.encode())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from rmqpy.model.names import (
     NOT_ALLOWED_SEND_TOPICS,
     SYSTEM_TOPICS,
     check_group,
-    check_not_system_topic,
     check_send_topic,
     check_topic,
     dlq_topic,
@@ -83,11 +82,6 @@ def test_system_topics() -> None:
     assert is_system_topic("TBW102") and is_system_topic("rmq_sys_x")
     assert not is_system_topic("RMQ_sys_x") and not is_system_topic("T")
     assert len(SYSTEM_TOPICS) == 9
-    check_not_system_topic("T")
-    with pytest.raises(
-        Refusal, match=r"The topic\[BenchmarkTest\] is conflict with system topic\."
-    ):
-        check_not_system_topic("BenchmarkTest")
 
 
 def test_topics_that_take_no_sends() -> None:
