@@ -14,20 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from attrs import evolve
-
-from rmqpy.codec import property_crc
-from rmqpy.codec.faults import RecordFault
-from rmqpy.codec.layout import (
-    ENTRY_HEADER_SIZE,
-    QUEUE_OFFSET_POSITION,
-)
-from rmqpy.codec.message import check_record, decode_message, encode_messages
-from rmqpy.model.codes import PutMessageStatus
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
-from rmqpy.model.flags import has_queue_unit
-from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import MessageDraft
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.cleaning import Cleaning
@@ -41,7 +31,7 @@ from rmqpy.store.flushes import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.old_log import OldLogMark
 from rmqpy.store.paths import StorePaths
-from rmqpy.store.put_checks import check_draft
+from rmqpy.store.puts import StorePuts
 from rmqpy.store.queue_reader import (
     Matcher,
     QueueReader,
@@ -50,8 +40,8 @@ from rmqpy.store.queue_reader import (
     record_store_timestamp,
 )
 from rmqpy.store.queue_table import QueueName
-from rmqpy.store.queue_tails import QueueTails
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
+from rmqpy.store.runtime_info import RuntimeInfo
 from rmqpy.store.start import StoreContext, StoreParts, start_store
 from rmqpy.store.watermark import Watermark
 
@@ -60,8 +50,6 @@ __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 
 DISPATCHED_AT_ONCE = 8 << 20
 """Bytes of the log that one turn dispatches."""
-SCANNED_AHEAD = 2 << 30
-"""Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
 GROWN_MAX = 128 << 20
 
 
@@ -79,21 +67,19 @@ class MessageStore:
         self._index = parts.index
         self._dispatch = parts.dispatch
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
-        self.tails = QueueTails()
         self._settled_offset = self._log.confirm_offset
-        classic = parts.opened.entries is None
-        self.appends_crc = classic and context.settings.enabled_append_prop_crc
-        """Whether records get the checksum of 5.x: only Python writes it."""
         self._reader.is_settling = lambda: self.settling
         self.health = StoreHealth()
+        self._puts = StorePuts(context, parts, self.health)
+        self.tails = self._puts.tails
         self._flushes = StoreFlushes(parts, context.files, self._paths)
         self.cleaning = Cleaning(
             context.files, self._paths, self._log, self._queues, self._index, self.health
         )
         self._dispatch_failed = False
-        self._write_ms = 0
-        self._tails_known = False
-        self._learn_tails()
+        self._info = RuntimeInfo(
+            self._paths, parts.opened, self._dispatch, self.cleaning, self.health
+        )
 
     # What is there
 
@@ -127,21 +113,6 @@ class MessageStore:
     @property
     def memory_distance(self) -> int:
         return self._reader.memory_distance
-
-    def ready_to_put(self) -> bool:
-        """Whether a put would not be refused for the state of the store."""
-        return (
-            self.writeable
-            and not self.page_cache_busy
-            and (self._tails_known or self._learn_tails())
-        )
-
-    @property
-    def page_cache_busy(self) -> bool:
-        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills. Who sends
-        behind it has waited as long; the next write, of nothing or in time, ends it.
-        """
-        return self._write_ms > self._settings.os_page_cache_busy_time_out_mills
 
     @property
     def old_log(self) -> OldLogMark:
@@ -206,127 +177,39 @@ class MessageStore:
 
     # Writing
 
+    @property
+    def appends_crc(self) -> bool:
+        """Whether records get the checksum of 5.x."""
+        return self._puts.appends_crc
+
+    def ready_to_put(self) -> bool:
+        """Whether a put would not be refused for the state of the store."""
+        return self._puts.is_ready()
+
+    @property
+    def page_cache_busy(self) -> bool:
+        """Whether puts are refused because the last write of the log took too long."""
+        return self._puts.page_cache_busy
+
     def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]:
         """Stage messages; one result a draft, or one for all of a ``batch`` (same topic and queue,
         all or none).
 
         The replies may leave when :meth:`acknowledged` watermarks have passed the results' ``end``.
         """
-        refused = self._refusal()
-        if refused is not None:
-            return [refused] * (1 if batch else len(drafts))
-        assert drafts, "a put without a message"
-        if self.appends_crc:
-            drafts = [evolve(d, properties=property_crc.with_room(d.properties)) for d in drafts]
-        limit = self._settings.max_message_size
-        results = [check_draft(draft, limit) for draft in drafts]
-        if batch:
-            return [self._put_batch(drafts, results)]
-        good = [draft for draft, result in zip(drafts, results, strict=True) if result is None]
-        records = iter(encode_messages(good))
-        now_ms = self._clock.now_ms()
-        return [
-            result if result is not None else self._append((draft,), [next(records)], now_ms)
-            for draft, result in zip(drafts, results, strict=True)
-        ]
-
-    def _put_batch(
-        self, drafts: Sequence[MessageDraft], results: Sequence[PutResult | None]
-    ) -> PutResult:
-        for result in results:
-            if result is not None:
-                return result
-        if sum(len(draft.body) for draft in drafts) > self._settings.max_message_size:
-            return PutResult(
-                PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize"
-            )
-        return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
+        return self._puts.put(drafts, batch)
 
     def put_record(self, record: bytes) -> PutResult:
         """Append a whole record that somebody else has encoded; queue offset, physical offset and
         store timestamp become this store's.
         """
-        refused = self._refusal()
-        if refused is not None:
-            return refused
-        try:
-            check_record(record, 0)
-            message = decode_message(record)
-        except RecordFault as fault:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"no message record: {fault}")
-        if message.version != 1:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="a record of version 2")
-        draft = MessageDraft(
-            topic=message.topic.encode(),
-            queue_id=message.queue_id,
-            body=message.body,
-            properties=message.raw_properties,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            store_host=message.store_host,
-        )
-        illegal = check_draft(draft, self._settings.max_message_size)
-        if illegal is not None:
-            return illegal
-        return self._append((draft,), [bytearray(record)], self._clock.now_ms())
-
-    def _append(
-        self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
-    ) -> PutResult:
-        if not self.health.writeable:
-            return self._refused()
-        first = drafts[0]
-        name = (first.topic, first.queue_id)
-        queue_offset = tail = 0
-        counted = has_queue_unit(first.sys_flag)
-        if counted:
-            tail = self.tails.place(name)
-            queue_offset = self.tails.cells[tail]
-            for number, record in enumerate(records):
-                place = QUEUE_OFFSET_POSITION
-                record[place : place + 8] = (queue_offset + number).to_bytes(8)
-        try:
-            appended = self._log.append(records, now_ms)
-        except OSError as error:
-            self.health.write_failed(Writer.LOG, error)
-            return self._refused()
-        if appended.status is not PutMessageStatus.PUT_OK:
-            return PutResult(appended.status, remark=appended.remark)
-        if counted:
-            self.tails.cells[tail] = queue_offset + len(records)
-        return PutResult(
-            appended.status, QueueOffset(queue_offset), appended.physical_offsets, appended.end
-        )
-
-    def _refusal(self) -> PutResult | None:
-        return None if self.ready_to_put() else self._refused()
-
-    def _refused(self) -> PutResult:
-        remark = self.health.refusal
-        if remark is None and self.page_cache_busy:
-            remark = f"the last write of the log took {self._write_ms} ms"
-            return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
-        if remark is None:
-            remark = "messages found on disk are not confirmed by a quorum yet"
-            if self.dispatch_behind_bytes > SCANNED_AHEAD:
-                to_go = bytes_text(self.dispatch_behind_bytes)
-                remark = f"the consume queues are being built again, {to_go} of the log to go"
-        return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+        return self._puts.put_record(record)
 
     def commit(self) -> None:
         """Write what was staged since the last call. After a failed write nothing more is accepted;
         what found the disk full stays staged, and is written by the first call that finds room.
         """
-        if self.health.failure is not None:
-            return
-        began_ms = self._clock.monotonic_ms()
-        try:
-            self._log.commit()
-            self.health.wrote(Writer.LOG)
-        except OSError as error:
-            self.health.write_failed(Writer.LOG, error)
-        self._write_ms = self._clock.monotonic_ms() - began_ms
+        self._puts.commit()
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""
@@ -361,6 +244,7 @@ class MessageStore:
     def change_settings(self, settings: StoreSettings) -> None:
         """Limits and shares that may change while the store is open; the rest stays."""
         self._settings = settings
+        self._puts.change_settings(settings)
         self._reader.change_settings(settings)
 
     def fail(self, reason: str) -> None:
@@ -539,25 +423,7 @@ class MessageStore:
         """Change the role. A new master's queue offsets go on from what its consume queues say."""
         self.health.is_slave = self._reader.is_slave = slave
         self._dispatch.open_tail = slave and self.entries is None
-        self._tails_known = False
-
-    def _learn_tails(self) -> bool:
-        """Topic-queue table := consume queue ends. False while messages that were found on disk are
-        not committed: their queue offsets would be given twice.
-        """
-        entries = self.entries
-        if entries is not None and entries.committed_index < entries.end.index:
-            return False
-        self.commit()
-        if self.dispatch_behind_bytes > SCANNED_AHEAD:
-            return False
-        ends: dict[tuple[bytes, int], int] = {
-            (topic.encode(), queue_id): queue.max_offset
-            for (topic, queue_id), queue in self._queues.items()
-        }
-        self.tails.replace(ends | self._dispatch.queue_ends_ahead())
-        self._tails_known = True
-        return True
+        self._puts.forget_tails()
 
     def _bring_up(self) -> None:
         """Let the derived files have everything that was put so far."""
@@ -576,29 +442,7 @@ class MessageStore:
 
     def runtime_info(self) -> dict[str, str]:
         """The store's part of GET_BROKER_RUNTIME_INFO."""
-        log_ratio = self.cleaning.disk_use(self._paths.commit_log)
-        info = {
-            "commitLogDiskRatio": f"{log_ratio:.2f}",
-            f"commitLogDiskRatio_{self._paths.commit_log}": f"{log_ratio:.2f}",
-            "consumeQueueDiskRatio": f"{self.cleaning.disk_use(self._paths.root):.2f}",
-            "commitLogMinOffset": str(self.min_physical_offset),
-            "commitLogMaxOffset": str(self.confirm_offset),
-            "dispatchBehindBytes": str(self.dispatch_behind_bytes),
-            "indexBehindBytes": str(self._dispatch.index_behind_bytes),
-            "remainHowManyDataToFlush": bytes_text(
-                max(0, self.confirm_offset - self.flushed_offset)
-            ),
-            "earliestMessageTimeStamp": str(self.earliest_store_timestamp()),
-        }
-        if self.divided_offset is not None:
-            info["dividedCommitlogOffset"] = str(self.divided_offset)
-        if self.failure is not None:
-            info["storeFailure"] = self.failure
-        elif not self.health.is_slave and self.health.refusal is not None:
-            info["storeRefusesPuts"] = self.health.refusal
-        if self.cleaning.failure is not None:
-            info["cleaningFailure"] = self.cleaning.failure
-        return info
+        return self._info.read(self.earliest_store_timestamp())
 
     def shutdown(self) -> None:
         """Commit, dispatch, make everything durable, release the directory. Harmless twice.
@@ -662,11 +506,3 @@ def open_store(context: StoreContext) -> MessageStore:
     Raises StoreFault when the directory is not what it must be; it is unlocked again then.
     """
     return MessageStore(context, start_store(context))
-
-
-def bytes_text(count: int) -> str:
-    """As Java's tools print sizes: ``512 B``, ``1.5 KiB``."""
-    if count < 1024:
-        return f"{count} B"
-    step = min((count.bit_length() - 1) // 10, len("KMGTPE"))
-    return f"{count / 1024**step:.1f} {'KMGTPE'[step - 1]}iB"

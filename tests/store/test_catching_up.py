@@ -93,7 +93,7 @@ def test_nobody_is_told_a_wrong_offset(rig: Any) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_far_behind_messages_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqpy.store.message_store.SCANNED_AHEAD", 2000)
+    monkeypatch.setattr("rmqpy.store.puts.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
     (result,) = store.put([rig.draft(COUNT)])

@@ -29,6 +29,7 @@ from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.message_store import MessageStore
+from rmqpy.store.puts import StorePuts
 from rmqpy.store.queue_reader import QueueReader
 from rmqpy.store.watermark import Watermark
 
@@ -409,8 +410,9 @@ def master_before_its_log_is_committed(to: Planting) -> None:
         else:
             self._change.become_slave(self._slave_id)
 
-    def learn(self: MessageStore) -> bool:
-        self._bring_up()
+    def learn(self: StorePuts) -> bool:
+        self.commit()
+        self._dispatch.run()
         self.tails.replace(
             {
                 (topic.encode(), queue_id): queue.max_offset
@@ -429,7 +431,7 @@ def master_before_its_log_is_committed(to: Planting) -> None:
     real = to.real(Node, "_lead")
     to.put(Node, "_lead", lead)
     to.put(GroupRole, "changed", changed)
-    to.put(MessageStore, "_learn_tails", learn)
+    to.put(StorePuts, "_learn_tails", learn)
 
 
 @_bug

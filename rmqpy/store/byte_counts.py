@@ -1,0 +1,11 @@
+"""How many bytes, for people."""
+
+from __future__ import annotations
+
+
+def bytes_text(count: int) -> str:
+    """As Java's tools print sizes: ``512 B``, ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    step = min((count.bit_length() - 1) // 10, len("KMGTPE"))
+    return f"{count / 1024**step:.1f} {'KMGTPE'[step - 1]}iB"

@@ -1,0 +1,54 @@
+"""RuntimeInfo: what a store says about itself, under the names that Java's tools read.
+
+Ours beside Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure`` (nothing is
+accepted any more, and why), ``storeRefusesPuts``, ``cleaningFailure``.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.store.byte_counts import bytes_text
+from rmqpy.store.cleaning import Cleaning
+from rmqpy.store.commitlog.opening import OpenedLog
+from rmqpy.store.dispatch import Dispatch
+from rmqpy.store.health import StoreHealth
+from rmqpy.store.paths import StorePaths
+
+
+@define(slots=True, frozen=True)
+class RuntimeInfo:
+    """See the module's text."""
+
+    paths: StorePaths
+    opened: OpenedLog
+    dispatch: Dispatch
+    cleaning: Cleaning
+    health: StoreHealth
+
+    def read(self, earliest_ms: int) -> dict[str, str]:
+        """Now; ``earliest_ms`` is the store time of the first message, -1 without one."""
+        log = self.opened.log
+        log_ratio = self.cleaning.disk_use(self.paths.commit_log)
+        info = {
+            "commitLogDiskRatio": f"{log_ratio:.2f}",
+            f"commitLogDiskRatio_{self.paths.commit_log}": f"{log_ratio:.2f}",
+            "consumeQueueDiskRatio": f"{self.cleaning.disk_use(self.paths.root):.2f}",
+            "commitLogMinOffset": str(log.min_offset),
+            "commitLogMaxOffset": str(log.confirm_offset),
+            "dispatchBehindBytes": str(self.dispatch.behind_bytes),
+            "indexBehindBytes": str(self.dispatch.index_behind_bytes),
+            "remainHowManyDataToFlush": bytes_text(
+                max(0, log.confirm_offset - log.flushed_offset)
+            ),
+            "earliestMessageTimeStamp": str(earliest_ms),
+        }
+        if self.opened.divided_offset is not None:
+            info["dividedCommitlogOffset"] = str(self.opened.divided_offset)
+        if self.health.failure is not None:
+            info["storeFailure"] = self.health.failure
+        elif not self.health.is_slave and self.health.refusal is not None:
+            info["storeRefusesPuts"] = self.health.refusal
+        if self.cleaning.failure is not None:
+            info["cleaningFailure"] = self.cleaning.failure
+        return info
