@@ -27,7 +27,8 @@ from itertools import zip_longest
 from attrs import define, evolve
 
 from rmqpy.audit.directory import FileRow, StoreDirectory
-from rmqpy.audit.facts import RecordFacts, record_at
+from rmqpy.audit.facts import RecordFacts
+from rmqpy.audit.log_facts import record_at
 from rmqpy.audit.manifest import LogDigest, LogFileDigest, Manifest
 from rmqpy.audit.queue_units import map_file
 from rmqpy.codec.chosen import scan_records

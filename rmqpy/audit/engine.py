@@ -21,10 +21,12 @@ from typing import Protocol, TypeVar
 from attrs import define, field
 
 from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
-from rmqpy.audit.facts import TAIL_CODES, Holder, StoreFacts, read_facts
+from rmqpy.audit.facts import StoreFacts
+from rmqpy.audit.facts_reader import Holder, read_facts
 from rmqpy.audit.findings import Finding, FindingCode, Severity
 from rmqpy.audit.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.live import lock_holder
+from rmqpy.audit.log_facts import TAIL_CODES
 from rmqpy.audit.log_reader import LogReader
 from rmqpy.audit.merging import RowMerge, RowResult
 from rmqpy.audit.queue_check import QueueCheck

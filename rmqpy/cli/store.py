@@ -106,7 +106,7 @@ def _root(options: argparse.Namespace) -> str:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from rmqpy.audit.facts import read_facts
+    from rmqpy.audit.facts_reader import read_facts
     from rmqpy.cli.facts_text import facts_lines
     from rmqpy.store.disk import Disk
 
@@ -175,7 +175,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _dump(options: argparse.Namespace) -> int:
     from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.facts import read_facts
+    from rmqpy.audit.facts_reader import read_facts
     from rmqpy.audit.messages import each_message, message_json
     from rmqpy.store.disk import Disk
 

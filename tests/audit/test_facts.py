@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from rmqpy.audit.facts import Mode, TailKind, read_facts
+from rmqpy.audit.facts import Mode, TailKind
+from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.findings import FindingCode
 from rmqpy.model.config import StoreSettings
 from rmqpy.store.disk import Disk

@@ -1,0 +1,163 @@
+"""One log of a store directory: where it begins and ends, its first and last record, and what
+stands behind that one.
+
+Cheap: only the first frame and the files from the last one with content on are read. What is found
+there has one of ``TAIL_CODES``; what is wrong further inside is found by the full audit.
+"""
+
+from __future__ import annotations
+
+from rmqpy.audit.directory import FileRow, StoreDirectory
+from rmqpy.audit.facts import LogFacts, RecordFacts, TailKind
+from rmqpy.audit.findings import Finding, FindingCode
+from rmqpy.audit.merging import RowMerge, RowResult
+from rmqpy.audit.queue_units import map_file
+from rmqpy.audit.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.codec import layout
+from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.message import decode_message
+from rmqpy.codec.search import content_end
+from rmqpy.codec.tally import TallyPlan
+from rmqpy.store.commitlog.recovery import Framing
+from rmqpy.store.files import FileLayer
+
+__all__ = ["TAIL_CODES", "read_log_facts", "record_at"]
+
+TAIL_CODES = frozenset(
+    (
+        FindingCode.TAIL_PARTIAL,
+        FindingCode.TAIL_JUNK,
+        FindingCode.FILE_AHEAD,
+        FindingCode.FILE_AHEAD_SEALED,
+    )
+)
+
+
+def read_log_facts(
+    files: FileLayer, directory: StoreDirectory, row: FileRow, confirmed: int | None
+) -> tuple[LogFacts, list[Finding]]:
+    """What the log of ``row`` is, and what stands behind its last record; of a running broker's up
+    to ``confirmed``. The row has files.
+    """
+    relative = directory.relative
+    found: list[Finding] = []
+    end, last, ending = _TailReader(files, directory.root, found).read(row, confirmed)
+    view = map_file(files, row.files[0].path)
+    tail, tail_bytes = _tail_kind(ending, found)
+    ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
+    facts = LogFacts(
+        name=row.name,
+        folder=relative(row.files[0].path.rpartition("/")[0]),
+        file_size=row.file_size,
+        file_count=len(row.files),
+        begin=row.first_offset,
+        end=end,
+        next_offset=_next_offset(row, end, ending),
+        wrong_sizes=tuple(relative(f.path) for f in row.files if f.size != row.file_size),
+        gaps=tuple(row.gaps()),
+        strays=tuple(relative(path) for path in row.strays),
+        empty_files=tuple(relative(file.path) for file in row.empty),
+        first=record_at(view, row.first_offset, row.first_offset, row.framing),
+        last=last,
+        tail=tail,
+        tail_bytes=tail_bytes,
+        files_ahead=sum(finding.code in ahead for finding in found),
+    )
+    return facts, found
+
+
+class _TailReader:
+    """Walks the end of a log; what it finds behind the last record goes into ``found``."""
+
+    def __init__(self, files: FileLayer, root: str, found: list[Finding]) -> None:
+        self._files = files
+        self._root = root
+        self._found = found
+
+    def read(self, row: FileRow, confirmed: int | None) -> tuple[int, RecordFacts | None, Ending]:
+        """(end, last record, why the log ends), from the last file with content on."""
+        works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
+        views = {work.path: map_file(self._files, work.path) for work in works[-1:]}
+        number = len(works) - 1
+        while number > 0 and not content_end(views[works[number].path]):
+            number -= 1
+            views[works[number].path] = map_file(self._files, works[number].path)
+        while number >= 0:
+            path = works[number].path
+            views.setdefault(path, map_file(self._files, path))
+            result = self._walk(works[number:], views)
+            if result.tally.records or number == 0:
+                break
+            number -= 1
+            self._found.clear()
+        if number < 0:
+            return row.first_offset, None, Ending.ZEROS
+        if not result.tally.records:
+            return row.first_offset, None, result.ending
+        frame = result.tally.last_frame
+        holder = row.file_at(frame)
+        assert holder is not None
+        view = views[holder.path]
+        last = record_at(view, holder.first_offset, frame, row.framing)
+        return result.end, last, result.ending
+
+    def _walk(self, works: list[WorkRange], views: dict[str, memoryview]) -> RowResult:
+        plan = TallyPlan(dledger=False, digests=False)
+
+        def again(work: WorkRange, begin: int) -> RangeResult:
+            return audit_range(views[work.path], work, plan, begin)
+
+        def keep(findings: list[Finding]) -> None:
+            self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
+
+        merge = RowMerge(works[0].row, again, keep)
+        for work in works:
+            view = views.setdefault(work.path, map_file(self._files, work.path))
+            merge.take(audit_range(view, work, plan))
+        return merge.finish()
+
+
+def _next_offset(row: FileRow, end: int, ending: Ending) -> int:
+    if ending is not Ending.FILLER:
+        return end
+    holder = row.file_at(end)
+    return holder.end_offset if holder else end
+
+
+def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:
+    for finding in found:
+        if finding.code is FindingCode.TAIL_PARTIAL:
+            return TailKind.PARTIAL, finding.length
+        if finding.code is FindingCode.TAIL_JUNK:
+            return TailKind.JUNK, finding.length
+    if ending is Ending.FILLER:
+        return TailKind.BLANK, 0
+    return (TailKind.CLEAN if ending is Ending.ZEROS else TailKind.NONE), 0
+
+
+def record_at(
+    view: memoryview, base_offset: int, frame_offset: int, framing: Framing
+) -> RecordFacts | None:
+    """The record of the frame at ``frame_offset``, None when there is none."""
+    position = frame_offset - base_offset
+    index = term = -1
+    if framing is Framing.DLEDGER:
+        index = int.from_bytes(view[position + 8 : position + 16], signed=True)
+        term = int.from_bytes(view[position + 16 : position + 24], signed=True)
+        position += layout.ENTRY_HEADER_SIZE
+    try:
+        message = decode_message(view, position)
+    except RecordFault:
+        return None
+    return RecordFacts(
+        offset=base_offset + position,
+        frame_offset=frame_offset,
+        size=message.size,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        store_timestamp_ms=message.store_timestamp_ms,
+        version=message.version,
+        index=index,
+        term=term,
+    )
