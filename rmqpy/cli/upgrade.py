@@ -393,7 +393,12 @@ def _status(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from rmqpy.upgrade.serve import Door, run
+    try:
+        from rmqpy.upgrade.serve import Door, run
+    except ModuleNotFoundError as error:
+        raise RmqError(
+            f"serve needs {error.name}, which is not installed: pip install 'rmqpy[upgrade]'"
+        ) from error
 
     options.replica = [options.directory]
     (replica,) = local_replicas(options)

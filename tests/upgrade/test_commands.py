@@ -195,6 +195,17 @@ class Served:
         self.process.stdout.close()
 
 
+def test_serve_says_what_is_not_installed(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "rmqpy.upgrade.serve", raising=False)
+    assert main(["upgrade", "serve", "n0"]) == 1
+    assert "needs aiohttp, which is not installed: pip install 'rmqpy[upgrade]'" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.fixture
 def served(hosts: Path) -> Iterator[Served]:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
