@@ -31,6 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "store": ("store",),
     "admin": ("admin",),
     "upgrade": ("upgrade",),
+    "pipeline": ("pipeline",),
 }
 """Module of this package to the commands that it adds."""
 

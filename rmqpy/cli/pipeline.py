@@ -1,0 +1,166 @@
+"""``rmqpy pipeline``: what is done to stores too large, or too many, for one machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+)
+from rmqpy.model.errors import ConfigFault, RmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from rmqpy.audit.engine import AuditPlan, StoreAudit
+    from rmqpy.cli.parsing import Commands
+
+AUTO_SPARK_BYTES: Final = 50 << 30
+"""From so many bytes of logs on ``--engine auto`` takes Spark, where it is installed."""
+RANGE_BYTES: Final = 256 << 20
+"""Spark's share of a task's time is a fixed sum: its ranges are larger than those of threads."""
+
+
+def add_commands(commands: Commands) -> None:
+    pipeline = commands.add_parser("pipeline", help="look at many or large stores, with Spark")
+    verbs = pipeline.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+
+    doctor = verbs.add_parser("doctor", help="what Spark needs and what of it is here")
+    add_log_options(doctor)
+    doctor.set_defaults(command=_doctor)
+
+    audit = verbs.add_parser(
+        "audit", help="check every record, consume queue and key: exit code 2 when damage is found"
+    )
+    audit.add_argument(
+        "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir; many if wanted"
+    )
+    audit.add_argument(
+        "--engine",
+        default="auto",
+        choices=["auto", "local", "spark"],
+        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
+    )
+    _spark_options(audit)
+    add_format_option(audit)
+    add_log_options(audit)
+    audit.set_defaults(command=_audit)
+
+
+def _spark_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--master", metavar="URL", help="of Spark; default local[*,4]: all cores of this machine"
+    )
+    parser.add_argument(
+        "--range-bytes",
+        type=int,
+        default=RANGE_BYTES,
+        metavar="N",
+        help="what one task does; default 256 MiB",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Exit code 1 when a session could not start."""
+    from rmqpy.pipeline.session import check_needs
+
+    missing = 0
+    for name, found in check_needs(os.environ):
+        wrong = isinstance(found, ConfigFault)
+        missing += wrong
+        print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
+    print(f"{'workers':<12} {sys.executable} (on a cluster: what PYSPARK_PYTHON names there)")
+    print("Spark can start" if not missing else "Spark cannot start; --engine local works")
+    return EXIT_FAILED if missing else EXIT_DONE
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from rmqpy.audit.engine import AuditPlan
+    from rmqpy.cli.findings_text import Report
+    from rmqpy.cli.progress import ProgressLine
+
+    roots = _roots(options.directories)
+    as_json = options.format == "json"
+    clean = True
+    with ExitStack() as stack:
+        audit_one = _engine(options, roots, stack)
+        progress = stack.enter_context(ProgressLine("checked"))
+        for number, root in enumerate(roots):
+            print(('{"stores": [' if not number else ",") if as_json else root)
+            report = Report(as_json=as_json)
+            audit = audit_one(
+                AuditPlan(
+                    root=root,
+                    sink=report.findings,
+                    progress=progress,
+                    range_bytes=options.range_bytes,
+                )
+            )
+            report.end(audit)
+            clean = clean and audit.is_clean
+    if as_json:
+        print("]}")
+    return EXIT_DONE if clean else EXIT_NO
+
+
+def _roots(directories: list[str]) -> list[str]:
+    """The directories, absolute; RmqError when one is none."""
+    for name in directories:
+        if not Path(name).is_dir():
+            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
+    return [str(Path(name).resolve()) for name in directories]
+
+
+def _engine(
+    options: argparse.Namespace, roots: list[str], stack: ExitStack
+) -> Callable[[AuditPlan], StoreAudit]:
+    """Who audits a store. ``stack`` ends the Spark session."""
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.engine import audit_store
+    from rmqpy.store.disk import Disk
+
+    files = Disk()
+    if not _takes_spark(options, roots):
+        return lambda plan: audit_store(files, plan)
+    from rmqpy.pipeline.runner import SparkRunner
+
+    session = _session(options, stack)
+
+    def audit(plan: AuditPlan) -> StoreAudit:
+        directory = read_directory(files, plan.root, plan.settings)
+        return audit_store(files, plan, SparkRunner(session, directory))
+
+    return audit
+
+
+def _session(options: argparse.Namespace, stack: ExitStack) -> SparkSession:
+    from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
+
+    plan = SessionPlan(master=options.master or LOCAL_MASTER)
+    return stack.enter_context(spark_session(plan))
+
+
+def _takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.pipeline.session import is_installed
+    from rmqpy.store.disk import Disk
+
+    if options.engine != "auto":
+        return bool(options.engine == "spark")
+    if options.master is not None:
+        return True
+    rows = [row for root in roots for row in read_directory(Disk(), root).logs]
+    total = sum(file.size for row in rows for file in row.files)
+    return total >= AUTO_SPARK_BYTES and is_installed()

@@ -1,0 +1,163 @@
+"""Spark sessions with our defaults, and what is here of what they need.
+
+What our defaults are for:
+
+==========================================  =====================================================
+local[*,4]                                  a task that lost its worker is tried again
+PYSPARK_PYTHON (local masters)              workers are this very Python, not the first on PATH
+spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
+spark.ui.enabled=false                      no web page, no port
+spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
+==========================================  =====================================================
+
+``settings`` of a plan win over all of these.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from attrs import define, field
+
+from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL_MASTER", "SessionPlan", "check_needs", "is_installed", "spark_session"]
+
+T = TypeVar("T")
+
+LOCAL_MASTER: Final = "local[*,4]"
+LOOPBACK: Final = "127.0.0.1"
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
+"""pyspark asks for pandas before it maps Arrow batches."""
+PYSPARK_MIN: Final = (4, 2)
+INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+}
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SessionPlan:
+    """``master``: as Spark writes it (``local[2]``, ``spark://host:7077``)."""
+
+    master: str = LOCAL_MASTER
+    name: str = "rmqpy"
+    settings: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        return self.master.startswith("local")
+
+
+def is_installed() -> bool:
+    return all(find_spec(name) is not None for name in PACKAGES)
+
+
+def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigFault]]:
+    """Each thing that a session needs, by name: what was found, or what is wrong with it."""
+    for package in PACKAGES:
+        yield package, _found(_package, package)
+    yield "Java", _found(_java, environment)
+    yield "SPARK_HOME", _found(_spark_home, environment)
+
+
+def _found(look: Callable[[T], str], at: T) -> str | ConfigFault:
+    try:
+        return look(at)
+    except ConfigFault as fault:
+        return fault
+
+
+def _package(name: str) -> str:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise ConfigFault(f"{name} is not installed; {INSTALL}") from None
+    if name == "pyspark" and tuple(map(int, version.split(".")[:2])) < PYSPARK_MIN:
+        needed = ".".join(map(str, PYSPARK_MIN))
+        raise ConfigFault(f"pyspark {version} is older than {needed}; {INSTALL}")
+    return version
+
+
+def _java(environment: Mapping[str, str]) -> str:
+    java = find_java(environment)
+    return f"{java.version}, {java.program} (from {java.source})"
+
+
+def _spark_home(environment: Mapping[str, str]) -> str:
+    """An inherited SPARK_HOME decides which jars are started: they must be pyspark's version."""
+    home = environment.get("SPARK_HOME")
+    if not home:
+        return "not set: the jars of pyspark are used"
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return f"{home}, not compared: pyspark is not installed"
+    if not list(Path(home, "jars").glob(f"spark-core_*-{version}.jar")):
+        raise ConfigFault(
+            f"SPARK_HOME={home} has no Spark {version}, the version of pyspark; unset it"
+        )
+    return home
+
+
+@contextmanager
+def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
+    """The session of this process if there is one, which stays; else a new one for the block.
+
+    ConfigFault when something is missing, with the remedy.
+    """
+    for _, found in check_needs(os.environ):
+        if isinstance(found, ConfigFault):
+            raise found
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    session = _start(plan)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _start(plan: SessionPlan) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    settings = dict(SETTINGS)
+    if plan.is_local:
+        settings |= LOCAL_SETTINGS
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.master(plan.master).appName(plan.name)
+    for key, value in (settings | dict(plan.settings)).items():
+        builder = builder.config(key, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        raise RmqError(
+            f"Spark does not start with master {plan.master}: {error}; "
+            "rmqpy pipeline doctor tells what it finds"
+        ) from error
+    return session

@@ -1,0 +1,52 @@
+"""Java is found, or its absence comes with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.java import find_java
+
+
+def program(folder: Path, tells: str) -> Path:
+    file = folder / "bin" / "java"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n{tells}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    home = program(tmp_path / "home", "echo 'openjdk version \"21.0.8\" 2025-07-15' >&2")
+    other = program(tmp_path / "other", "exit 1")
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)})
+    assert (found.program, found.version, found.source) == (str(home), 21, "JAVA_HOME")
+
+
+def test_java_on_the_path(tmp_path: Path) -> None:
+    file = program(tmp_path, "echo 'java version \"17\" 2021-09-14 LTS' >&2")
+    found = find_java({"PATH": str(file.parent)})
+    assert (found.program, found.version, found.source) == (str(file), 17, "PATH")
+
+
+@pytest.mark.parametrize(
+    ("tells", "says"),
+    [
+        ("echo 'java version \"1.8.0_401\"' >&2", "is Java 8, too old"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11, too old"),
+        ("echo hello", "does not tell its version"),
+        ("exit 3", "does not run"),
+    ],
+)
+def test_one_that_will_not_do(tells: str, says: str, tmp_path: Path) -> None:
+    file = program(tmp_path, tells)
+    with pytest.raises(ConfigFault, match=f"{file}.*{says}.*--engine local"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("name", ["JAVA_HOME", "PATH"])
+def test_none_at_all(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigFault, match=r"set JAVA_HOME.*--engine local"):
+        find_java({name: str(tmp_path)})

@@ -1,0 +1,36 @@
+"""docs/pipeline.md: its commands do what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs/pipeline.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ rmqpy (.*)$", PAGE, re.MULTILINE)
+STORE = "/var/lib/rocketmq/store"
+REPLICA = "/mnt/replica/store"
+
+
+def test_the_page_has_commands() -> None:
+    assert len(COMMANDS) >= 5 and "pipeline doctor" in COMMANDS
+
+
+@pytest.mark.spark
+def test_the_commands_of_the_page(
+    spark: Any, store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in COMMANDS:
+        words = shlex.split(command)
+        known = {
+            STORE: str(store_of("C-upgraded-v497/n0")),
+            REPLICA: str(store_of("C-upgraded-v497/n1")),
+        }
+        assert main([known.get(word, word) for word in words]) == 0, command
+        assert capsys.readouterr().out, command

@@ -1,0 +1,69 @@
+"""What a session needs is told by name, each with its remedy."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.session import check_needs
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def test_packages_that_are_missing_or_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    versions(monkeypatch, pyspark="4.1.4", pandas="2.3.3")
+    found = dict(check_needs({"PATH": str(tmp_path)}))
+    assert "older than 4.2" in str(found["pyspark"])
+    assert "pip install 'rmqpy[spark]'" in str(found["pyarrow"])
+    assert found["pandas"] == "2.3.3"
+    assert isinstance(found["Java"], ConfigFault)
+
+
+def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    versions(monkeypatch, pyspark="4.3.0")
+    (tmp_path / "jars").mkdir()
+    jar = tmp_path / "jars" / "spark-core_2.13-4.0.5.jar"
+    jar.touch()
+    found = dict(check_needs({"SPARK_HOME": str(tmp_path)}))["SPARK_HOME"]
+    assert isinstance(found, ConfigFault) and "unset it" in str(found)
+    jar.rename(jar.with_name("spark-core_2.13-4.3.0.jar"))
+    assert dict(check_needs({"SPARK_HOME": str(tmp_path)}))["SPARK_HOME"] == str(tmp_path)
+
+
+def test_doctor_without_java(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["pipeline", "doctor"]) == 1
+    told = capsys.readouterr().out
+    assert "Java         missing: Spark needs Java" in told
+    assert "Spark cannot start; --engine local works" in told
+
+
+def test_spark_without_java_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions(monkeypatch, pyspark="4.3.0", pyarrow="26.0.1", pandas="2.3.3")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["pipeline", "audit", str(tmp_path), "--engine", "spark"]) == 1
+    assert "set JAVA_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_doctor_where_everything_is(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "doctor"]) == 0
+    assert "Spark can start" in capsys.readouterr().out

@@ -1,0 +1,49 @@
+"""Pieces of work over Spark: in order, once each, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.tasks import prepare_worker, run_pieces
+
+pytestmark = pytest.mark.spark
+
+
+def test_pieces_come_back_in_order(spark: Any) -> None:
+    assert list(run_pieces(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
+    assert list(run_pieces(spark, str, [])) == []
+
+
+def test_the_reason_of_a_worker_reaches_the_driver(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(RmqError, match=r"FileNotFoundError.*none"):
+        list(run_pieces(spark, os.stat, [str(tmp_path / "none")]))
+
+
+def dies_once(marker: str) -> Callable[[int], int]:
+    """A piece of work whose worker is killed at piece 1 when it gets there first."""
+
+    def do(number: int) -> int:
+        if number == 1 and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number * number
+
+    return do
+
+
+def test_a_killed_worker_costs_nothing(spark: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "died"
+    assert list(run_pieces(spark, dies_once(str(marker)), range(4))) == [0, 1, 4, 9]
+    assert marker.exists()
+
+
+def test_a_worker_of_another_version_is_refused() -> None:
+    with pytest.raises(RmqError, match=r"0\.0\.0 at the driver"):
+        prepare_worker("0.0.0")
