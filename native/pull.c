@@ -6,7 +6,8 @@
 #define FILLER_SIZE 0x7FFFFFFF
 #define WINDOW_UNITS 800 /* store.queue_reader.SCAN_WINDOW_BYTES in units */
 #define PAGE_MAX 256
-#define PHYSICAL_OFFSET_POSITION 28
+#define QUEUE_ID_POSITION 12
+#define QUEUE_OFFSET_POSITION 20
 #define NAMES_MAX 512
 #define FLAG_COMMIT 1
 #define FLAG_SUSPEND 2
@@ -85,9 +86,20 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
     return found != NULL ? found : rmq_locate(&core->logs[1], offset, size);
 }
 
+/* store.unit_check.is_message: whether the record is what the unit stands for. */
+static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset)
+{
+    rmq_record_places places;
+
+    return rmq_load_int(record) == size && rmq_load_int(record + QUEUE_ID_POSITION) == queue_id
+        && rmq_load_long(record + QUEUE_OFFSET_POSITION) == queue_offset
+        && rmq_measure(record, 0, (size_t)size, &places) == RMQ_END && places.topic_length == (size_t)topic.length
+        && memcmp(record + places.topic, topic.at, places.topic_length) == 0;
+}
+
 /* Collect the page that begins at numbers[OFFSET]; cold when anything but messages was found. */
 static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t *numbers, int32_t code_count,
-                   const rmq_queue *queue, page *found)
+                   rmq_text topic, const rmq_queue *queue, page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
     const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
@@ -105,12 +117,15 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
         const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
         if (is_full(core, found, numbers[COUNT], size, core->confirm_offset - offset > core->memory_distance))
             break;
-        if (size == FILLER_SIZE || !is_wanted(reader, code_count, rmq_load_long(unit + 12)))
+        if (size == FILLER_SIZE)
+            continue;
+        if (offset < 0 || size < (int32_t)RMQ_RECORD_SIZE_MIN || size > core->confirm_offset - offset)
+            return RMQ_IS_COLD;
+        if (!is_wanted(reader, code_count, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
-        if (message == NULL || found->count == PAGE_MAX || size < (int32_t)RMQ_RECORD_SIZE_MIN
-            || rmq_load_int(message) != size
-            || rmq_load_long(message + PHYSICAL_OFFSET_POSITION) != offset)
+        if (message == NULL || found->count == PAGE_MAX
+            || !is_message(message, size, topic, numbers[QUEUE_ID], numbers[OFFSET] + scanned))
             return RMQ_IS_COLD;
         found->messages[found->count] = message;
         found->sizes[found->count++] = size;
@@ -173,7 +188,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
     if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
         return RMQ_IS_COLD;
-    if (!collect(core, reader, numbers, code_count, queue, &found))
+    if (!collect(core, reader, numbers, code_count, request->texts[PULL_TOPIC], queue, &found))
         return RMQ_IS_COLD;
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
         return RMQ_IS_COLD;

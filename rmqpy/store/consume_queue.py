@@ -63,7 +63,7 @@ class ConsumeQueue:
         self._cleared = False
         """Whether units were taken back whose absence is not durable yet."""
         self.damaged = False
-        """Whether the queue ended at a hole when it was loaded: units stood behind it."""
+        """Whether units behind the end were there at the start, and are to be made again."""
 
     @property
     def _end(self) -> int:
@@ -217,6 +217,11 @@ class ConsumeQueue:
         first = self._row.min_offset // QUEUE_UNIT_SIZE
         self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
+
+    def cut_at(self, queue_offset: int) -> None:
+        """Drop the units from ``queue_offset`` on: they are to be dispatched again."""
+        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._row.min_offset))
+        self.damaged = True
 
     def doubt(self) -> None:
         """After an unclean stop: what the killed process did to the last file (units taken back,

@@ -11,8 +11,9 @@ a failed write nothing more is accepted (``writeable`` is false until a restart)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.config import StoreSettings
@@ -69,6 +70,7 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
         self._settled_offset = self._log.confirm_offset
         self._reader.is_settling = lambda: self.settling
+        self._reader.on_stray_unit = self._stray_unit
         self.health = StoreHealth()
         self._puts = StorePuts(context, parts, self.health)
         self.tails = self._puts.tails
@@ -78,7 +80,7 @@ class MessageStore:
         )
         self._dispatch_failed = False
         self._info = RuntimeInfo(
-            self._paths, parts.opened, self._dispatch, self.cleaning, self.health
+            self._paths, parts.opened, self._dispatch, self.cleaning, self.health, parts.rebuilds
         )
 
     # What is there
@@ -300,6 +302,8 @@ class MessageStore:
     def queues_flushed(self, task: QueueFlush) -> None:
         """A queue flush has been run without an error."""
         self._flushes.queues_done(task)
+        if not self.settling:
+            self._note_rebuilds(self._parts.rebuilds.done)
 
     def queues_not_flushed(self, error: BaseException) -> None:
         """A queue flush has failed: for good, unless the checkpoint found no room."""
@@ -390,6 +394,16 @@ class MessageStore:
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         return self._reader.min_offset(topic, queue_id)
+
+    def _stray_unit(self, name: QueueName, queue_offset: int) -> None:
+        """A unit does not lead to its message: its queue is built again at the next start."""
+        self._note_rebuilds(partial(self._parts.rebuilds.note, name, queue_offset))
+
+    def _note_rebuilds(self, note: Callable[[], None]) -> None:
+        try:
+            note()
+        except OSError as error:
+            self.health.write_failed(Writer.DERIVED, error)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         return self._reader.offset_by_time(topic, queue_id, timestamp_ms)

@@ -64,6 +64,10 @@ class StorePaths:
         return f"{self.own}/recovery-point"
 
     @property
+    def queue_rebuilds(self) -> str:
+        return f"{self.own}/queue-rebuilds"
+
+    @property
     def quarantine(self) -> str:
         return f"{self.own}/quarantine"
 

@@ -2,7 +2,8 @@
 read side).
 
 A page ends before the message that would exceed its limit (two limits: for messages near the log's
-end, which the page cache holds, and for old ones); its first message passes whatever its size.
+end, which the page cache holds, and for old ones); its first message passes whatever its size. A
+unit that does not lead to its message is stepped over, and told of.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.consume_queue import ConsumeQueue
-from rmqpy.store.queue_table import ConsumeQueueTable
+from rmqpy.store.queue_table import ConsumeQueueTable, QueueName
 from rmqpy.store.results import GetMessageResult
+from rmqpy.store.unit_check import is_message, may_lead
 
 QUEUE_UNIT_LENGTH_POSITION = 8
 """Where a unit has the size of its record."""
@@ -83,6 +84,8 @@ class QueueReader:
         """Whether queues may still lack messages that they had before a restart: then nobody is
         told that his offset is out of bounds.
         """
+        self.on_stray_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
+        """Told the queue offset of a unit that does not lead to its message."""
 
     def change_settings(self, settings: StoreSettings) -> None:
         """How much a page may hold, from the next one on."""
@@ -124,7 +127,7 @@ class QueueReader:
                 GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, low if low == 0 else high
             )
         else:
-            result = self._page(queue, offset, max_count, matcher, wanted)
+            result = self._page((topic, queue_id), offset, max_count, matcher, wanted)
         result.min_offset, result.max_offset = low, high
         return result
 
@@ -137,12 +140,13 @@ class QueueReader:
 
     def _page(
         self,
-        queue: ConsumeQueue,
+        name: QueueName,
         offset: int,
         max_count: int,
         matcher: Matcher | None,
         wanted: RecordFilter | None,
     ) -> GetMessageResult:
+        queue = self._queues.of(*name)
         window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
         units = queue.units(offset, window)
         if not units:
@@ -163,17 +167,20 @@ class QueueReader:
         for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(units):
             if page.is_full(size, end - physical_offset > self._memory_distance):
                 break
-            if size != QUEUE_FILLER_SIZE and physical_offset + size > end:
+            if size == QUEUE_FILLER_SIZE:
+                scanned += 1
+                continue
+            leads = may_lead(log, physical_offset, size)
+            if leads and physical_offset + size > end:
                 # Not committed yet after a restart in DLedger mode: it comes back into sight, do
                 # not step over it.
                 break
             scanned += 1
-            if size == QUEUE_FILLER_SIZE or size <= 0:
-                continue
-            pulled = physical_offset
-            if matcher is not None and not matcher(tags_code):
-                continue
-            message = log.read(PhysicalOffset(physical_offset), size)
+            if leads:
+                pulled = physical_offset
+                if matcher is not None and not matcher(tags_code):
+                    continue
+            message = self._message(name, offset + scanned - 1, (physical_offset, size))
             if message is None:
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
@@ -190,6 +197,20 @@ class QueueReader:
         result.next_begin_offset = offset + scanned
         result.suggest_pulling_from_slave = end - pulled > self._memory_distance
         return result
+
+    def _message(
+        self, name: QueueName, queue_offset: int, place: tuple[int, int]
+    ) -> memoryview | None:
+        """The message of a unit; None when it is gone, or the unit does not lead to it."""
+        message = None
+        if may_lead(self._log, *place):
+            if place[0] < self._log.min_offset:
+                return None
+            message = self._log.read(PhysicalOffset(place[0]), place[1])
+        if message is None or not is_message(message, name, queue_offset):
+            self.on_stray_unit(name, queue_offset)
+            return None
+        return message
 
     def units(
         self, topic: str, queue_id: int, offset: int, max_count: int

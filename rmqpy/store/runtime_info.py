@@ -1,7 +1,8 @@
 """RuntimeInfo: what a store says about itself, under the names that Java's tools read.
 
 Ours beside Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure`` (nothing is
-accepted any more, and why), ``storeRefusesPuts``, ``cleaningFailure``.
+accepted any more, and why), ``storeRefusesPuts``, ``cleaningFailure``,
+``queuesToBuildAgain`` (how many consume queues the next start builds again in part).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatch import Dispatch
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.paths import StorePaths
+from rmqpy.store.queue_rebuilds import QueueRebuilds
 
 
 @define(slots=True, frozen=True)
@@ -25,6 +27,7 @@ class RuntimeInfo:
     dispatch: Dispatch
     cleaning: Cleaning
     health: StoreHealth
+    rebuilds: QueueRebuilds
 
     def read(self, earliest_ms: int) -> dict[str, str]:
         """Now; ``earliest_ms`` is the store time of the first message, -1 without one."""
@@ -51,4 +54,6 @@ class RuntimeInfo:
             info["storeRefusesPuts"] = self.health.refusal
         if self.cleaning.failure is not None:
             info["cleaningFailure"] = self.cleaning.failure
+        if self.rebuilds:
+            info["queuesToBuildAgain"] = str(len(self.rebuilds))
         return info

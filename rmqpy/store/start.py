@@ -24,6 +24,7 @@ from rmqpy.store.files import FileLayer, FileLock
 from rmqpy.store.half_done import refuse_half_done
 from rmqpy.store.index_file import KeyIndex
 from rmqpy.store.paths import OWN_FORMAT, StorePaths
+from rmqpy.store.queue_rebuilds import QueueRebuilds
 from rmqpy.store.queue_table import ConsumeQueueTable
 from rmqpy.store.recovery_point import RecoveryPoint
 
@@ -54,6 +55,7 @@ class StoreParts:
     dispatch: Dispatch
     checkpoint: StoreCheckpoint
     lock: FileLock
+    rebuilds: QueueRebuilds
 
 
 def start_store(context: StoreContext) -> StoreParts:
@@ -95,6 +97,8 @@ def _start_locked(
     files.replace_bytes(paths.abort, b"")
     if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
         point = None
+    rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
+    opened.notes += rebuilds.cut(queues, opened.log)
     short = _short_queues(queues, point)
     _align_queues(opened, queues, clean)
     if index is not None:
@@ -111,7 +115,7 @@ def _start_locked(
     dispatch.start(queue_cursor, index_cursor)
     dispatch.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)
-    return StoreParts(opened, queues, index, dispatch, checkpoint, lock)
+    return StoreParts(opened, queues, index, dispatch, checkpoint, lock, rebuilds)
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:

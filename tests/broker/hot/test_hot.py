@@ -162,3 +162,45 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
     for before, after in zip(frames, commands, strict=True):
         sent = decode_command(memoryview(before)[4:])
         assert evolve(after, code=0, header_type=None) == evolve(sent, header_type=None)
+
+
+@pytest.mark.parametrize("subscription", ["*", "tag that nothing has"])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (8, (400).to_bytes(4)),
+        (8, bytes(4)),
+        (8, b"\xff" * 4),
+        (0, (1 << 40).to_bytes(8)),
+        (0, bytes(8)),
+        (0, b"\xff" * 8),
+    ],
+    ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
+)
+def test_units_that_lead_elsewhere(
+    pair: Callable[..., Any], same: Any, place: int, value: bytes, subscription: str
+) -> None:
+    """Both step over them, and keep that the queue is to be built again."""
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        (path,) = [name for name in side.kit.files.nodes if "/consumequeue/T/0/" in name]
+        file = side.kit.files.open(path)
+        file.write(20 * 7 + place, value)
+        file.close()
+        side.channels[0].take()
+        for begin in (0, 7, 39):
+            pull = side.kit.pull_command(
+                queue_offset=begin, sys_flag=4, subscription=subscription, max_msg_nums=32
+            )
+            side.receive(0, encode_command(pull))
+            side.end_turn()
+        answers = side.channels[0].take()
+        told = "queuesToBuildAgain" in side.kit.store.runtime_info()
+        if subscription == "*":
+            assert answers[1].ext_fields["nextBeginOffset"] == "40" and told
+        # What is not wanted is not looked at, unless nothing at all can be there.
+        assert told or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
+    same(both)

@@ -1,0 +1,140 @@
+"""A consume queue unit that does not lead to its message: stepped over, told of, and made again by
+the next start, whether the stop was clean or not.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from rmqpy.codec.message import decode_message
+from rmqpy.model.codes import GetMessageStatus
+
+COUNT = 24
+"""12 messages in each of two queues."""
+UNIT = 20
+QUEUE = "consumequeue/Topic/0/00000000000000000000"
+REBUILDS = "rmqpy/queue-rebuilds"
+
+DAMAGES: dict[str, Any] = {
+    "size one more": lambda offset, size, other: (offset, size + 1),
+    "size one less": lambda offset, size, other: (offset, size - 1),
+    "size zero": lambda offset, size, other: (offset, 0),
+    "size negative": lambda offset, size, other: (offset, -size),
+    "size beyond all": lambda offset, size, other: (offset, 0x7FFFFFFE),
+    "offset in a message": lambda offset, size, other: (offset + 4, size),
+    "offset behind the log": lambda offset, size, other: (offset + (1 << 40), size),
+    "offset negative": lambda offset, size, other: (-offset - 1, size),
+    "message of another queue": lambda offset, size, other: other,
+}
+
+
+@pytest.fixture(params=[False, True], ids=["classic", "dledger"])
+def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+    return kit.rig(flag=request.param)
+
+
+def filled(rig: Any) -> Any:
+    store = rig.open()
+    for number in range(COUNT):
+        rig.put(store, number)
+    rig.flush(store)
+    store.flush_queues()
+    return store
+
+
+def damage(rig: Any, store: Any, how: str, *queue_offsets: int) -> None:
+    for number in queue_offsets:
+        offset, size, _ = store.queue_units("Topic", 0, number, 1)[0]
+        other = store.queue_units("Topic", 1, number, 1)[0][:2]
+        place = DAMAGES[how](offset, size, other)
+        unit = place[0].to_bytes(8, signed=True) + place[1].to_bytes(4, signed=True)
+        rig.edit(QUEUE, number * UNIT, unit)
+
+
+def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], int]:
+    page = store.get_message("g", "Topic", 0, offset, count, None)
+    found = [decode_message(message).queue_offset for message in page.messages]
+    return page.status, found, page.next_begin_offset
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_the_pull_goes_on(rig: Any, kit: Any, how: str) -> None:
+    store = filled(rig)
+    whole = kit.read_all(store)
+    damage(rig, store, how, 5, 11)
+    status, found, following = pulled(store, 0)
+    assert status is GetMessageStatus.FOUND
+    if following == 5:
+        # It claims more bytes than a page has room for, and begins the next one.
+        found += pulled(store, 5)[1]
+    assert found == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert pulled(store, 5, 1) == (GetMessageStatus.FOUND, [6], 7)
+    assert pulled(store, 11) == (GetMessageStatus.MESSAGE_WAS_REMOVING, [], 12)
+    assert store.runtime_info()["queuesToBuildAgain"] == "1"
+    assert rig.tree()[REBUILDS] == b'{"Topic": {"0": 5}}'
+    store.shutdown()
+    store = rig.open()
+    assert any("queue offset 5 on" in note for note in store.opened.notes)
+    assert kit.read_all(store) == whole
+    store.shutdown()
+    assert REBUILDS not in rig.tree()
+    store = rig.open()
+    assert "queuesToBuildAgain" not in store.runtime_info()
+    assert kit.read_all(store) == whole
+    store.shutdown()
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_after_a_kill(rig: Any, kit: Any, how: str) -> None:
+    """Units in front of the one that was met are wrong, too; the start is killed once more."""
+    store = filled(rig)
+    whole = kit.read_all(store)
+    damage(rig, store, how, 6, 7, 8)
+    assert pulled(store, 8)[1] == [9, 10, 11]
+    rig = rig.after(rig.files.kill())
+    rig.open().abandon()
+    rig = rig.after(rig.files.kill())
+    assert rig.tree()[REBUILDS] == b'{"Topic": {"0": 8}}'
+    store = rig.open()
+    assert kit.read_all(store) == whole
+    assert pulled(store, 0)[1] == list(range(12))
+    store.shutdown()
+    assert REBUILDS not in rig.tree()
+
+
+def test_the_first_unit(rig: Any, kit: Any) -> None:
+    store = filled(rig)
+    whole = kit.read_all(store)
+    damage(rig, store, "size one more", 0)
+    assert pulled(store, 0)[1] == list(range(1, 12))
+    store.shutdown()
+    store = rig.open()
+    assert kit.read_all(store) == whole
+    store.shutdown()
+
+
+def test_what_cannot_be_noted_is_noted_later(rig: Any, kit: Any) -> None:
+    """A full disk: the pull goes on, and the next one that meets the unit keeps it."""
+    store = filled(rig)
+    damage(rig, store, "size one more", 5)
+    rig.files.fail_write("queue-rebuilds", errno.ENOSPC)
+    assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
+    assert store.shortage is not None and "queuesToBuildAgain" not in store.runtime_info()
+    rig.files.heal()
+    store.dispatch()
+    assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
+    assert store.shortage is None and store.runtime_info()["queuesToBuildAgain"] == "1"
+    store.shutdown()
+
+
+def test_a_file_that_cannot_be_read_is_none(rig: Any, kit: Any) -> None:
+    store = filled(rig)
+    whole = kit.read_all(store)
+    store.shutdown()
+    rig.files.put(f"{rig.root}/{REBUILDS}", b'{"Topic": 5')
+    store = rig.open()
+    assert kit.read_all(store) == whole
+    store.shutdown()
