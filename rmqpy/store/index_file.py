@@ -13,7 +13,7 @@ is not known to be whole is deleted, and dispatch fills the index again from whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 from attrs import define
@@ -229,15 +229,20 @@ class KeyIndex:
         self._entry_count = entry_count
         self._now_ms = now_ms
         self._interrupted: list[str] = []
-        """Files of 0 bytes: their creation was interrupted by a kill."""
+        """Files that are not whole: their creation was interrupted by a kill, or they are torn; and
+        those behind them. The log says again what they said.
+        """
         self._row: list[IndexFile] = []
         self._full: list[IndexFile] = []
         self._resume_offset = -1
         self._resume_skip = 0
 
     def load(self) -> None:
-        """Open the files; changes nothing on disk. Raises StoreFault for what is no index file."""
+        """Open the files; changes nothing on disk. Raises StoreFault for what is no index file, and
+        where the length of all files says that the settings are not those of the store.
+        """
         expected = index_file_size(self._slot_count, self._entry_count)
+        sizes: dict[str, int] = {}
         for name in self._files.list_dir(self._directory):
             path = f"{self._directory}/{name}"
             is_name = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
@@ -245,21 +250,32 @@ class KeyIndex:
                 raise StoreFault(
                     path, "a foreign entry", "index files named by 17 digits", "move it elsewhere"
                 )
-            size = self._files.size_of(path)
-            if size == 0:
+            sizes[path] = self._files.size_of(path)
+        self._check_settings(sizes, expected)
+        for path, size in sizes.items():
+            if size != expected or self._interrupted:
                 self._interrupted.append(path)
                 continue
-            if size != expected:
-                raise StoreFault(
-                    path,
-                    f"{size} bytes",
-                    f"{expected} bytes as maxHashSlotNum={self._slot_count} and"
-                    f" maxIndexNum={self._entry_count} say",
-                    "set these keys as the store was written, or delete the index folder: it is"
-                    " built again",
-                )
             file = IndexFile(self._files.open(path), self._slot_count, self._entry_count)
             self._row.append(file)
+
+    def _check_settings(self, sizes: Mapping[str, int], expected: int) -> None:
+        """Several files of one other length, or a longer one, were written so; a single one that is
+        too short was cut.
+        """
+        lengths = {size for size in sizes.values() if size}
+        if expected in lengths or len(lengths) != 1:
+            return
+        (length,) = lengths
+        if length > expected or len(sizes) > 1:
+            raise StoreFault(
+                next(iter(sizes)),
+                f"{length} bytes",
+                f"{expected} bytes as maxHashSlotNum={self._slot_count} and"
+                f" maxIndexNum={self._entry_count} say",
+                "set these keys as the store was written, or delete the index folder: it is built"
+                " again",
+            )
 
     def settle(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
         """Once the log has been accepted: delete files that it cannot have filled.

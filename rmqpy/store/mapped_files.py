@@ -105,6 +105,12 @@ class MappedFile:
         return f"MappedFile({self.path}, wrote {self.wrote_position})"
 
 
+class BrokenRow(StoreFault):
+    """A row that is not whole. ``length``: of the file with a wrong one; None for a gap."""
+
+    length: int | None = None
+
+
 class MappedFiles:
     """The row, in order of offsets."""
 
@@ -118,8 +124,8 @@ class MappedFiles:
     def load(self, size_key: str) -> None:
         """Find the files; all bytes of each count as written until recovery says otherwise.
 
-        Raises StoreFault for a stray entry, a wrong length (``size_key`` is the setting that gives
-        the right one) or a gap between two files. Changes nothing on disk.
+        Raises StoreFault for a stray entry, BrokenRow for a wrong length (``size_key`` is the
+        setting that gives the right one) or a gap between two files. Changes nothing on disk.
         """
         found: list[tuple[int, str]] = []
         for directory in self._directories:
@@ -132,7 +138,7 @@ class MappedFiles:
         row = [self._checked(offset, path, size_key) for offset, path in found]
         for before, file in pairwise(row):
             if file.first_offset != before.end_offset:
-                raise StoreFault(
+                raise BrokenRow(
                     file.path,
                     f"a file that starts at {file.first_offset} right after one that ends at"
                     f" {before.end_offset}",
@@ -147,12 +153,14 @@ class MappedFiles:
             raise StoreFault(path, "a directory", "a file", "move it elsewhere")
         size = self._files.size_of(path)
         if size != self.file_size:
-            raise StoreFault(
+            fault = BrokenRow(
                 path,
                 f"a length of {size} bytes",
                 f"{self.file_size} bytes as {size_key} says",
                 f"set {size_key}={size} if the whole store was written so, else restore the file",
             )
+            fault.length = size
+            raise fault
         if offset % self.file_size:
             raise StoreFault(
                 path,

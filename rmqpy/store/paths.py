@@ -7,6 +7,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.model.config import StoreSettings
+from rmqpy.store.files import FileLayer
 
 OWN_FORMAT = 1
 """Version of what we keep in ``rmqpy/``."""
@@ -73,3 +74,12 @@ class StorePaths:
 
     def dledger(self, self_id: str) -> str:
         return f"{self.root}/dledger-{self_id}"
+
+
+def unused_name(files: FileLayer, name: str) -> str:
+    """``name``, with a number behind it when something is kept under it already."""
+    path, number = name, 0
+    while files.exists(path):
+        number += 1
+        path = f"{name}.{number}"
+    return path

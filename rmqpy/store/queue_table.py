@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.consume_queue import ConsumeQueue
 from rmqpy.store.files import FileLayer
+from rmqpy.store.mapped_files import BrokenRow
+from rmqpy.store.paths import unused_name
 
 QueueName = tuple[str, int]
 """Topic and queue id."""
@@ -22,12 +25,17 @@ class ConsumeQueueTable:
         self._directory = directory
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
+        self._torn: dict[str, BrokenRow] = {}
+        """Directories of queues that are not whole, and why."""
         self.removals = 0
         """How often queues or units went away: who holds on to their files has to look again."""
 
     def load(self) -> None:
         """Find the queues; changes nothing on disk. Raises StoreFault for entries that no broker
-        has made.
+        has made, and where all files have a length that is not the configured one.
+
+        A queue with a gap, or with a file of a wrong length, is left out unless the length may be
+        the setting: it holds whole units, and no other file has the right one.
         """
         for topic in self._files.list_dir(self._directory):
             folder = f"{self._directory}/{topic}"
@@ -42,7 +50,30 @@ class ConsumeQueueTable:
                         "one directory a queue, named by its number",
                         "move it elsewhere; the Java broker would not start on it either",
                     )
-                self._open(topic, int(name)).load()
+                self._load_queue(topic, int(name))
+        by_setting = [fault for fault in self._torn.values() if _may_be_setting(fault)]
+        if by_setting and not any(queue.row for queue in self):
+            raise by_setting[0]
+
+    def _load_queue(self, topic: str, queue_id: int) -> None:
+        try:
+            self._open(topic, queue_id).load()
+        except BrokenRow as fault:
+            del self._queues[topic, queue_id]
+            self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
+
+    def set_torn_aside(self, quarantine: str) -> list[str]:
+        """Once the log has been accepted: move the queues that could not be read away, to be built
+        again. Returns where they were.
+        """
+        moved = list(self._torn)
+        self._torn.clear()
+        for directory in moved:
+            topic, _, queue_id = directory.rpartition("/")
+            name = f"{quarantine}/consumequeue-{topic.rpartition('/')[2]}-{queue_id}"
+            self._files.make_dirs(quarantine)
+            self._files.rename(directory, unused_name(self._files, name))
+        return moved
 
     def settle(self) -> None:
         """Once the log has been accepted: clear what stands behind the queues' ends."""
@@ -122,6 +153,10 @@ class ConsumeQueueTable:
     def close(self) -> None:
         for queue in self:
             queue.close()
+
+
+def _may_be_setting(fault: BrokenRow) -> bool:
+    return fault.length is not None and fault.length % QUEUE_UNIT_SIZE == 0
 
 
 def is_queue_name(topic: bytes, queue_id: int) -> bool:

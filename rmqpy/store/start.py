@@ -97,9 +97,13 @@ def _start_locked(
     files.replace_bytes(paths.abort, b"")
     if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
         point = None
+    torn = queues.set_torn_aside(paths.quarantine)
+    opened.notes += [
+        f"{directory} is not whole: moved to {paths.quarantine}, built again" for directory in torn
+    ]
     rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
     opened.notes += rebuilds.cut(queues, opened.log)
-    short = _short_queues(queues, point)
+    short = 0 if torn else _short_queues(queues, point)
     _align_queues(opened, queues, clean)
     if index is not None:
         safe_ms = None if clean else checkpoint.index_timestamp_ms

@@ -34,6 +34,7 @@ from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles, file_name
+from rmqpy.store.paths import unused_name
 
 CLEAN_START_FILES = 3
 """A clean recovery looks at this many files, as Java's does."""
@@ -217,7 +218,7 @@ class Walker:
         if stop <= position:
             return 0
         name = f"{self.quarantine}/{file_name(file.first_offset + position)}.bin"
-        kept = self.files.open(_unused(self.files, name), size=stop - position)
+        kept = self.files.open(unused_name(self.files, name), size=stop - position)
         try:
             for start in range(position, stop, _SEARCH_CHUNK):
                 kept.write(start - position, file.view[start : min(start + _SEARCH_CHUNK, stop)])
@@ -283,12 +284,3 @@ def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) ->
 def _content_end(file: MappedFile, position: int) -> int:
     """Position behind the last byte that is not zero, at least ``position``."""
     return content_end(file.view[: file.file.data_end(position)], position)
-
-
-def _unused(files: FileLayer, name: str) -> str:
-    """``name``, with a number behind it when something is kept under it already."""
-    path, number = name, 0
-    while files.exists(path):
-        number += 1
-        path = f"{name}.{number}"
-    return path

@@ -1,0 +1,87 @@
+"""Consume queues and index files that are not whole: built again from the log, never served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqpy.model.errors import StoreFault
+
+QUEUE = "consumequeue/Topic/1"
+
+
+def filled(kit: Any, count: int = 100) -> tuple[Any, dict[Any, Any]]:
+    """A store that was stopped cleanly, and what its consumers got."""
+    rig = kit.rig()
+    store = rig.open()
+    for number in range(count):
+        rig.put(store, number)
+    found = kit.read_all(store)
+    store.shutdown()
+    return rig, found
+
+
+def cut(rig: Any, path: str, size: int) -> None:
+    whole = rig.files.read_bytes(f"{rig.root}/{path}")
+    rig.files.unlink(f"{rig.root}/{path}")
+    rig.files.put(f"{rig.root}/{path}", whole[:size])
+
+
+def files_of(rig: Any, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in rig.files.list_dir(f"{rig.root}/{folder}")]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("size", [7, 200, 399])
+def test_a_cut_queue_file(kit: Any, which: int, size: int) -> None:
+    rig, found = filled(kit)
+    path = files_of(rig, QUEUE)[which]
+    cut(rig, path, size)
+    store = rig.open()
+    assert kit.read_all(store) == found
+    assert any(f"{QUEUE} is not whole" in note for note in store.opened.notes)
+    kept = f"{rig.root}/rmqpy/quarantine/consumequeue-Topic-1/{path.rpartition('/')[2]}"
+    assert rig.files.size_of(kept) == size
+    store.shutdown()
+    assert kit.read_all(rig.open()) == found
+
+
+def test_a_queue_file_that_is_gone_between_two(kit: Any) -> None:
+    rig, found = filled(kit)
+    rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
+    store = rig.open()
+    assert kit.read_all(store) == found
+
+
+def test_another_file_size_is_a_setting_not_damage(kit: Any) -> None:
+    rig, _ = filled(kit)
+    rig.changes["mapped_file_size_consume_queue"] = 800
+    with pytest.raises(StoreFault, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
+        rig.open()
+    assert len(files_of(rig, QUEUE)) == 3
+
+
+def keys(store: Any, count: int) -> list[int]:
+    return [
+        len(store.query_message("Topic", f"key{number}", 10, 0, 1 << 62).messages)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_cut_index_file(kit: Any, which: int) -> None:
+    rig, found = filled(kit)
+    cut(rig, files_of(rig, "index")[which], 50)
+    store = rig.open()
+    while store.catch_up_index():
+        pass
+    assert keys(store, 100) == [1] * 100
+    assert kit.read_all(store) == found
+
+
+def test_another_size_of_all_index_files_is_a_setting(kit: Any) -> None:
+    rig, _ = filled(kit)
+    rig.changes["max_index_num"] = 40
+    with pytest.raises(StoreFault, match="maxIndexNum=40 say; set these keys as the store was"):
+        rig.open()
