@@ -229,8 +229,8 @@ class KeyIndex:
         self._entry_count = entry_count
         self._now_ms = now_ms
         self._interrupted: list[str] = []
-        """Files that are not whole: their creation was interrupted by a kill, or they are torn; and
-        those behind them. The log says again what they said.
+        """Files of 0 bytes, whose creation was interrupted by a kill; a cut one, and those behind
+        it. The log says again what they said.
         """
         self._row: list[IndexFile] = []
         self._full: list[IndexFile] = []
@@ -252,8 +252,10 @@ class KeyIndex:
                 )
             sizes[path] = self._files.size_of(path)
         self._check_settings(sizes, expected)
+        torn = False
         for path, size in sizes.items():
-            if size != expected or self._interrupted:
+            torn = torn or size not in (0, expected)
+            if torn or size == 0:
                 self._interrupted.append(path)
                 continue
             file = IndexFile(self._files.open(path), self._slot_count, self._entry_count)
