@@ -48,7 +48,6 @@ def log_folder(rig: Any) -> str:
     ("path", "size_key"),
     [
         ("{log}/{name0}", "mappedFileSizeCommitLog"),
-        ("consumequeue/Topic/1/{name0}", "mappedFileSizeConsumeQueue"),
     ],
 )
 @pytest.mark.parametrize("change", [-1, 1, 4096])
@@ -118,11 +117,6 @@ def test_a_missing_file_in_the_middle(rig: Any, kit: Any) -> None:
     assert f"{kit.FILE_SIZE:020d}" in fault.expected
     rig.files.nodes[missing] = node
     rig.open().shutdown()
-
-
-def test_a_missing_consume_queue_file_in_the_middle(rig: Any) -> None:
-    del rig.files.nodes[f"{ROOT}/consumequeue/Topic/0/{400:020d}"]
-    assert f"{400:020d}" in refused(rig).expected
 
 
 def test_a_file_at_an_odd_place(rig: Any, kit: Any) -> None:
