@@ -30,7 +30,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queue_table import ConsumeQueueTable, QueueName
 from rmqpy.store.results import GetMessageResult
-from rmqpy.store.unit_check import is_message, may_lead
+from rmqpy.store.unit_check import is_message, may_lead, unit_is_right
 
 QUEUE_UNIT_LENGTH_POSITION = 8
 """Where a unit has the size of its record."""
@@ -265,7 +265,11 @@ class QueueReader:
         """Store time (ms) of a message; -1 when there is none."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
-        return self._store_timestamp(unit[0], unit[1]) if unit is not None else -1
+        name = (topic, queue_id)
+        if unit is None or not unit_is_right(self._log, unit[:2], name, queue_offset):
+            return -1
+        message = self._log.read(PhysicalOffset(unit[0]), unit[1])
+        return record_store_timestamp(message) if message is not None else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the
@@ -291,10 +295,6 @@ class QueueReader:
             return low
         earlier = self.store_timestamp_at(topic, queue_id, low - 1)
         return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
-
-    def _store_timestamp(self, offset: int, size: int) -> int:
-        message = self._log.read(PhysicalOffset(offset), size)
-        return record_store_timestamp(message) if message is not None else -1
 
 
 def record_store_timestamp(record: memoryview) -> int:

@@ -1,16 +1,22 @@
 """Every byte of a log with a flipped bit, one after the other, and the store started: with the
 checksum over whole records every flip is found, without it every one that the body CRC and the
-lengths cover; no start ever drops a later message silently.
+lengths cover; no start ever drops a later message silently. And every bit of a log of 64 KiB, as
+recovery sees it: ``pytest -m crash -rP tests/store/test_every_bit.py`` prints what it finds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from attrs import define
 
-from rmqpy.codec import property_crc
+from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreFault
+from rmqpy.store.commitlog.recovery import Framing, Walker
+from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.testing.memory_files import MemoryFiles
 
 COUNT = 5
 FILE = "commitlog/00000000000000000000"
@@ -96,3 +102,134 @@ def test_records_without_it_are_not_judged(kit: Any) -> None:
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()
+
+
+# Every bit of 64 KiB: what recovery itself says, without the rest of a start.
+
+LOG_BYTES = 1 << 16
+SAMPLE_STEP = 1009
+"""A prime: the sample has bits of every number and every field."""
+
+
+@define
+class Log:
+    """A log file that records fill, and recovery over it."""
+
+    files: MemoryFiles
+    path: str
+    whole: bytes
+    offsets: list[int]
+    crc: bool
+
+    @classmethod
+    def of(cls, kit: Any, crc: bool) -> Log:
+        changes = {"enabled_append_prop_crc": crc, "mapped_file_size_commit_log": LOG_BYTES}
+        rig = kit.rig(changes=changes)
+        store = rig.open()
+        offsets: list[int] = []
+        while not offsets or offsets[-1] < LOG_BYTES - 1000:
+            offsets += rig.put(store, len(offsets))
+        offsets.append(store.max_physical_offset)
+        store.shutdown()
+        return cls(rig.files, f"{rig.root}/{FILE}", rig.tree()[FILE], offsets, crc)
+
+    def outcome(self, bit: int) -> str:
+        """refused, cut, noticed (bytes behind the end), or unnoticed: with that bit flipped."""
+        node = self.files.nodes[self.path]
+        node.extent, data = LOG_BYTES, node.data
+        data[bit // 8] ^= 1 << bit % 8
+        row = MappedFiles(self.files, (self.path.rpartition("/")[0],), LOG_BYTES)
+        row.load("mappedFileSizeCommitLog")
+        walker = Walker(
+            self.files, row, Framing.CLASSIC, "/quarantine", check_property_crc=self.crc
+        )
+        # A recovery may begin at any record; what stands in front of this one is as it was.
+        start = max((offset for offset in self.offsets[:-1] if offset <= bit // 8), default=0)
+        try:
+            end = walker.recover(0, start)
+        except StoreFault:
+            return "refused"
+        finally:
+            data[:] = self.whole
+        if end.end < self.offsets[-1]:
+            return "cut"
+        return "noticed" if end.torn_bytes else "unnoticed"
+
+    def field_of(self, place: int) -> str:
+        """Java's name for the field of the record that has the byte at ``place``."""
+        begin = max(offset for offset in self.offsets if offset <= place)
+        if begin == self.offsets[-1]:
+            return "behind the end"
+        record = self.whole[begin:]
+        body_end = layout.BODY_POSITION + int.from_bytes(record[84:88])
+        topic_end = body_end + 1 + record[body_end]
+        ends = {
+            4: "TOTALSIZE",
+            8: "MAGICCODE",
+            12: "BODYCRC",
+            16: "QUEUEID",
+            20: "FLAG",
+            28: "QUEUEOFFSET",
+            36: "PHYSICALOFFSET",
+            40: "SYSFLAG",
+            48: "BORNTIMESTAMP",
+            56: "BORNHOST",
+            64: "STORETIMESTAMP",
+            72: "STOREHOST",
+            76: "RECONSUMETIMES",
+            84: "PREPAREDTRANSACTIONOFFSET",
+            88: "BODYLENGTH",
+            body_end: "BODY",
+            body_end + 1: "TOPICLENGTH",
+            topic_end: "TOPIC",
+            topic_end + 2: "PROPERTIESLENGTH",
+            len(self.whole): "PROPERTIES",
+        }
+        return next(name for end, name in ends.items() if place - begin < end)
+
+
+UNCOVERED = {
+    "QUEUEID",
+    "FLAG",
+    "QUEUEOFFSET",
+    "SYSFLAG",
+    "BORNTIMESTAMP",
+    "BORNHOST",
+    "STORETIMESTAMP",
+    "STOREHOST",
+    "RECONSUMETIMES",
+    "PREPAREDTRANSACTIONOFFSET",
+    "TOPIC",
+    "PROPERTIES",
+}
+"""Fields of which flips are not found without the checksum over the whole record."""
+
+
+def check_bits(log: Log, bits: range) -> None:
+    last = log.offsets[-2]
+    unnoticed: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    for bit in bits:
+        found = log.outcome(bit)
+        outcomes[found] += 1
+        # The last record cannot be told from a torn one; a later message is never dropped.
+        assert found != "cut" or bit // 8 >= last, bit
+        if found == "unnoticed":
+            unnoticed[log.field_of(bit // 8)] += 1
+    print(f"{len(bits)} flips, checksum {'on' if log.crc else 'off'}: {dict(outcomes)}")
+    print(f"not found: {dict(unnoticed) or 'none'}")
+    if log.crc:
+        assert not unnoticed
+    else:
+        assert set(unnoticed) == UNCOVERED
+
+
+@pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
+def test_a_sample_of_the_bits_of_64_kib(kit: Any, crc: bool) -> None:
+    check_bits(Log.of(kit, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
+def test_every_bit_of_64_kib(kit: Any, crc: bool) -> None:
+    check_bits(Log.of(kit, crc), range(8 * LOG_BYTES))

@@ -105,6 +105,17 @@ def test_after_a_kill(rig: Any, kit: Any, how: str) -> None:
     assert REBUILDS not in rig.tree()
 
 
+@pytest.mark.parametrize("how", DAMAGES)
+def test_no_time_is_read_from_another_place(rig: Any, how: str) -> None:
+    store = filled(rig)
+    times = [store.store_timestamp_at("Topic", 0, number) for number in range(12)]
+    damage(rig, store, how, 5)
+    assert store.store_timestamp_at("Topic", 0, 5) == -1
+    for number in (0, 3, 7, 11):
+        assert store.offset_by_time("Topic", 0, times[number]) == number
+    store.shutdown()
+
+
 def test_the_first_unit(rig: Any, kit: Any) -> None:
     store = filled(rig)
     whole = kit.read_all(store)
