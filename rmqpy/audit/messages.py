@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import base64
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
 from attrs import define, field
 
 from rmqpy.audit.damage import FileView, next_frame
-from rmqpy.audit.directory import FileRow, LogFile, StoreDirectory
+from rmqpy.audit.directory import LogFile, StoreDirectory
 from rmqpy.audit.queue_units import map_file
-from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
@@ -28,7 +29,16 @@ from rmqpy.model.message import Host, StoredMessage
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer
 
-__all__ = ["LogMessage", "Selection", "each_message", "message_json"]
+__all__ = [
+    "LogMessage",
+    "MessageWalk",
+    "Selection",
+    "each_message",
+    "file_view",
+    "host_text",
+    "message_json",
+    "plain_body",
+]
 
 INFLATED_MAX = 64 << 20
 """A compressed body is shown as it is stored when it would become longer."""
@@ -97,47 +107,65 @@ def each_message(
     left = wanted.limit
     for row in directory.logs:
         for file in row.files:
-            for found in _Walk(files, directory, row, file, wanted, passed).run(limit):
+            if limit is not None and file.first_offset >= limit:
+                continue
+            view = file_view(files, file, row.framing, limit)
+            walk = MessageWalk(view, wanted, partial(passed, directory.relative(file.path)))
+            for found in walk.run(0):
                 if left is not None and left <= 0:
                     return
                 yield found
                 left = None if left is None else left - 1
 
 
-@define(slots=True)
-class _Walk:
-    files: FileLayer
-    directory: StoreDirectory
-    row: FileRow
-    file: LogFile
-    wanted: Selection
-    passed: Passed
-    view: memoryview = field(init=False, default=memoryview(b""))
+def file_view(
+    files: FileLayer, file: LogFile, framing: Framing, limit: int | None = None
+) -> FileView:
+    """A log file, up to ``limit``."""
+    view = map_file(files, file.path)
+    if limit is not None:
+        view = view[: max(limit - file.first_offset, 0)]
+    return FileView(view, file.first_offset, file.size, framing is Framing.DLEDGER)
 
-    def run(self, limit: int | None) -> Iterator[LogMessage]:
-        base = self.file.first_offset
-        if limit is not None and base >= limit:
-            return
-        view = map_file(self.files, self.file.path)
-        self.view = view[: limit - base] if limit is not None else view
-        dledger = self.row.framing is Framing.DLEDGER
-        position = 0
-        while position < len(self.view):
-            rest = self.view[position:]
+
+@define(slots=True)
+class MessageWalk:
+    """The wanted messages of one file. ``passed`` is told of damage: offset, bytes.
+
+    Behind the walk ``end`` is the position where the next frame begins, and ``closed`` says that
+    the file has none.
+    """
+
+    file: FileView
+    wanted: Selection
+    passed: Callable[[int, int], None] = lambda _offset, _size: None
+    end: int = field(init=False, default=0)
+    closed: bool = field(init=False, default=False)
+
+    def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
+        """Of frames that begin from ``position``, where one does, to before ``stop``."""
+        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
+        stop = len(view) if stop is None else stop
+        while position < stop:
+            rest = view[position:]
             scan = scan_records(rest, base + position, dledger=dledger, check_crc=False)
-            yield from self._take(scan, rest)
-            position = scan.end - base
-            if scan.stop is StopReason.LIMIT:
+            count = bisect_left(scan.frame_offset, base + stop)
+            yield from self._take(scan, rest, count)
+            position = (scan.end if count == len(scan) else scan.frame_offset[count]) - base
+            if position >= stop or scan.stop is StopReason.LIMIT:
                 continue
             after = self._behind(position, scan.stop)
             if after is None:
-                return
+                self.closed = True
+                break
             position = after
+        self.end = position
+        self.closed = self.closed or position >= len(view)
 
-    def _take(self, scan: Scan, view: memoryview) -> Iterator[LogMessage]:
-        shift = layout.ENTRY_HEADER_SIZE if self.row.framing is Framing.DLEDGER else 0
-        start = scan.frame_offset[0] if len(scan) else 0
-        for row in range(len(scan)):
+    def _take(self, scan: Scan, view: memoryview, count: int) -> Iterator[LogMessage]:
+        shift = self.file.record_shift
+        start = scan.frame_offset[0] if count else 0
+        for row in range(count):
             if not self.wanted.takes_row(scan, row):
                 continue
             position = scan.frame_offset[row] - start + shift
@@ -147,27 +175,27 @@ class _Walk:
 
     def _behind(self, position: int, stop: StopReason) -> int | None:
         """Where the walk goes on behind a place that holds no frame; None when it does not."""
+        view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
-        if content_end(self.view, position) == position:
+        if content_end(view, position) == position:
             return None
-        dledger = self.row.framing is Framing.DLEDGER
-        file = FileView(self.view, self.file.first_offset, self.file.size, dledger)
-        after = next_frame(file, position)
+        after = next_frame(self.file, position)
         # An entry whose index does not follow the one before is a frame all the same.
         if stop is StopReason.BAD_FIELDS and after is not None and self._is_entry(position):
             return position
-        size = (len(self.view) if after is None else after) - position
-        name = self.directory.relative(self.file.path)
-        self.passed(name, self.file.first_offset + position, size)
+        size = (len(view) if after is None else after) - position
+        self.passed(self.file.base_offset + position, size)
         return after
 
     def _is_entry(self, position: int) -> bool:
         """Whether a scan that begins here finds a frame."""
-        base = self.file.first_offset
-        dledger = self.row.framing is Framing.DLEDGER
         scan = scan_records(
-            self.view[position:], base + position, dledger=dledger, check_crc=False, max_records=1
+            self.file.view[position:],
+            self.file.base_offset + position,
+            dledger=self.file.dledger,
+            check_crc=False,
+            max_records=1,
         )
         return len(scan) == 1
 
@@ -191,9 +219,9 @@ def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
         "flag": message.flag,
         "sys_flag": message.sys_flag,
         "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": _host(message.born_host),
+        "born_host": host_text(message.born_host),
         "store_timestamp_ms": message.store_timestamp_ms,
-        "store_host": _host(message.store_host),
+        "store_host": host_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "body_crc": message.body_crc,
@@ -207,7 +235,7 @@ def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
 def _body(message: StoredMessage, form: str) -> dict[str, Any]:
     if form == "none":
         return {"body_bytes": len(message.body)}
-    raw = _inflated(message)
+    raw = plain_body(message)
     told = {"body_bytes": len(raw)}
     if form != "base64":
         try:
@@ -217,7 +245,7 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
     return {**told, "body_base64": base64.b64encode(raw).decode()}
 
 
-def _inflated(message: StoredMessage) -> bytes:
+def plain_body(message: StoredMessage) -> bytes:
     """The body as the producer gave it, where it was compressed with zlib."""
     if not message.sys_flag & COMPRESSED:
         return message.body
@@ -229,6 +257,6 @@ def _inflated(message: StoredMessage) -> bytes:
     return raw if inflater.eof else message.body
 
 
-def _host(host: Host) -> str:
+def host_text(host: Host) -> str:
     address = ip_address(host[0])
     return f"[{address}]:{host[1]}" if address.version == 6 else f"{address}:{host[1]}"

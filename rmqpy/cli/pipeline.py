@@ -47,22 +47,53 @@ def add_commands(commands: Commands) -> None:
     audit.add_argument(
         "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir; many if wanted"
     )
-    audit.add_argument(
-        "--engine",
-        default="auto",
-        choices=["auto", "local", "spark"],
-        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
-    )
+    _engine_option(audit)
     _spark_options(audit)
     add_format_option(audit)
     add_log_options(audit)
     audit.set_defaults(command=_audit)
 
+    export = verbs.add_parser(
+        "export", help="messages as Parquet files: exit code 2 when damage was passed"
+    )
+    export.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
+    export.add_argument("--to", required=True, metavar="FOLDER", help="new or empty")
+    _engine_option(export)
+    export.add_argument("--broker-name", metavar="NAME", help="for the column brokerName")
+    export.add_argument(
+        "--internal-topics", action="store_true", help="messages of the system's own topics too"
+    )
+    _spark_options(export)
+    add_log_options(export)
+    export.set_defaults(command=_export)
 
-def _spark_options(parser: argparse.ArgumentParser) -> None:
+    sql = verbs.add_parser("sql", help="ask an export; its table is called messages")
+    sql.add_argument("statement", metavar="QUERY")
+    sql.add_argument("--on", required=True, metavar="FOLDER", help="of rmqpy pipeline export")
+    sql.add_argument("--limit", type=int, default=1000, metavar="N", help="rows; default 1000")
+    _master_option(sql)
+    add_format_option(sql)
+    add_log_options(sql)
+    sql.set_defaults(command=_sql)
+
+
+def _engine_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        choices=["auto", "local", "spark"],
+        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
+    )
+
+
+def _master_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="of Spark; default local[*,4]: all cores of this machine"
     )
+
+
+def _spark_options(parser: argparse.ArgumentParser) -> None:
+    _master_option(parser)
     parser.add_argument(
         "--range-bytes",
         type=int,
@@ -113,6 +144,54 @@ def _audit(options: argparse.Namespace) -> int:
     if as_json:
         print("]}")
     return EXIT_DONE if clean else EXIT_NO
+
+
+def _export(options: argparse.Namespace) -> int:
+    from functools import partial
+
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.pipeline.export import Export, ExportPlan, run_here
+    from rmqpy.pipeline.session import check_package
+    from rmqpy.pipeline.tasks import run_pieces
+
+    check_package("pyarrow")
+    roots = _roots(options.directories)
+    with ExitStack() as stack:
+        run = run_here
+        if _takes_spark(options, roots):
+            run = partial(run_pieces, _session(options, stack))
+        progress = stack.enter_context(ProgressLine("exported"))
+        plan = ExportPlan(
+            root=roots[0],
+            target=str(Path(options.to).resolve()),
+            broker_name=options.broker_name,
+            internal_topics=options.internal_topics,
+            range_bytes=options.range_bytes,
+            expect=progress.expect,
+            advance=progress.advance,
+        )
+        export = Export(plan, run)
+        export.run()
+    for passed in export.passed:
+        print(
+            f"{passed.file} at offset {passed.offset}: {passed.size} bytes that are no message",
+            file=sys.stderr,
+        )
+    print(f"{export.rows} messages in {len(export.files)} files")
+    return EXIT_NO if export.passed else EXIT_DONE
+
+
+def _sql(options: argparse.Namespace) -> int:
+    from rmqpy.pipeline.query import json_lines, query
+
+    with ExitStack() as stack:
+        result = query(_session(options, stack), options.on, options.statement)
+        if options.format == "json":
+            for line in json_lines(result, options.limit):
+                print(line)
+        else:
+            result.show(options.limit, truncate=False)
+    return EXIT_DONE
 
 
 def _roots(directories: list[str]) -> list[str]:

@@ -32,7 +32,14 @@ from rmqpy.pipeline.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_MASTER", "SessionPlan", "check_needs", "is_installed", "spark_session"]
+__all__ = [
+    "LOCAL_MASTER",
+    "SessionPlan",
+    "check_needs",
+    "check_package",
+    "is_installed",
+    "spark_session",
+]
 
 T = TypeVar("T")
 
@@ -75,7 +82,7 @@ def is_installed() -> bool:
 def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigFault]]:
     """Each thing that a session needs, by name: what was found, or what is wrong with it."""
     for package in PACKAGES:
-        yield package, _found(_package, package)
+        yield package, _found(check_package, package)
     yield "Java", _found(_java, environment)
     yield "SPARK_HOME", _found(_spark_home, environment)
 
@@ -87,7 +94,8 @@ def _found(look: Callable[[T], str], at: T) -> str | ConfigFault:
         return fault
 
 
-def _package(name: str) -> str:
+def check_package(name: str) -> str:
+    """Its version; ConfigFault when it is not installed, or too old."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,0 +1,260 @@
+"""The messages of a store as Parquet files, written by whoever has the range.
+
+A range is written to ``_temporary/<a name of its own>`` below the target, whole and synced; the
+writer tells where its first frame begins and where the next one must. The driver takes the ranges
+in order, proves that each begins where the one before ended (does it once more from there if not),
+and only then renames the file to its place, named by the range. So an attempt that died, or a
+second one at the same range, leaves nothing but a file in ``_temporary``, which goes at the end.
+``_manifest.json`` lists the files, ``_SUCCESS`` says that all of them stand there.
+
+The messages are those of ``rmqpy store dump``, in the order of the log by the names of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from attrs import asdict, define, field
+
+from rmqpy.audit.damage import FileView
+from rmqpy.audit.directory import LogFile, read_directory
+from rmqpy.audit.facts_reader import read_facts
+from rmqpy.audit.messages import LogMessage, MessageWalk, Selection, file_view
+from rmqpy.audit.ranges import RANGE_BYTES, WorkRange, split_row
+from rmqpy.codec.search import find_frames
+from rmqpy.model.errors import RmqError
+from rmqpy.model.names import is_system_topic
+from rmqpy.pipeline.rows import message_batches, message_schema
+from rmqpy.store.disk import Disk
+
+__all__ = ["Export", "ExportPlan", "ExportTask", "Passed", "Piece", "Written", "done_export"]
+
+TEMPORARY: Final = "_temporary"
+MANIFEST: Final = "_manifest.json"
+SUCCESS: Final = "_SUCCESS"
+
+
+@define(slots=True, frozen=True)
+class Passed:
+    """Bytes of a log file that hold no message."""
+
+    file: str
+    offset: int
+    size: int
+
+
+@define(slots=True, frozen=True)
+class Piece:
+    """``begin``: offset of the first frame, None where the range has to find it."""
+
+    work: WorkRange
+    begin: int | None = None
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Written:
+    """A range as a file ``path``; without rows there is none. ``begin`` is -1 where no frame begins
+    in the range. ``closed``: the log file has nothing behind ``end``.
+    """
+
+    work: WorkRange
+    begin: int
+    end: int
+    closed: bool
+    path: str | None
+    rows: int
+    passed: tuple[Passed, ...]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ExportTask:
+    """What is done with a piece, here or on a worker."""
+
+    folder: str
+    broker_name: str | None = None
+    internal_topics: bool = False
+
+    def __call__(self, piece: Piece) -> Written:
+        work = piece.work
+        log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
+        file = file_view(Disk(), log_file, work.framing, work.limit)
+        base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
+        begin = _first(file, work, stop) if piece.begin is None else piece.begin - base
+        passed: list[Passed] = []
+        walk = MessageWalk(
+            file, Selection(), lambda at, size: passed.append(Passed(work.file, at, size))
+        )
+        path, rows = None, 0
+        if begin is not None:
+            path, rows = self._write(walk.run(begin, stop))
+        return Written(
+            work=work,
+            begin=-1 if begin is None else base + begin,
+            end=base + walk.end,
+            closed=walk.closed,
+            path=path,
+            rows=rows,
+            passed=tuple(passed),
+        )
+
+    def _write(self, messages: Iterator[LogMessage]) -> tuple[str | None, int]:
+        from pyarrow import parquet
+
+        wanted = (
+            found
+            for found in messages
+            if self.internal_topics or not is_system_topic(found.message.topic)
+        )
+        batches = message_batches(wanted, self.broker_name)
+        first = next(batches, None)
+        if first is None:
+            return None, 0
+        path = f"{self.folder}/{uuid4().hex}"
+        rows = 0
+        with open(path, "xb") as file:
+            with parquet.ParquetWriter(file, message_schema(), compression="zstd") as writer:
+                batch = first
+                while batch is not None:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+                    batch = next(batches, None)
+            file.flush()
+            os.fsync(file.fileno())
+        return path, rows
+
+
+def _first(file: FileView, work: WorkRange, stop: int) -> int | None:
+    if work.is_first:
+        return 0
+    start = work.start - work.first_offset
+    frames = find_frames(file.view, work.first_offset, start, stop, dledger=file.dledger)
+    return next(frames, None)
+
+
+Run = Callable[[ExportTask, Iterable[Piece]], Iterator[Written]]
+"""Does all pieces; results in their order."""
+
+
+def run_here(task: ExportTask, pieces: Iterable[Piece]) -> Iterator[Written]:
+    return map(task, pieces)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ExportPlan:
+    """``root``: the store; ``target``: a folder that does not exist, or is empty."""
+
+    root: str
+    target: str
+    broker_name: str | None = None
+    internal_topics: bool = False
+    range_bytes: int = RANGE_BYTES
+    expect: Callable[[int], None] = field(default=lambda _bytes: None)
+    advance: Callable[[int], None] = field(default=lambda _bytes: None)
+
+
+@define(slots=True)
+class Export:
+    """One export; ``passed`` and ``files`` tell afterwards what was done."""
+
+    plan: ExportPlan
+    run_pieces: Run = run_here
+    files: list[dict[str, Any]] = field(factory=list)
+    passed: list[Passed] = field(factory=list)
+    _expected: int = 0
+    _closed: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(file["rows"] for file in self.files)
+
+    def run(self) -> None:
+        """RmqError when the target is in use."""
+        plan = self.plan
+        task = ExportTask(
+            folder=f"{plan.target}/{TEMPORARY}",
+            broker_name=plan.broker_name,
+            internal_topics=plan.internal_topics,
+        )
+        self._make_target()
+        for written in self.run_pieces(task, map(Piece, self._works())):
+            self._take(written, task)
+            self.plan.advance(written.work.stop - written.work.start)
+        self._finish()
+
+    def _make_target(self) -> None:
+        target = Path(self.plan.target)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise RmqError(f"{target}: is in use; name a folder that is empty or does not exist")
+        (target / TEMPORARY).mkdir(parents=True)
+
+    def _works(self) -> list[WorkRange]:
+        plan, files = self.plan, Disk()
+        directory = read_directory(files, plan.root)
+        limit = read_facts(files, plan.root).confirmed_end
+        works: list[WorkRange] = []
+        for row in directory.logs:
+            works += split_row(row, directory.root, plan.range_bytes, limit)
+            for file in row.files:
+                if file.size != row.file_size:
+                    name = directory.relative(file.path)
+                    self.passed.append(Passed(name, file.first_offset, file.size))
+        plan.expect(sum(work.stop - work.start for work in works))
+        return works
+
+    def _take(self, written: Written, task: ExportTask) -> None:
+        """The next range in order: proven, then put in its place."""
+        work = written.work
+        if work.is_first:
+            self._expected, self._closed = work.first_offset, False
+        if self._closed or self._expected >= work.stop:
+            _remove(written)
+            return
+        if written.begin != self._expected:
+            _remove(written)
+            written = task(Piece(work, self._expected))
+        self._expected, self._closed = written.end, written.closed
+        self.passed += written.passed
+        if written.path is not None:
+            name = f"{work.row.replace('/', '-')}-{work.start:020d}.parquet"
+            os.rename(written.path, f"{self.plan.target}/{name}")
+            self.files.append(
+                {"name": name, "begin": written.begin, "end": written.end, "rows": written.rows}
+            )
+
+    def _finish(self) -> None:
+        target = Path(self.plan.target)
+        shutil.rmtree(target / TEMPORARY)
+        manifest = {
+            "root": self.plan.root,
+            "rows": self.rows,
+            "files": self.files,
+            "passed": [asdict(passed) for passed in self.passed],
+        }
+        _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        _write_synced(target / SUCCESS, "")
+
+
+def _remove(written: Written) -> None:
+    if written.path is not None:
+        os.unlink(written.path)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def done_export(folder: str) -> dict[str, Any]:
+    """The manifest of an export; RmqError when ``folder`` holds none that was finished."""
+    if not Path(folder, SUCCESS).is_file() or not Path(folder, MANIFEST).is_file():
+        raise RmqError(f"{folder}: no finished export; make it with rmqpy pipeline export DIR --to")
+    manifest: dict[str, Any] = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
+    return manifest

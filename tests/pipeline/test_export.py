@@ -1,0 +1,239 @@
+"""``rmqpy pipeline export`` and ``sql``: the rows are what a Java consumer got."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.messages import Selection, each_message
+from rmqpy.cli import main
+from rmqpy.model.names import is_system_topic
+from rmqpy.pipeline.export import Export, ExportPlan, ExportTask, Piece, Written
+from rmqpy.store.disk import Disk
+
+pytestmark = pytest.mark.spark
+
+SPLIT = "8192"
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _needs_arrow(arrow: Any) -> None:
+    pass
+
+
+def rows_of(folder: Path) -> Rows:
+    """Of every file, in the order of the log."""
+    from pyarrow import parquet
+
+    files = sorted(folder.glob("*.parquet"))
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
+def export(store: Path, target: Path, *more: str) -> int:
+    return main(["pipeline", "export", str(store), "--to", str(target), *more])
+
+
+@pytest.mark.parametrize(
+    "name", ["A-classic-clean-v497", "A-classic-killed-v497", "C-upgraded-v497/n0"]
+)
+def test_rows_are_what_a_java_consumer_got(
+    name: str,
+    store_of: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    told = manifest(name.partition("/")[0])
+    assert export(store_of(name), tmp_path / "out", "--range-bytes", SPLIT) == 0
+    rows = rows_of(tmp_path / "out")
+    wanted = [found for found in told["messages"] if not is_system_topic(found["topic"])]
+    got = {row["physicalOffset"]: row for row in rows}
+    assert len(got) == len(rows) == len(wanted) > 200
+    for found in wanted:
+        row = got[found["commitLogOffset"]]
+        for column in ("topic", "queueId", "queueOffset", "flag", "sysFlag", "reconsumeTimes"):
+            assert row[column] == found[column], column
+        assert row["preparedTransactionOffset"] == found["preparedTransactionOffset"]
+        assert row["size"] == found["storeSize"]
+        assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(found["bornTimestamp"])
+        assert row["storeTimestamp"].timestamp() * 1000 == pytest.approx(found["storeTimestamp"])
+        assert f"/{row['bornHost']}" == found["bornHost"]
+        assert f"/{row['storeHost']}" == found["storeHost"]
+        assert dict(row["properties"]) == found["props"]
+        assert row["tags"] == found["props"].get("TAGS")
+        assert row["keys"] == found["props"].get("KEYS")
+        assert row["bodyCrc"] == found["bodyCRC"] and row["crcOk"] is True
+        assert len(row["body"]) == found["bodyLen"]
+        assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
+
+
+@pytest.mark.parametrize("name", ["C-upgraded-v497/n0", "D-dledger-v497"])
+def test_both_engines_write_the_same(
+    name: str, store_of: Callable[[str], Path], tmp_path: Path, spark: Any
+) -> None:
+    more = ("--internal-topics", "--broker-name", "broker-a")
+    assert export(store_of(name), tmp_path / "local", "--engine", "local", *more) == 0
+    assert export(store_of(name), tmp_path / "spark", "--engine", "spark", *more) == 0
+    split = (*more, "--range-bytes", SPLIT)
+    assert export(store_of(name), tmp_path / "split", "--engine", "spark", *split) == 0
+    rows = rows_of(tmp_path / "local")
+    assert {row["brokerName"] for row in rows} == {"broker-a"}
+    assert any(row["entryIndex"] is not None and row["term"] >= 0 for row in rows)
+    assert rows_of(tmp_path / "spark") == rows_of(tmp_path / "split") == rows
+    assert {path.name for path in (tmp_path / "split").iterdir() if "parquet" not in path.name} == {
+        "_manifest.json",
+        "_SUCCESS",
+    }
+
+
+def test_damage_is_passed_and_told(
+    copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    file = min((store / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[16000:20480] = bytes(4480)
+    file.write_bytes(data)
+    lost = []
+    kept = [
+        found.message.physical_offset
+        for found in each_message(
+            Disk(),
+            read_directory(Disk(), str(store)),
+            Selection(),
+            lambda file, offset, size: lost.append((file, offset, size)),
+        )
+    ]
+    assert len(lost) == 1
+    for number, more in enumerate([(), ("--range-bytes", SPLIT)]):
+        target = tmp_path / f"out{number}"
+        assert export(store, target, "--internal-topics", *more) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        file_name, offset, size = lost[0]
+        assert line == f"{file_name} at offset {offset}: {size} bytes that are no message"
+        assert [row["physicalOffset"] for row in rows_of(target)] == kept
+
+
+def test_a_file_of_another_length_is_told(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
+    store = copy_of("A-classic-clean-v497")
+    file = sorted((store / "commitlog").iterdir())[1]
+    os.truncate(file, 60000)
+    assert export(store, tmp_path / "out") == 2
+    told = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert told["passed"] == [{"file": f"commitlog/{file.name}", "offset": 65536, "size": 60000}]
+
+
+def forged(place: int) -> bytes:
+    """A whole record of 100 bytes that belongs at ``place``."""
+    body = bytes(8)
+    head = struct.pack(
+        ">iIiiiqqiq4siq4siiqi",
+        100, 0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, 0, 0, 0, place, 0, 1,
+        b"\x7f\0\0\1", 1, 1, b"\x7f\0\0\1", 1, 0, 0, len(body),
+    )  # fmt: skip
+    return head + body + b"\x01F\0\0"
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_forged_records_in_a_body_are_no_rows(
+    engine: str, copy_of: Callable[[str], Path], tmp_path: Path, spark: Any
+) -> None:
+    """Ranges that begin inside that body find them, and are done again."""
+    store = copy_of("A-classic-clean-v497")
+    right = Export(ExportPlan(root=str(store), target=str(tmp_path / "right")))
+    right.run()
+    rows = rows_of(tmp_path / "right")
+    inside = [row for row in rows if row["physicalOffset"] < 65536 and row["sysFlag"] == 0]
+    large = max(inside, key=lambda row: len(row["body"]))
+    place, size = large["physicalOffset"], len(large["body"])
+    file = min((store / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    begin = data.index(large["body"], place)
+    for at in range(begin, begin + size - 99, 100):
+        data[at : at + 100] = forged(at)
+    body = bytes(data[begin : begin + size])
+    struct.pack_into(">i", data, place + 8, zlib.crc32(body) & 0x7FFFFFFF)
+    file.write_bytes(data)
+    assert size > 1400, "a range begins inside"
+    large["body"], large["bodyCrc"] = body, zlib.crc32(body) & 0x7FFFFFFF
+    split = ("--range-bytes", "1400", "--engine", engine)
+    assert export(store, tmp_path / "out", *split) == 0
+    assert rows_of(tmp_path / "out") == rows
+    assert main(["pipeline", "audit", str(store), *split]) == 0
+
+
+def test_a_worker_killed_behind_its_write_doubles_nothing(
+    store_of: Callable[[str], Path], tmp_path: Path, spark: Any
+) -> None:
+    from rmqpy.pipeline.tasks import run_pieces
+
+    root = str(store_of("A-classic-clean-v497"))
+    marker = str(tmp_path / "died")
+    left = tmp_path / "out" / "_temporary"
+
+    def dying(task: ExportTask) -> Callable[[Piece], Written]:
+        def do(piece: Piece) -> Written:
+            written = task(piece)
+            if piece.work.start == 65536 and not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return written
+
+        return do
+
+    def run(task: ExportTask, pieces: Any) -> Any:
+        yield from run_pieces(spark, dying(task), pieces)
+        placed = len(list(left.parent.glob("*.parquet")))
+        assert placed and len(list(left.iterdir())) >= 1, "the attempt that died left its file"
+
+    again = Export(ExportPlan(root=root, target=str(tmp_path / "out")), run)
+    again.run()
+    assert os.path.exists(marker) and not left.exists()
+    once = Export(ExportPlan(root=root, target=str(tmp_path / "once")))
+    once.run()
+    assert again.files == once.files
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "once")
+
+
+def test_a_target_in_use_is_refused(
+    store_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").touch()
+    assert export(store_of("A-classic-clean-v497"), tmp_path) == 1
+    assert "is in use" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_sql_over_an_export(
+    store_of: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    spark: Any,
+) -> None:
+    target = tmp_path / "out"
+    assert export(store_of("A-classic-clean-v497"), target) == 0
+    capsys.readouterr()
+    statement = "SELECT topic, count(*) AS n, max(queueOffset) AS last FROM messages GROUP BY topic"
+    assert main(["pipeline", "sql", statement, "--on", str(target), "--format", "json"]) == 0
+    told = {row["topic"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    for topic, queues in manifest("A-classic-clean-v497")["queues"].items():
+        if not is_system_topic(topic) and any(queue["max"] for queue in queues):
+            assert told[topic]["n"] == sum(queue["max"] - queue["min"] for queue in queues)
+            assert told[topic]["last"] == max(queue["max"] for queue in queues) - 1
+    assert main(["pipeline", "sql", "SELECT 6 * 7 AS answer", "--on", str(target)]) == 0
+    assert "|answer|" in capsys.readouterr().out
+    assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", str(target)]) == 1
+    assert "the query is refused" in capsys.readouterr().err
+    (target / "_SUCCESS").unlink()
+    assert main(["pipeline", "sql", "SELECT 1", "--on", str(target)]) == 1
+    assert "no finished export" in capsys.readouterr().err
