@@ -142,6 +142,7 @@ Run = Callable[[ExportTask, Iterable[Piece]], Iterator[Written]]
 
 
 def run_here(task: ExportTask, pieces: Iterable[Piece]) -> Iterator[Written]:
+    """One after the other in this process."""
     return map(task, pieces)
 
 
