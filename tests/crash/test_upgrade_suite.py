@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.crash
 
+PLUGIN = "rmqpy.testing.upgrade.plugin"
 SECONDS_MAX = 600
 USER_TEST = """
 from rmqpy.testing.blocking import BlockingConnection, read_queue
@@ -32,7 +34,9 @@ def test_upgraded(rmq_upgraded_group):
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
-    plugin = ["-p", "rmqpy.testing.upgrade.plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "no:cacheprovider"]
+    if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
+        plugin += ["-p", PLUGIN]  # in a checkout that is not installed
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *arguments],
         cwd=folder,
