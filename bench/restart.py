@@ -42,6 +42,7 @@ TOPIC = "bench"
 
 def log_bytes(broker: ServerProcess) -> int:
     """Bytes of the log that have been written: blocks, for the last file is sparse."""
+    assert broker.store is not None, "a broker has a store"
     files = (broker.store / "commitlog").glob("*")
     return sum(path.stat().st_blocks * 512 for path in files)
 
