@@ -12,6 +12,7 @@ every waiting sender is told that its message is not safe.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -34,7 +35,7 @@ class _Task(Protocol):
 T = TypeVar("T", bound=_Task)
 
 
-class _Flushing(Generic[T]):
+class _Flushing(ABC, Generic[T]):
     """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
 
     def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
@@ -76,14 +77,17 @@ class _Flushing(Generic[T]):
         elif error is None:
             self._go_on()
 
+    @abstractmethod
     def _take(self) -> T | None:
-        raise NotImplementedError
+        """The next task; None when there is nothing to flush."""
 
+    @abstractmethod
     def _flushed(self, task: T) -> None:
-        raise NotImplementedError
+        """It has been run without an error."""
 
+    @abstractmethod
     def _failed(self, error: BaseException) -> None:
-        raise NotImplementedError
+        """It has failed."""
 
     def _go_on(self) -> None:
         """Another flush may be wanted already."""

@@ -9,7 +9,6 @@ the file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from attrs import define
@@ -63,7 +62,7 @@ class IndexUnit:
     term: Term
 
     def encode(self) -> bytes:
-        return INDEX_UNIT.pack(layout.ENTRY_MAGIC, self.position, self.size, self.index, self.term)
+        return encode_index_unit(self.position, self.size, self.index, self.term)
 
 
 def encode_entry_header(index: int, term: int, position: int, body_length: int) -> bytes:
@@ -71,34 +70,15 @@ def encode_entry_header(index: int, term: int, position: int, body_length: int) 
     return ENTRY_HEADER.pack(layout.ENTRY_MAGIC, size, index, term, position, 0, 0, 0, body_length)
 
 
-def frame_entries(
-    records: Sequence[bytes | bytearray], index: int, term: int, positions: Sequence[int]
-) -> list[bytes]:
-    """One entry a record: indexes count up from ``index``, entry n will stand at
-    ``positions[n]``.
-    """
-    assert len(records) == len(positions), "a position for each record"
-    return [
-        encode_entry_header(index + number, term, position, len(record)) + record
-        for number, (record, position) in enumerate(zip(records, positions, strict=True))
-    ]
+def encode_index_unit(position: int, size: int, index: int, term: int) -> bytes:
+    """``size`` is that of the whole entry."""
+    return INDEX_UNIT.pack(layout.ENTRY_MAGIC, position, size, index, term)
 
 
-def index_units(frames: Sequence[Buffer], index: int, term: int, positions: Sequence[int]) -> bytes:
-    """The index units of entries framed by :func:`frame_entries`, back to back."""
-    pack = INDEX_UNIT.pack
-    return b"".join(
-        [
-            pack(layout.ENTRY_MAGIC, position, len(frame), index + number, term)
-            for number, (frame, position) in enumerate(zip(frames, positions, strict=True))
-        ]
-    )
-
-
-def encode_filler(rest: int) -> bytes:
-    """All ``rest`` bytes that close a data file."""
+def encode_filler_head(rest: int) -> bytes:
+    """What begins the filler of the last ``rest`` bytes of a data file; zeros follow."""
     assert rest >= layout.ENTRY_FILLER_SIZE, f"no room for a filler: {rest} bytes left"
-    return _FILLER.pack(layout.ENTRY_FILLER_MAGIC, rest).ljust(rest, b"\0")
+    return _FILLER.pack(layout.ENTRY_FILLER_MAGIC, rest)
 
 
 def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:

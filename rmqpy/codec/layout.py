@@ -100,6 +100,8 @@ ENTRY_MAGIC: Final = 1
 ENTRY_FILLER_MAGIC: Final = -1
 ENTRY_FILLER_SIZE: Final = 8
 ENTRY_HEADER_SIZE: Final = 48
+ENTRY_SIZE_MAX: Final = 4 * 1024 * 1024
+"""A Java member's encoding buffer: it cannot write a larger entry, header included."""
 ENTRY_INDEX_POSITION: Final = 8
 ENTRY_TERM_POSITION: Final = 16
 ENTRY_POS_POSITION: Final = 24

@@ -193,6 +193,35 @@ def measure_record(
     return fields, body, topic, properties
 
 
+def record_ahead(view: memoryview, start: int) -> int | StopReason:
+    """The size that the record at ``start`` claims, or why none begins there."""
+    if len(view) - start < layout.BLANK_SIZE:
+        return StopReason.TRUNCATED
+    size, magic = _SIZE_MAGIC.unpack_from(view, start)
+    if magic == layout.BLANK_MAGIC:
+        return StopReason.BLANK
+    if size == 0 and magic == 0:
+        return StopReason.ZERO
+    return int(size)
+
+
+def entry_ahead(view: memoryview, start: int) -> int | StopReason:
+    """The size of the entry at ``start``, which ``view`` holds, or why none begins there."""
+    rest = len(view) - start
+    if rest < layout.ENTRY_FILLER_SIZE:
+        return StopReason.TRUNCATED
+    magic, size = _MAGIC_SIZE.unpack_from(view, start)
+    if magic == layout.ENTRY_FILLER_MAGIC:
+        return StopReason.BLANK
+    if size == 0 and magic == 0:
+        return StopReason.ZERO
+    if magic != layout.ENTRY_MAGIC:
+        return StopReason.BAD_MAGIC
+    if size < layout.ENTRY_HEADER_SIZE + layout.RECORD_SIZE_MIN:
+        return StopReason.BAD_SIZE
+    return StopReason.TRUNCATED if size > rest else int(size)
+
+
 class _Walk:
     """One scan under way: ``position`` is behind the last good frame."""
 
@@ -217,35 +246,19 @@ class _Walk:
 
     def _classic(self) -> StopReason | None:
         start = self.position
-        rest = len(self.data) - start
-        if rest < layout.BLANK_SIZE:
-            return StopReason.TRUNCATED
-        size, magic = _SIZE_MAGIC.unpack_from(self.data, start)
-        if magic == layout.BLANK_MAGIC:
-            return StopReason.BLANK
-        if size == 0 and magic == 0:
-            return StopReason.ZERO
-        stop = self._record(start, rest, *_NOT_AN_ENTRY)
+        size = record_ahead(self.data, start)
+        if isinstance(size, StopReason):
+            return size
+        stop = self._record(start, len(self.data) - start, *_NOT_AN_ENTRY)
         if stop is None:
             self.position = start + size
         return stop
 
     def _entry(self) -> StopReason | None:
         start = self.position
-        rest = len(self.data) - start
-        if rest < layout.ENTRY_FILLER_SIZE:
-            return StopReason.TRUNCATED
-        magic, size = _MAGIC_SIZE.unpack_from(self.data, start)
-        if magic == layout.ENTRY_FILLER_MAGIC:
-            return StopReason.BLANK
-        if size == 0 and magic == 0:
-            return StopReason.ZERO
-        if magic != layout.ENTRY_MAGIC:
-            return StopReason.BAD_MAGIC
-        if size < layout.ENTRY_HEADER_SIZE + layout.RECORD_SIZE_MIN:
-            return StopReason.BAD_SIZE
-        if size > rest:
-            return StopReason.TRUNCATED
+        size = entry_ahead(self.data, start)
+        if isinstance(size, StopReason):
+            return size
         _, _, index, term, pos, _, _, _, length = ENTRY_HEADER.unpack_from(self.data, start)
         body = start + layout.ENTRY_HEADER_SIZE
         if length != size - layout.ENTRY_HEADER_SIZE or pos != self.base_offset + start:

@@ -37,7 +37,6 @@ summed in bucket -1.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final
@@ -45,10 +44,16 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.codec import layout
-from rmqpy.codec.entry import ENTRY_HEADER, INDEX_UNIT
+from rmqpy.codec.entry import ENTRY_HEADER, encode_index_unit
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.properties import PROPERTY_SEPARATOR, locate_property, well_formed
-from rmqpy.codec.scan import StopReason, key_hash_of_bytes, measure_record
+from rmqpy.codec.scan import (
+    StopReason,
+    entry_ahead,
+    key_hash_of_bytes,
+    measure_record,
+    record_ahead,
+)
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.flags import (
     INNER_BATCH,
@@ -96,8 +101,6 @@ _QUEUE_FACTOR: Final = 0x9E3779B97F4A7C15
 _PROPERTY_FACTOR: Final = 0xC2B2AE3D27D4EB4F
 _LENGTH_FACTOR: Final = 0x165667B19E3779F9
 _TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")
-_SIZE_MAGIC: Final = struct.Struct(">iI")
-_MAGIC_SIZE: Final = struct.Struct(">ii")
 
 
 class EventKind(IntEnum):
@@ -257,15 +260,10 @@ class _Walk:
     tally: Tally
 
     def classic(self, start: int) -> int | StopReason:
-        rest = len(self.view) - start
-        if rest < layout.BLANK_SIZE:
-            return StopReason.TRUNCATED
-        size, magic = _SIZE_MAGIC.unpack_from(self.view, start)
-        if magic == layout.BLANK_MAGIC:
-            return StopReason.BLANK
-        if size == 0 and magic == 0:
-            return StopReason.ZERO
-        places = measure_record(self.view, start, rest)
+        size = record_ahead(self.view, start)
+        if isinstance(size, StopReason):
+            return size
+        places = measure_record(self.view, start, len(self.view) - start)
         if isinstance(places, StopReason):
             return places
         self._count(start, places[0][0])
@@ -273,20 +271,9 @@ class _Walk:
         return int(places[0][0])
 
     def entry(self, start: int) -> int | StopReason:
-        rest = len(self.view) - start
-        if rest < layout.ENTRY_FILLER_SIZE:
-            return StopReason.TRUNCATED
-        magic, size = _MAGIC_SIZE.unpack_from(self.view, start)
-        if magic == layout.ENTRY_FILLER_MAGIC:
-            return StopReason.BLANK
-        if size == 0 and magic == 0:
-            return StopReason.ZERO
-        if magic != layout.ENTRY_MAGIC:
-            return StopReason.BAD_MAGIC
-        if size < layout.ENTRY_HEADER_SIZE + layout.RECORD_SIZE_MIN:
-            return StopReason.BAD_SIZE
-        if size > rest:
-            return StopReason.TRUNCATED
+        size = entry_ahead(self.view, start)
+        if isinstance(size, StopReason):
+            return size
         header = ENTRY_HEADER.unpack_from(self.view, start)
         if header[8] != size - layout.ENTRY_HEADER_SIZE:
             return StopReason.BAD_FIELDS
@@ -300,7 +287,7 @@ class _Walk:
         self._count(start, size)
         self._header(start, header, previous)
         self._record(start, body, places)
-        return int(size)
+        return size
 
     def _count(self, start: int, size: int) -> None:
         tally = self.tally
@@ -335,7 +322,7 @@ class _Walk:
         if any(reserved):
             self._event(EventKind.ENTRY_RESERVED, start, -1)
         if tally.plan.entry_units is not None:
-            self._entry_unit(start, INDEX_UNIT.pack(layout.ENTRY_MAGIC, place, size, index, term))
+            self._entry_unit(start, encode_index_unit(place, size, index, term))
 
     def _entry_unit(self, start: int, unit: bytes) -> None:
         units = self.tally.plan.entry_units

@@ -8,9 +8,8 @@ a broker's group only message records may become entries.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
 
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
 from rmqpy.dledger.member import Member, Role
 from rmqpy.dledger.messages import (
     AppendEntryRequest,
@@ -24,9 +23,6 @@ from rmqpy.dledger.messages import (
 from rmqpy.dledger.outbox import ClientAppend
 
 _CODE = DLedgerResponseCode
-
-ENTRY_SIZE_MAX: Final = 4 * 1024 * 1024
-"""A Java member's encoding buffer: it cannot write a larger entry, header included."""
 
 
 class Refused(Enum):

@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 from attrs import fields
 
 from rmqpy.codec.entry import EntryHeader
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_MAX
 from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
@@ -50,7 +50,7 @@ from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
 RESPONSE_FRAME_CODE: Final = 200
 """Remoting code of every answer."""
 
-ENTRY_BODY_MAX: Final = 4 * 1024 * 1024 - ENTRY_HEADER_SIZE
+ENTRY_BODY_MAX: Final = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
 """What fits into a Java member's encoding buffer beside the header."""
 
 M = TypeVar("M", bound=Message)

@@ -22,19 +22,19 @@ from functools import partial
 from attrs import define
 
 from rmqpy.codec.entry import (
-    INDEX_UNIT,
     EntryHeader,
     decode_entry_header,
     decode_index_unit,
     encode_entry_header,
+    encode_filler_head,
+    encode_index_unit,
     is_filler,
 )
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import (
-    ENTRY_FILLER_MAGIC,
     ENTRY_FILLER_SIZE,
     ENTRY_HEADER_SIZE,
-    ENTRY_MAGIC,
+    ENTRY_SIZE_MAX,
     INDEX_UNIT_SIZE,
 )
 from rmqpy.codec.message import check_record, patch_record
@@ -50,11 +50,7 @@ from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
 from rmqpy.store.watermark import Watermark
 
-ENTRY_SIZE_MAX = 4 * 1024 * 1024
-"""A Java member's encoding buffer: it cannot write a larger entry, header included."""
-
 DATA_SIZE_KEY = "mappedFileSizeCommitLog"
-_FILLER_HEAD = (ENTRY_FILLER_MAGIC & 0xFFFFFFFF).to_bytes(4)
 _ZEROS = bytes(1 << 16)
 
 
@@ -181,7 +177,7 @@ class EntryStore:
     def _stage(self, header: bytes, body: bytes | bytearray | memoryview, end: LedgerEnd) -> None:
         staging, state = self.staging, self.staging.state
         size = len(header) + len(body)
-        unit = INDEX_UNIT.pack(ENTRY_MAGIC, state[END], size, end.index, end.term)
+        unit = encode_index_unit(state[END], size, end.index, end.term)
         staging.put(header)
         staging.put(body)
         staging.put_unit(unit)
@@ -358,7 +354,7 @@ class EntryStore:
             self._commit_data()
             following = self._data.find(file.end_offset) or self._data.create(file.end_offset)
             # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
-            file.file.write(file.size - rest, _FILLER_HEAD + rest.to_bytes(4))
+            file.file.write(file.size - rest, encode_filler_head(rest))
             file.wrote_position = file.size
             staging.restart(file.end_offset)
             file = following
@@ -463,7 +459,7 @@ class EntryStore:
         are written.
         """
         units = b"".join(
-            INDEX_UNIT.pack(ENTRY_MAGIC, position, ENTRY_HEADER_SIZE + size, index, term)
+            encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
             for position, size, index, term in zip(
                 scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True
             )
@@ -484,7 +480,7 @@ class EntryStore:
             header = decode_entry_header(file.view, position - file.first_offset, position)
         except RecordFault:
             return False
-        unit = INDEX_UNIT.pack(ENTRY_MAGIC, position, header.size, header.index, header.term)
+        unit = encode_index_unit(position, header.size, header.index, header.term)
         return self._index.agrees(header.index, unit)
 
     def settle(self) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import base64
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, ClassVar
@@ -50,29 +51,34 @@ class State(Enum):
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Op:
+class Op(ABC):
     """``path`` is what it changes; ``why`` is for the reader of the plan."""
 
     kind: ClassVar[str]
     path: str
     why: str = ""
 
+    @abstractmethod
     def state(self, ground: Ground) -> State:
-        raise NotImplementedError
+        """Where the directory stands, as far as this operation can tell."""
 
     def prepare(self, ground: Ground, undo_path: str) -> None:
-        """Keep what would be lost; durable when it returns."""
+        """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
+        return
 
+    @abstractmethod
     def perform(self, ground: Ground) -> None:
         """From *before* to *after*; durable when it returns."""
-        raise NotImplementedError
 
     def resume(self, ground: Ground, undo_path: str) -> None:
-        """It was interrupted: back to *before*, unless it is *after* already."""
+        """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
+        in one step has nothing to do.
+        """
+        return
 
+    @abstractmethod
     def revert(self, ground: Ground, undo_path: str) -> None:
         """Back to *before*, from *before*, *after* or the middle."""
-        raise NotImplementedError
 
     @property
     def changed_bytes(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from rmqpy.audit.facts import Mode
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE, PROPERTIES_BYTES_MAX
-from rmqpy.store.entry_store import ENTRY_SIZE_MAX
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
 from rmqpy.upgrade.check_findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 from rmqpy.upgrade.survey import Survey

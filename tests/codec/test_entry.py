@@ -19,8 +19,8 @@ UNIT = bytes.fromhex("00000001 0000000000000064 00000032 0000000000000002 000000
 
 
 def test_entry_vector() -> None:
-    assert entry.frame_entries([b"hi"], 2, 3, [100]) == [ENTRY]
-    assert entry.index_units([ENTRY], 2, 3, [100]) == UNIT
+    assert entry.encode_entry_header(2, 3, 100, 2) + b"hi" == ENTRY
+    assert entry.encode_index_unit(100, len(ENTRY), 2, 3) == UNIT
     header = entry.decode_entry_header(b"xy" + ENTRY, 2, 100)
     assert (header.index, header.term, header.position) == (2, 3, 100)
     assert (header.size, header.body_length) == (50, 2)
@@ -31,22 +31,23 @@ def test_entry_vector() -> None:
 
 
 def test_entries_count_up_and_keep_their_places() -> None:
-    first, second = entry.frame_entries([bytearray(b"a"), b"bc"], 7, 1, [0, 65536])
+    first = entry.encode_entry_header(7, 1, 0, 1) + b"a"
+    second = entry.encode_entry_header(8, 1, 65536, 2) + b"bc"
     assert entry.decode_entry_header(first, 0, 0).index == 7
     assert entry.decode_entry_header(second, 0, 65536).index == 8
     assert second.endswith(b"bc")
-    units = entry.index_units([first, second], 7, 1, [0, 65536])
+    units = entry.encode_index_unit(0, 49, 7, 1) + entry.encode_index_unit(65536, 50, 8, 1)
     assert entry.decode_index_unit(units, 32, 8 * 32).position == 65536
 
 
 def test_filler_is_zero_to_the_end() -> None:
-    raw = entry.encode_filler(100)
+    raw = entry.encode_filler_head(100) + bytes(92)
     assert raw == b"\xff\xff\xff\xff\0\0\0\x64" + bytes(92)
     assert entry.is_filler(raw)
     assert not entry.is_filler(ENTRY)
     assert not entry.is_filler(raw[:7])
     with pytest.raises(AssertionError):
-        entry.encode_filler(7)
+        entry.encode_filler_head(7)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +96,14 @@ def test_golden_ledgers_are_written_again_byte_for_byte(
             header = entry.decode_entry_header(data, position, base + position)
             assert header.index == index
             body = data[position + 48 : position + header.size]
-            (frame,) = entry.frame_entries([body], index, header.term, [base + position])
+            term, place = header.term, base + position
+            frame = entry.encode_entry_header(index, term, place, len(body)) + body
             assert frame == data[position : position + header.size]
-            unit = entry.index_units([frame], index, header.term, [base + position])
+            unit = entry.encode_index_unit(place, len(frame), index, term)
             assert unit == index_file[32 * index : 32 * index + 32]
             terms.add(header.term)
             index, position = index + 1, position + header.size
         if entry.is_filler(data, position):
-            assert entry.encode_filler(len(data) - position) == data[position:]
+            rest = len(data) - position
+            assert entry.encode_filler_head(rest) + bytes(rest - 8) == data[position:]
     assert (index, terms) == (552, {1, 2, 3})

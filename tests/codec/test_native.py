@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.codec import chosen, hashes, message, scan
-from rmqpy.codec.entry import frame_entries
+from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import MessageDraft
@@ -95,7 +95,10 @@ def test_scans_are_equal_after_damage(some: list[MessageDraft], data: st.DataObj
     made: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
     if dledger:
         places = [sum(len(record) + 48 for record in made[:number]) for number in range(len(made))]
-        made = frame_entries(made, 5, 2, places)
+        made = [
+            encode_entry_header(5 + number, 2, place, len(record)) + record
+            for number, (place, record) in enumerate(zip(places, made, strict=True))
+        ]
     raw = bytearray(b"".join(made) + data.draw(st.sampled_from([b"", bytes(30), b"\xff" * 9])))
     for _ in range(data.draw(st.integers(0, 3))):
         if raw:

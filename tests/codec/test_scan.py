@@ -187,13 +187,16 @@ def ledger(count: int = 3, base: int = 0, index: int = 0, **changes: Any) -> lis
     size = len(made[0]) + 48
     for number, record in enumerate(made):
         message.patch_record(record, 0, number, base + number * size + 48, 1)
-    places = [base + number * size for number in range(count)]
-    return [bytearray(frame) for frame in entry.frame_entries(made, index, 4, places)]
+    return [
+        bytearray(entry.encode_entry_header(index + number, 4, base + number * size, len(record)))
+        + record
+        for number, record in enumerate(made)
+    ]
 
 
 def test_entries(walk: Walk) -> None:
     made = ledger(3, base=65536, index=9)
-    found = walk(b"".join(made) + entry.encode_filler(8), 65536, dledger=True)
+    found = walk(b"".join(made) + entry.encode_filler_head(8), 65536, dledger=True)
     size = len(made[0])
     assert (found.stop, found.end) == (StopReason.BLANK, 65536 + 3 * size)
     assert list(found.frame_offset) == [65536 + number * size for number in range(3)]

@@ -11,13 +11,13 @@ import errno
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
 from rmqpy.dledger.outbox import Proposal
 from rmqpy.dledger.serving import Refused
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
-from rmqpy.store.entry_store import ENTRY_SIZE_MAX, EntryStore
+from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
 

@@ -8,6 +8,7 @@ what is still to come; it never stops to compare.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from zlib import crc32
 
@@ -52,16 +53,18 @@ class Sent:
     bodies: tuple[bytes, ...]
 
 
-class Witness:
+class Witness(ABC):
     """Hears what clients are told (``checker``). ``stamp`` is that of the answer's writing."""
 
+    @abstractmethod
     def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
-        raise NotImplementedError
+        """A broker has acknowledged these bodies, the first of them at ``queue_offset``."""
 
+    @abstractmethod
     def was_read(
         self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
     ) -> None:
-        raise NotImplementedError
+        """A broker has given these records to a reader that asked from ``offset`` on."""
 
 
 @define(slots=True, eq=False, repr=False)

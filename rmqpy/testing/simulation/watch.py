@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Self
 from zlib import crc32
@@ -22,11 +23,15 @@ VOTED = b'"voteResult":"ACCEPT"'
 class Watch(Witness):
     """What the world tells whoever watches it."""
 
-    elections = 0
-
     @classmethod
+    @abstractmethod
     def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
-        raise NotImplementedError
+        """A watch over these machines."""
+
+    @property
+    def elections(self) -> int:
+        """How many leaders there were."""
+        return 0
 
     def look(self, host: BrokerHost) -> None:
         """An event of that machine has ended."""
@@ -52,9 +57,9 @@ class Watch(Witness):
     def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
         """A reader has found so many messages in that queue, and then its end."""
 
+    @abstractmethod
     def digest(self) -> str:
         """Everything that was promised, as a text."""
-        raise NotImplementedError
 
 
 @define(slots=True, eq=False, repr=False)
@@ -72,7 +77,7 @@ class GroupWatch(Watch):
         return cls(promises, {view.host.name: view for view in views})
 
     @property
-    def elections(self) -> int:  # type: ignore[override]
+    def elections(self) -> int:
         return len(self.promises.leaders)
 
     def look(self, host: BrokerHost) -> None:

@@ -222,7 +222,7 @@ def pair(build: Callable[..., Any]) -> Iterator[Callable[..., Pair]]:
         feed.close()
 
 
-def _same(pair: Pair) -> None:
+def _assert_same(pair: Pair) -> None:
     """Both have said and stored the same, and know the same."""
     pure, hot = pair
     for mine, theirs in zip(pure.channels, hot.channels, strict=True):
@@ -280,6 +280,6 @@ def _frame_end(receiver: FrameReceiver, data: bytes, position: int) -> int:
 
 
 @pytest.fixture
-def same() -> Callable[[Pair], None]:
+def assert_same() -> Callable[[Pair], None]:
     """Asserts that both brokers have said and stored the same, and know the same."""
-    return _same
+    return _assert_same

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
 
-def test_equal_on_recorded_frames(pair: Callable[..., Any], same: Any) -> None:
+def test_equal_on_recorded_frames(pair: Callable[..., Any], assert_same: Any) -> None:
     """Every send and pull that Java clients were recorded with, twice."""
     both = pair()
     frames = [
@@ -37,7 +37,7 @@ def test_equal_on_recorded_frames(pair: Callable[..., Any], same: Any) -> None:
         for frame in frames * 2:
             side.receive(0, frame)
             side.end_turn()
-    same(both)
+    assert_same(both)
 
 
 def _sends(count: int, **fields: str) -> bytes:
@@ -49,7 +49,7 @@ def _sends(count: int, **fields: str) -> bytes:
     )
 
 
-def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], same: Any) -> None:
+def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: Any) -> None:
     """The comparison above would hold as well if C handed everything back."""
     both = pair()
     pull = RemotingCommand(
@@ -76,13 +76,13 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], same: Any) -> N
         for _ in range(5):
             side.receive(0, encode_command(pull))
             side.end_turn()
-    same(both)
+    assert_same(both)
     hot = both[1]
     assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
     assert hot.handed_back[11] == 1
 
 
-def test_arrivals_wake_who_waits(pair: Callable[..., Any], same: Any) -> None:
+def test_arrivals_wake_who_waits(pair: Callable[..., Any], assert_same: Any) -> None:
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -95,10 +95,12 @@ def test_arrivals_wake_who_waits(pair: Callable[..., Any], same: Any) -> None:
         side.end_turn()
         assert side.kit.broker.hold.count == 0
         assert len(side.kit.channel.take_one().body) > 0
-    same(both)
+    assert_same(both)
 
 
-def test_nothing_is_answered_when_the_write_fails(pair: Callable[..., Any], same: Any) -> None:
+def test_nothing_is_answered_when_the_write_fails(
+    pair: Callable[..., Any], assert_same: Any
+) -> None:
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -110,10 +112,10 @@ def test_nothing_is_answered_when_the_write_fails(pair: Callable[..., Any], same
         side.end_turn()
         answers = side.channels[0].take()
         assert [answer.code for answer in answers] == [14] * 10
-    same(both)
+    assert_same(both)
 
 
-def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], same: Any) -> None:
+def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], assert_same: Any) -> None:
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -127,10 +129,10 @@ def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], same: Any) -> Non
         side.receive(0, _sends(40))
         side.end_turn()
         assert side.channels[0].take()[0].ext_fields["queueOffset"] == "0"
-    same(both)
+    assert_same(both)
 
 
-def test_sync_flush_replies_wait(pair: Callable[..., Any], same: Any) -> None:
+def test_sync_flush_replies_wait(pair: Callable[..., Any], assert_same: Any) -> None:
     both = pair(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -142,7 +144,7 @@ def test_sync_flush_replies_wait(pair: Callable[..., Any], same: Any) -> None:
         side.end_turn()
         side.kit.scheduler.run_until_idle()
         assert len(side.channels[0].written) == 80
-    same(both)
+    assert_same(both)
 
 
 def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
@@ -178,7 +180,7 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
     ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
 )
 def test_units_that_lead_elsewhere(
-    pair: Callable[..., Any], same: Any, place: int, value: bytes, subscription: str
+    pair: Callable[..., Any], assert_same: Any, place: int, value: bytes, subscription: str
 ) -> None:
     """Both step over them, and keep that the queue is to be built again."""
     both = pair()
@@ -203,4 +205,4 @@ def test_units_that_lead_elsewhere(
             assert answers[1].ext_fields["nextBeginOffset"] == "40" and told
         # What is not wanted is not looked at, unless nothing at all can be there.
         assert told or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
-    same(both)
+    assert_same(both)

@@ -100,7 +100,7 @@ def frames(draw: st.DrawFn) -> bytes:
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_equal_on_made_frames(
-    pair: Callable[..., Any], same: Any, some: list[bytes], cuts: list[int]
+    pair: Callable[..., Any], assert_same: Any, some: list[bytes], cuts: list[int]
 ) -> None:
     both = pair()
     stream = b"".join(some)
@@ -114,5 +114,5 @@ def test_equal_on_made_frames(
             if piece:
                 side.receive(0, piece)
                 side.end_turn()
-    same(both)
+    assert_same(both)
     both[1].feed.close()

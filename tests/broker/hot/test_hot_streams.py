@@ -259,9 +259,9 @@ def _run(pair: Any, dice: random.Random, frames: int = FRAMES) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_equal_on_random_streams(pair: Callable[..., Any], same: Any, seed: int) -> None:
+def test_equal_on_random_streams(pair: Callable[..., Any], assert_same: Any, seed: int) -> None:
     dice = random.Random(seed)
     both = pair(**dice.choice(SETTINGS))
     both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
     _run(both, dice)
-    same(both)
+    assert_same(both)
