@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmqpy.codec.entry import frame_entries
+from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
 from rmqpy.model.message import MessageDraft
@@ -112,7 +112,10 @@ def make_seeds() -> Iterator[bytes]:
     yield bytes([SCAN]) + b"".join(records) + bytes(16)
     sizes = [len(record) + ENTRY_HEADER_SIZE for record in records]
     places = [sum(sizes[:number]) for number in range(len(sizes))]
-    yield bytes([SCAN_ENTRIES]) + b"".join(frame_entries(records, 5, 2, places))
+    yield bytes([SCAN_ENTRIES]) + b"".join(
+        encode_entry_header(5 + number, 2, place, len(record)) + record
+        for number, (place, record) in enumerate(zip(places, records, strict=True))
+    )
 
 
 def _frames() -> Iterator[bytes]:
