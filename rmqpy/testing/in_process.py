@@ -12,7 +12,7 @@ from rmqpy.broker.process import BrokerProcess
 from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 
 SMALL_FILES: Mapping[str, str] = {
     "mappedFileSizeCommitLog": "1048576",
@@ -32,23 +32,29 @@ class InProcess:
 
 
 @asynccontextmanager
-async def name_server_and_broker(
-    root: Path, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[InProcess]:
-    """Runs both until the context ends. The store is ``root/store``, the broker is called ``a``;
+async def name_server_in_process(root: Path) -> AsyncIterator[str]:
+    """A name server until the context ends; its address. Its table is ``root/kv.json``."""
+    ports = free_port_block(1)
+    settings = {"listenPort": str(ports[0]), "kvConfigPath": str(root / "kv.json")}
+    loaded = load_namesrv_configuration(None, settings, {"HOME": str(root)})
+    scheduler = AsyncioScheduler()
+    process = NamesrvProcess(loaded.configuration, scheduler)
+    await process.start()
+    try:
+        yield f"127.0.0.1:{ports[0]}"
+    finally:
+        await process.stop()
+        await scheduler.close()
+
+
+@asynccontextmanager
+async def broker_in_process(
+    root: Path, name_server: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[BrokerProcess]:
+    """A broker until the context ends. The store is ``root/store``, the broker is called ``a``;
     ``settings`` go over these.
     """
-    scheduler = AsyncioScheduler()
-    home = {"HOME": str(root)}
-    ports = free_port_block(4)
-    ports.release()
-    name_server = f"127.0.0.1:{ports[1]}"
-    namesrv = NamesrvProcess(
-        load_namesrv_configuration(
-            None, {"listenPort": str(ports[1]), "kvConfigPath": str(root / "kv.json")}, home
-        ).configuration,
-        scheduler,
-    )
+    ports = free_port_block(BROKER_PORT_COUNT)
     own = {
         "brokerName": "a",
         "listenPort": str(ports.broker_port),
@@ -56,17 +62,26 @@ async def name_server_and_broker(
         "namesrvAddr": name_server,
         "storePathRootDir": str(root / "store"),
     }
-    loaded = load_broker_configuration(None, {**SMALL_FILES, **own, **(settings or {})}, home)
+    loaded = load_broker_configuration(
+        None, {**SMALL_FILES, **own, **(settings or {})}, {"HOME": str(root)}
+    )
+    scheduler = AsyncioScheduler()
     broker = BrokerProcess(loaded.configuration, scheduler)
-    await namesrv.start()
+    await broker.start()
     try:
-        await broker.start()
-        try:
-            yield InProcess(
-                name_server=name_server, broker_address=broker.address, broker=broker
-            )
-        finally:
-            await broker.stop()
+        yield broker
     finally:
-        await namesrv.stop()
+        await broker.stop()
         await scheduler.close()
+
+
+@asynccontextmanager
+async def name_server_and_broker(
+    root: Path, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[InProcess]:
+    """Runs both, as :func:`broker_in_process` has them, until the context ends."""
+    async with (
+        name_server_in_process(root) as name_server,
+        broker_in_process(root, name_server, settings) as broker,
+    ):
+        yield InProcess(name_server=name_server, broker_address=broker.address, broker=broker)
