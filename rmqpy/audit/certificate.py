@@ -48,8 +48,8 @@ _BUCKET = 1 << BUCKET_SHIFT
 @define(slots=True, frozen=True, kw_only=True)
 class Subject:
     """One store. ``by_queue``, ``by_id``: messages that are reached so; of (message, key) pairs
-    ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is SHA-256 of its
-    manifest.
+    ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is that of its manifest's
+    content (:meth:`rmqpy.audit.manifest.Manifest.content_digest`).
     """
 
     name: str
@@ -102,6 +102,14 @@ class Comparison:
     def is_equal(self) -> bool:
         return not (self.missing or self.different or self.undecided)
 
+    def __str__(self) -> str:
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        told = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
+        return f"compared with {self.other}: {told or 'nothing to compare'}"
+
+
+_COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class Certificate:
@@ -128,6 +136,18 @@ class Certificate:
             for subject in self.subjects
         )
         return whole and reached and all(comparison.is_equal for comparison in self.comparisons)
+
+    def lines(self) -> Iterator[str]:
+        """For a reader."""
+        for each in self.subjects:
+            yield (
+                f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
+                f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+            )
+        for compared in self.comparisons:
+            yield str(compared)
+            yield from (f"  {each}" for each in compared.differences)
+        yield "EQUAL" if self.is_equal else "NOT EQUAL"
 
     def encode(self, key: bytes | None = None) -> bytes:
         """JSON, signed when there is a key."""
@@ -201,7 +221,7 @@ def _subject(manifest: Manifest) -> Subject:
     messages = manifest.messages
     return Subject(
         name=manifest.name,
-        digest=hashlib.sha256(manifest.encode()).hexdigest(),
+        digest=manifest.content_digest(),
         begin=manifest.begin,
         end=manifest.end,
         messages=messages,

@@ -2,7 +2,8 @@
 
 Compared are the logs as far as both reach. What one has and the other has not is a difference of
 its own (BEGIN, END); a slave that is behind differs by its END only. Two ends in one block leave a
-rest that digests cannot decide (UNDECIDED): with the files at hand it is decided by its bytes.
+rest that digests cannot decide (UNDECIDED): with the files at hand it is decided by its bytes, with
+those of the longer log alone by a digest of that rest, so that no data has to travel.
 
 ===========  ====================================================================================
 kind         offsets ``begin`` to ``end``
@@ -20,24 +21,34 @@ TABLE        a configuration table says something else
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from enum import Enum
 from itertools import zip_longest
+from typing import Any
 
-from attrs import define, evolve
+from attrs import asdict, define, evolve
 
 from rmqpy.audit.directory import FileRow, StoreDirectory
 from rmqpy.audit.facts import RecordFacts
 from rmqpy.audit.log_facts import record_at
 from rmqpy.audit.manifest import LogDigest, LogFileDigest, Manifest
 from rmqpy.audit.queue_units import map_file
+from rmqpy.audit.ranges import BLOCK_DIGEST_BYTES
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally import BLOCK_SIZE
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer
 
-__all__ = ["Difference", "DifferenceKind", "StoreAtHand", "compare_manifests", "compare_stores"]
+__all__ = [
+    "Difference",
+    "DifferenceKind",
+    "StoreAtHand",
+    "compare_manifests",
+    "compare_stores",
+    "first_of",
+]
 
 _CHUNK = 1 << 20
 
@@ -56,7 +67,9 @@ class DifferenceKind(Enum):
 @define(slots=True, frozen=True, kw_only=True)
 class Difference:
     """``left`` and ``right`` say what the two have. ``record``: the message of the left one in
-    which the first different byte lies, ``other`` the right one's there (only with the files).
+    which the first different byte lies, ``other`` the right one's there (only with the files); of
+    an END the first that only one has; of a block that one store alone cannot narrow the block's
+    first.
     """
 
     kind: DifferenceKind
@@ -75,12 +88,16 @@ class Difference:
         if self.end > self.begin:
             place += f" to {self.end}"
         text = f"{self.kind.name}{place}: {self.left} / {self.right}"
-        if self.record is not None:
-            text += (
-                f"; in {self.record.topic} queue {self.record.queue_id}"
-                f" offset {self.record.queue_offset}"
-            )
+        record = self.record or self.other
+        if record is not None:
+            what = "first" if self.kind is DifferenceKind.END else "in"
+            text += f"; {what} {record.topic} queue {record.queue_id} offset {record.queue_offset}"
         return text
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what says nothing."""
+        tree = asdict(self) | {"kind": self.kind.name}
+        return {name: value for name, value in tree.items() if value not in (None, "", -1)}
 
 
 @define(slots=True, frozen=True)
@@ -111,18 +128,92 @@ def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
 
 
 def compare_stores(
-    left: Manifest, right: Manifest, one: StoreAtHand, two: StoreAtHand
+    left: Manifest, right: Manifest, one: StoreAtHand | None, two: StoreAtHand | None
 ) -> list[Difference]:
-    """The same to the byte: what manifests leave open is decided by the files."""
+    """The same to the byte: what manifests leave open is decided by the files, as far as they are
+    at hand.
+    """
     found = []
     for difference in compare_manifests(left, right):
+        exact: Difference | None = difference
         if difference.kind in (DifferenceKind.CONTENT, DifferenceKind.UNDECIDED):
-            exact = _first_difference(one, two, difference)
-            if exact is not None:
-                found.append(exact)
-        else:
-            found.append(difference)
+            if one is not None and two is not None:
+                exact = _first_difference(one, two, difference)
+            else:
+                exact = _with_one((left, one), (right, two), difference)
+        elif difference.kind is DifferenceKind.END:
+            exact = _first_behind((left, one), (right, two), difference)
+        if exact is not None:
+            found.append(exact)
     return found
+
+
+def first_of(differences: list[Difference]) -> Difference | None:
+    """Where two logs part: the difference at the smallest offset; None when only tables differ, or
+    no offset can be told.
+    """
+    placed = [each for each in differences if each.begin >= 0]
+    return min(placed, key=lambda each: each.begin, default=None)
+
+
+_Side = tuple[Manifest, StoreAtHand | None]
+
+
+def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
+    """An END with the first message that only one has, if that one is at hand."""
+    for is_left, (manifest, store) in ((True, left), (False, right)):
+        log = manifest.log(where.log)
+        if store is None or log is None or log.end != where.end:
+            continue
+        file = next(file for file in log.files if file.end > where.begin)
+        offset = max(where.begin, file.first_offset)
+        record = _record_in(store, file, where.log, offset)
+        return evolve(where, record=record) if is_left else evolve(where, other=record)
+    return where
+
+
+def _with_one(left: _Side, right: _Side, where: Difference) -> Difference | None:
+    """A block of which only one store is at hand: decided by a digest where the other log ends in
+    it, and told which message is the block's first.
+    """
+    for is_left, mine, theirs in ((True, left, right), (False, right, left)):
+        store = mine[1]
+        if store is None:
+            continue
+        own, other = (_file_at(manifest, where) for manifest, _ in (mine, theirs))
+        if where.kind is DifferenceKind.UNDECIDED and own.end > other.end:
+            view = _view(store, own, where.log)[where.begin - own.first_offset :]
+            rest = view[: other.end - where.begin]
+            if _digest(rest) == _block(other, where.begin):
+                return None
+            where = evolve(where, kind=DifferenceKind.CONTENT)
+        record = _record_in(store, own, where.log, where.begin)
+        return evolve(where, record=record) if is_left else evolve(where, other=record)
+    return where
+
+
+def _file_at(manifest: Manifest, where: Difference) -> LogFileDigest:
+    log = manifest.log(where.log)
+    assert log is not None, "both have been compared"
+    return next(file for file in log.files if file.first_offset <= where.begin < file.end_offset)
+
+
+def _view(store: StoreAtHand, file: LogFileDigest, kind: str) -> memoryview:
+    row = _row(store.directory, kind)
+    log_file = row.file_at(file.first_offset) if row else None
+    assert log_file is not None, "the manifest is of these files"
+    return map_file(store.files, log_file.path)
+
+
+def _record_in(
+    store: StoreAtHand, file: LogFileDigest, kind: str, offset: int
+) -> RecordFacts | None:
+    framing = Framing.DLEDGER if kind == "dledger" else Framing.CLASSIC
+    return _record_over(_view(store, file, kind), file.first_offset, offset, framing)
+
+
+def _digest(data: memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=BLOCK_DIGEST_BYTES).hexdigest()
 
 
 def _log(log: LogDigest | None) -> str:

@@ -11,6 +11,7 @@ elsewhere (:class:`RangeRunner`) and keeps the rest.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections import deque
@@ -37,10 +38,21 @@ from rmqpy.model.config import StoreSettings
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer
 
-__all__ = ["AuditPlan", "Progress", "RangeRunner", "StoreAudit", "audit_store"]
+__all__ = [
+    "AuditPlan",
+    "Progress",
+    "RangeRunner",
+    "StoreAudit",
+    "ThreadRunner",
+    "audit_store",
+    "file_md5",
+    "in_order",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+MD5_CHUNK = 1 << 20
 
 
 class Progress(Protocol):
@@ -65,6 +77,9 @@ class RangeRunner(Protocol):
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
+
+    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
+        """Of whole files, as ``md5sum`` prints them, in the order given."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -142,12 +157,25 @@ class ThreadRunner:
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return audit_range(map_file(self._files, work.path), work, plan, begin)
 
+    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
+        return in_order(lambda path: file_md5(self._files, path), paths, self._workers)
+
     def _view(self, path: str) -> memoryview:
         with self._lock:
             view = self._views.get(path)
             if view is None:
                 view = self._views[path] = map_file(self._files, path)
             return view
+
+
+def file_md5(files: FileLayer, path: str) -> str:
+    """As ``md5sum`` prints it."""
+    md5 = hashlib.md5(usedforsecurity=False)
+    if files.size_of(path):
+        view = map_file(files, path)
+        for start in range(0, len(view), MD5_CHUNK):
+            md5.update(view[start : start + MD5_CHUNK])
+    return md5.hexdigest()
 
 
 def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

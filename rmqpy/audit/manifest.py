@@ -23,20 +23,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final
 
 from attrs import asdict, define, evolve, field
 
 from rmqpy.audit.directory import StoreDirectory, read_directory
-from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit, audit_store, in_order
+from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit, ThreadRunner, audit_store
 from rmqpy.audit.facts import Mode
 from rmqpy.audit.merging import FileDigests, RowResult
-from rmqpy.audit.queue_units import map_file
 from rmqpy.audit.ranges import FrameGroup
 from rmqpy.audit.small_files import ConfigTable
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.tally import QueueTally
+from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files import FileLayer
 
@@ -52,7 +52,6 @@ __all__ = [
 
 MANIFEST_FORMAT: Final = 1
 KIND: Final = "rmqpy-manifest"
-_CHUNK: Final = 1 << 20
 
 
 @define(slots=True, frozen=True)
@@ -155,6 +154,19 @@ class Manifest:
     def messages(self) -> int:
         return sum(queue.count + queue.unqueued for queue in self.queues)
 
+    def content_digest(self) -> str:
+        """SHA-256 of what it says about logs and messages: the same whenever and by whatever engine
+        it is made, for as long as no message comes or goes.
+        """
+        content = {
+            "mode": self.mode.value,
+            "divided_offset": self.divided_offset,
+            "logs": [[log.kind, log.begin, log.end] for log in self.logs],
+            "queues": [asdict(queue) for queue in self.queues],
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def log(self, kind: str) -> LogDigest | None:
         return next((log for log in self.logs if log.kind == kind), None)
 
@@ -254,16 +266,23 @@ class ManifestPlan:
 def make_manifest(
     files: FileLayer, plan: ManifestPlan, runner: RangeRunner | None = None
 ) -> tuple[Manifest, StoreAudit]:
-    """Audit a store and put its digests together."""
-    audit = audit_store(files, evolve(plan.audit, digests=True, blocks=plan.blocks), runner)
+    """Audit a store and put its digests together. A block is not divided between ranges."""
+    runner = runner or ThreadRunner(files, plan.audit.workers)
+    range_bytes = plan.audit.range_bytes
+    if plan.blocks:
+        range_bytes = max(range_bytes & -BLOCK_SIZE, BLOCK_SIZE)
+    audit_plan = evolve(
+        plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes
+    )
+    audit = audit_store(files, audit_plan, runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
-    return manifest_of_audit(files, plan, directory, audit), audit
+    md5s = _file_md5s(files, plan, directory, runner)
+    return _manifest_of_audit(plan, tuple(md5s), audit), audit
 
 
-def manifest_of_audit(
-    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory, audit: StoreAudit
+def _manifest_of_audit(
+    plan: ManifestPlan, md5s: tuple[FileMd5, ...], audit: StoreAudit
 ) -> Manifest:
-    """The manifest of a store that was audited with digests, by whatever engine."""
     facts = audit.facts
     logs = [("classic", audit.classic), ("dledger", audit.ledger)]
     return Manifest(
@@ -273,7 +292,7 @@ def manifest_of_audit(
         divided_offset=facts.divided_offset,
         clean_stop=facts.clean_stop,
         running=facts.running,
-        files=tuple(_file_md5s(files, plan, directory)),
+        files=md5s,
         logs=tuple(_log_digest(kind, row) for kind, row in logs if row is not None),
         queues=tuple(_queue_digests(audit.queues.values())),
         tables=facts.tables,
@@ -327,27 +346,14 @@ def _queue_digests(queues: Iterable[QueueTally]) -> list[QueueDigest]:
 
 
 def _file_md5s(
-    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory
-) -> Iterable[FileMd5]:
+    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory, runner: RangeRunner
+) -> Iterator[FileMd5]:
     paths = sorted(directory.every_file())
     small = [directory.paths.checkpoint, directory.paths.abort]
     for ledger in directory.ledgers:
         small += [ledger.checkpoint, ledger.current_term]
     paths += [path for path in small if files.exists(path)]
-
-    def digest(path: str) -> FileMd5:
-        md5 = file_md5(files, path) if plan.md5 else ""
+    md5s = runner.md5s(paths) if plan.md5 else repeat("")
+    for md5, path in zip(md5s, paths, strict=False):
         relative = directory.relative(path)
-        return FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5)
-
-    return in_order(digest, paths, plan.audit.workers)
-
-
-def file_md5(files: FileLayer, path: str) -> str:
-    """As ``md5sum`` prints it."""
-    md5 = hashlib.md5(usedforsecurity=False)
-    if files.size_of(path):
-        view = map_file(files, path)
-        for start in range(0, len(view), _CHUNK):
-            md5.update(view[start : start + _CHUNK])
-    return md5.hexdigest()
+        yield FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5)

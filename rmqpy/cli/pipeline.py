@@ -7,8 +7,9 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from rmqpy.cli import pipeline_replicas
 from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -17,20 +18,19 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
-from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.cli.pipeline_engine import (
+    engine_option,
+    master_option,
+    spark_of,
+    spark_options,
+    store_roots,
+    store_runners,
+    takes_spark,
+)
+from rmqpy.model.errors import ConfigFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from rmqpy.audit.engine import AuditPlan, StoreAudit
     from rmqpy.cli.parsing import Commands
-
-AUTO_SPARK_BYTES: Final = 50 << 30
-"""From so many bytes of logs on ``--engine auto`` takes Spark, where it is installed."""
-RANGE_BYTES: Final = 256 << 20
-"""Spark's share of a task's time is a fixed sum: its ranges are larger than those of threads."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -47,23 +47,25 @@ def add_commands(commands: Commands) -> None:
     audit.add_argument(
         "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir; many if wanted"
     )
-    _engine_option(audit)
-    _spark_options(audit)
+    engine_option(audit)
+    spark_options(audit)
     add_format_option(audit)
     add_log_options(audit)
     audit.set_defaults(command=_audit)
+
+    pipeline_replicas.add_verbs(verbs)
 
     export = verbs.add_parser(
         "export", help="messages as Parquet files: exit code 2 when damage was passed"
     )
     export.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
     export.add_argument("--to", required=True, metavar="FOLDER", help="new or empty")
-    _engine_option(export)
+    engine_option(export)
     export.add_argument("--broker-name", metavar="NAME", help="for the column brokerName")
     export.add_argument(
         "--internal-topics", action="store_true", help="messages of the system's own topics too"
     )
-    _spark_options(export)
+    spark_options(export)
     add_log_options(export)
     export.set_defaults(command=_export)
 
@@ -71,36 +73,10 @@ def add_commands(commands: Commands) -> None:
     sql.add_argument("statement", metavar="QUERY")
     sql.add_argument("--on", required=True, metavar="FOLDER", help="of rmqpy pipeline export")
     sql.add_argument("--limit", type=int, default=1000, metavar="N", help="rows; default 1000")
-    _master_option(sql)
+    master_option(sql)
     add_format_option(sql)
     add_log_options(sql)
     sql.set_defaults(command=_sql)
-
-
-def _engine_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        choices=["auto", "local", "spark"],
-        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
-    )
-
-
-def _master_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--master", metavar="URL", help="of Spark; default local[*,4]: all cores of this machine"
-    )
-
-
-def _spark_options(parser: argparse.ArgumentParser) -> None:
-    _master_option(parser)
-    parser.add_argument(
-        "--range-bytes",
-        type=int,
-        default=RANGE_BYTES,
-        metavar="N",
-        help="what one task does; default 256 MiB",
-    )
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -118,27 +94,29 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from rmqpy.audit.engine import AuditPlan
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.engine import AuditPlan, audit_store
     from rmqpy.cli.findings_text import Report
     from rmqpy.cli.progress import ProgressLine
+    from rmqpy.store.disk import Disk
 
-    roots = _roots(options.directories)
+    roots = store_roots(options.directories)
     as_json = options.format == "json"
     clean = True
     with ExitStack() as stack:
-        audit_one = _engine(options, roots, stack)
+        runners = store_runners(options, roots, stack)
         progress = stack.enter_context(ProgressLine("checked"))
         for number, root in enumerate(roots):
             print(('{"stores": [' if not number else ",") if as_json else root)
             report = Report(as_json=as_json)
-            audit = audit_one(
-                AuditPlan(
-                    root=root,
-                    sink=report.findings,
-                    progress=progress,
-                    range_bytes=options.range_bytes,
-                )
+            plan = AuditPlan(
+                root=root,
+                sink=report.findings,
+                progress=progress,
+                range_bytes=options.range_bytes,
             )
+            runner = runners(read_directory(Disk(), root)) if runners else None
+            audit = audit_store(Disk(), plan, runner)
             report.end(audit)
             clean = clean and audit.is_clean
     if as_json:
@@ -155,11 +133,11 @@ def _export(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.tasks import run_pieces
 
     check_package("pyarrow")
-    roots = _roots(options.directories)
+    roots = store_roots(options.directories)
     with ExitStack() as stack:
         run = run_here
-        if _takes_spark(options, roots):
-            run = partial(run_pieces, _session(options, stack))
+        if takes_spark(options, roots):
+            run = partial(run_pieces, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
             root=roots[0],
@@ -185,61 +163,10 @@ def _sql(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.query import json_lines, query
 
     with ExitStack() as stack:
-        result = query(_session(options, stack), options.on, options.statement)
+        result = query(spark_of(options, stack), options.on, options.statement)
         if options.format == "json":
             for line in json_lines(result, options.limit):
                 print(line)
         else:
             result.show(options.limit, truncate=False)
     return EXIT_DONE
-
-
-def _roots(directories: list[str]) -> list[str]:
-    """The directories, absolute; RmqError when one is none."""
-    for name in directories:
-        if not Path(name).is_dir():
-            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
-    return [str(Path(name).resolve()) for name in directories]
-
-
-def _engine(
-    options: argparse.Namespace, roots: list[str], stack: ExitStack
-) -> Callable[[AuditPlan], StoreAudit]:
-    """Who audits a store. ``stack`` ends the Spark session."""
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.engine import audit_store
-    from rmqpy.store.disk import Disk
-
-    files = Disk()
-    if not _takes_spark(options, roots):
-        return lambda plan: audit_store(files, plan)
-    from rmqpy.pipeline.runner import SparkRunner
-
-    session = _session(options, stack)
-
-    def audit(plan: AuditPlan) -> StoreAudit:
-        directory = read_directory(files, plan.root, plan.settings)
-        return audit_store(files, plan, SparkRunner(session, directory))
-
-    return audit
-
-
-def _session(options: argparse.Namespace, stack: ExitStack) -> SparkSession:
-    from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
-
-    plan = SessionPlan(master=options.master or LOCAL_MASTER)
-    return stack.enter_context(spark_session(plan))
-
-
-def _takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.pipeline.session import is_installed
-    from rmqpy.store.disk import Disk
-
-    if options.engine != "auto":
-        return bool(options.engine == "spark")
-    if options.master is not None:
-        return True
-    rows = [row for root in roots for row in read_directory(Disk(), root).logs]
-    total = sum(file.size for row in rows for file in row.files)
-    return total >= AUTO_SPARK_BYTES and is_installed()

@@ -50,18 +50,18 @@ def add_commands(commands: Commands) -> None:
     check = _verb(
         verbs, "check", "what stands against a switch: exit code 2 when anything does", _check
     )
-    _replicas(check)
+    replica_options(check)
 
     manifest = _verb(verbs, "manifest", "md5 and digests of everything in one directory", _manifest)
-    _replicas(manifest)
+    replica_options(manifest)
 
     plan = _verb(verbs, "plan", "how the replicas become equal: a plan to read and sign off", _plan)
-    _replicas(plan)
+    replica_options(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
     _out(plan)
 
     apply = _verb(verbs, "apply", "carry out this node's part of a plan; resumable", _apply)
-    _replicas(apply, at_least="*")
+    replica_options(apply, at_least="*")
     apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
     apply.add_argument("--node", metavar="NAME", help="whose part")
     apply.add_argument("--resume", metavar="DIR", help="go on with what was interrupted there")
@@ -70,7 +70,7 @@ def add_commands(commands: Commands) -> None:
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
-    _replicas(switch)
+    replica_options(switch)
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
         "--self-id", action="append", default=[], metavar="[NAME=]ID", help="dLegerSelfId of a node"
@@ -80,7 +80,7 @@ def add_commands(commands: Commands) -> None:
     _runbook(switch)
 
     leave = _verb(verbs, "leave", "the way back from DLedger to a classic log", _leave)
-    _replicas(leave)
+    replica_options(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry that is kept")
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     leave.add_argument(
@@ -107,7 +107,7 @@ def add_commands(commands: Commands) -> None:
         "the equality certificate: every message of the first is in all others",
         _verify,
     )
-    _replicas(verify)
+    replica_options(verify)
     verify.add_argument(
         "--before", action="append", default=[], metavar="MANIFEST", help="of a replica, then"
     )
@@ -115,7 +115,7 @@ def add_commands(commands: Commands) -> None:
     _out(verify)
 
     status = _verb(verbs, "status", "how far each replica is", _status)
-    _replicas(status)
+    replica_options(status)
 
     serve = _verb(verbs, "serve", "show this directory to other hosts, read only", _serve)
     serve.add_argument("directory", metavar="DIR")
@@ -159,7 +159,7 @@ def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterabl
             yield from (f"  {line}" for line in lines)
 
 
-def _replicas(parser: Parser, at_least: str = "+") -> None:
+def replica_options(parser: Parser, at_least: str = "+") -> None:
     parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
     parser.add_argument(
         "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
@@ -220,6 +220,11 @@ def _plan(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.planning import plan_alignment
 
     return _show_plan(options, plan_alignment(situation_of(options)))
+
+
+def plan_verb(options: argparse.Namespace) -> int:
+    """``plan``, also by another engine: ``options.runner`` says who reads the logs."""
+    return _guarded(_plan)(options)
 
 
 def _apply(options: argparse.Namespace) -> int:
@@ -332,29 +337,8 @@ def _verify(options: argparse.Namespace) -> int:
     text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)
-    lines = [
-        f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
-        f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
-        for each in certificate.subjects
-    ]
-    for compared in certificate.comparisons:
-        lines.append(_comparison_line(compared))
-        lines += [f"  {each}" for each in compared.differences]
-    lines.append("EQUAL" if certificate.is_equal else "NOT EQUAL")
-    _print(options, json.loads(text), lines)
+    _print(options, json.loads(text), certificate.lines())
     return EXIT_DONE if certificate.is_equal else EXIT_NO
-
-
-def _comparison_line(compared: Any) -> str:
-    import attrs
-
-    counts = {
-        name: value
-        for name, value in attrs.asdict(compared, recurse=False).items()
-        if isinstance(value, int) and value
-    }
-    told = ", ".join(f"{value} {name}" for name, value in counts.items())
-    return f"compared with {compared.other}: {told or 'nothing to compare'}"
 
 
 def _rollback(options: argparse.Namespace) -> int:

@@ -53,7 +53,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
         if separator and address.startswith(("http://", "https://")):
             found.append(RemoteReplica(name, address, token, options.authority))
     local = local_replicas(options)
-    order = [_name_of(text) for text in getattr(options, "replica", [])]
+    order = [name_of(text) for text in getattr(options, "replica", [])]
     return sorted([*found, *local], key=lambda each: order.index(each.name))
 
 
@@ -64,13 +64,13 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from rmqpy.upgrade.survey import SurveyPlan
 
     texts = getattr(options, "replica", [])
-    configs = named(getattr(options, "config", []), [_name_of(text) for text in texts])
+    configs = named(getattr(options, "config", []), [name_of(text) for text in texts])
     found = []
     for text in texts:
         _, separator, path = text.rpartition("=")
         if separator and path.startswith(("http://", "https://")):
             continue
-        name = _name_of(text)
+        name = name_of(text)
         config = configs.get(name)
         store = load_broker_configuration(config).configuration.store if config else None
         plan = SurveyPlan(
@@ -80,6 +80,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             settings=_at(store, absolute(path)) if store else None,
             now_ms=now_ms,
             progress=_Progress(),
+            runner=getattr(options, "runner", None),
         )
         found.append(LocalReplica(Disk(), plan))
     return found
@@ -94,7 +95,7 @@ def _at(store: Any, root: str) -> Any:
     return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
 
 
-def _name_of(text: str) -> str:
+def name_of(text: str) -> str:
     name, separator, path = text.partition("=")
     return name if separator else path or text.rstrip("/").rpartition("/")[2] or text
 
@@ -107,7 +108,7 @@ def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
         if not separator:
             if len(replicas) != 1:
                 raise RmqError(f"{text}: which replica is meant? write NAME={text}")
-            name, value = _name_of(replicas[0]), text
+            name, value = name_of(replicas[0]), text
         found[name] = value
     return found
 
@@ -161,7 +162,7 @@ def copied(options: argparse.Namespace) -> str:
 
     if len(options.replica) != 1:
         raise RmqError("--into takes one replica at a time")
-    name, root = _name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
+    name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
     copy_tree(Disk(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
     return f"{name}={options.into}"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from rmqpy.audit.directory import StoreDirectory
-from rmqpy.audit.engine import ThreadRunner
+from rmqpy.audit.engine import ThreadRunner, file_md5
 from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
 from rmqpy.audit.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally import TallyPlan
@@ -64,6 +64,10 @@ class RangeTask:
         return audit_range(map_file(files, work.path), work, plan)
 
 
+def _md5(path: str) -> str:
+    return file_md5(Disk(), path)
+
+
 class SparkRunner:
     """Implements :class:`rmqpy.audit.engine.RangeRunner`. ``directory``: the store's."""
 
@@ -78,6 +82,9 @@ class SparkRunner:
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         task = RangeTask.of(plan, self._directory)
         return run_pieces(self._session, task, works, self._wave)
+
+    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
+        return run_pieces(self._session, _md5, paths, self._wave)
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self._driver.again(work, plan, begin)

@@ -15,7 +15,7 @@ import attrs
 from attrs import define, evolve, field
 
 from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
-from rmqpy.audit.engine import AuditPlan, StoreAudit
+from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit
 from rmqpy.audit.findings import Finding
 from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
 from rmqpy.codec.chosen import scan_records
@@ -103,7 +103,9 @@ class Survey:
 
 @define(slots=True, frozen=True, kw_only=True)
 class SurveyPlan:
-    """``settings``: a broker's, where its files lie elsewhere or its sizes are known."""
+    """``settings``: a broker's, where its files lie elsewhere or its sizes are known. ``runner``:
+    who reads the logs; threads of this process without one.
+    """
 
     name: str
     root: str
@@ -112,6 +114,7 @@ class SurveyPlan:
     now_ms: Callable[[], int]
     progress: Progress = no_progress
     md5: bool = True
+    runner: Callable[[StoreDirectory], RangeRunner] | None = None
 
 
 def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
@@ -128,8 +131,9 @@ def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
         progress=_AuditProgress(plan.name, plan.progress),
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
-    manifest, audit = make_manifest(files, manifest_plan)
     directory = read_directory(files, plan.root, plan.settings)
+    runner = plan.runner(directory) if plan.runner else None
+    manifest, audit = make_manifest(files, manifest_plan, runner)
     total, free = files.disk_usage(directory.paths.commit_log)
     return Survey(
         name=plan.name,

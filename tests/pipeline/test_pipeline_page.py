@@ -19,22 +19,29 @@ REPLICA = "/mnt/replica/store"
 
 
 def test_the_page_has_commands() -> None:
-    assert len(COMMANDS) >= 9 and "pipeline doctor" in COMMANDS
+    assert len(COMMANDS) >= 15 and "pipeline doctor" in COMMANDS
 
 
 @pytest.mark.spark
 def test_the_commands_of_the_page(
     spark: Any,
-    store_of: Callable[[str], Path],
+    copy_of: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
+    places = {
+        STORE: str(copy_of("C-upgraded-v497/n0")),
+        REPLICA: str(copy_of("C-upgraded-v497/n1")),
+        "/data": str(tmp_path),
+    }
+
+    def placed(word: str) -> str:
+        for told, place in places.items():
+            word = word.replace(told, place)
+        return word
+
+    assert main(["upgrade", "manifest", places[REPLICA], "--format", "json"]) == 0
+    (tmp_path / "n1.json").write_text(capsys.readouterr().out)
     for command in COMMANDS:
-        words = shlex.split(command)
-        known = {
-            STORE: str(store_of("C-upgraded-v497/n0")),
-            REPLICA: str(store_of("C-upgraded-v497/n1")),
-        }
-        words = [known.get(word, word).replace("/data", str(tmp_path)) for word in words]
-        assert main(words) == 0, command
+        assert main([*map(placed, shlex.split(command))]) == 0, command
         assert capsys.readouterr().out or "NOT crcOk" in command, command

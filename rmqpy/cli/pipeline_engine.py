@@ -1,0 +1,93 @@
+"""What the verbs of ``rmqpy pipeline`` share: which engine, where Spark is, which stores."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from pyspark.sql import SparkSession
+
+    from rmqpy.audit.directory import StoreDirectory
+    from rmqpy.audit.engine import RangeRunner
+
+    StoreRunners = Callable[[StoreDirectory], RangeRunner]
+
+AUTO_SPARK_BYTES: Final = 50 << 30
+"""From so many bytes of logs on ``--engine auto`` takes Spark, where it is installed."""
+RANGE_BYTES: Final = 256 << 20
+"""Spark's share of a task's time is a fixed sum: its ranges are larger than those of threads."""
+
+
+def engine_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        choices=["auto", "local", "spark"],
+        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
+    )
+
+
+def master_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--master", metavar="URL", help="of Spark; default local[*,4]: all cores of this machine"
+    )
+
+
+def spark_options(parser: argparse.ArgumentParser) -> None:
+    master_option(parser)
+    parser.add_argument(
+        "--range-bytes",
+        type=int,
+        default=RANGE_BYTES,
+        metavar="N",
+        help="what one task does; default 256 MiB",
+    )
+
+
+def store_roots(directories: list[str]) -> list[str]:
+    """The directories, absolute; RmqError when one is none."""
+    for name in directories:
+        if not Path(name).is_dir():
+            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
+    return [str(Path(name).resolve()) for name in directories]
+
+
+def store_runners(
+    options: argparse.Namespace, roots: list[str], stack: ExitStack
+) -> StoreRunners | None:
+    """Who reads the logs of a store; None: threads of this process. ``stack`` ends the session."""
+    if not takes_spark(options, roots):
+        return None
+    from functools import partial
+
+    from rmqpy.pipeline.runner import SparkRunner
+
+    return partial(SparkRunner, spark_of(options, stack))
+
+
+def spark_of(options: argparse.Namespace, stack: ExitStack) -> SparkSession:
+    from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
+
+    plan = SessionPlan(master=options.master or LOCAL_MASTER)
+    return stack.enter_context(spark_session(plan))
+
+
+def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.pipeline.session import is_installed
+    from rmqpy.store.disk import Disk
+
+    if options.engine != "auto":
+        return bool(options.engine == "spark")
+    if options.master is not None:
+        return True
+    rows = [row for root in roots for row in read_directory(Disk(), root).logs]
+    total = sum(file.size for row in rows for file in row.files)
+    return total >= AUTO_SPARK_BYTES and is_installed()

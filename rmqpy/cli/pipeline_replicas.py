@@ -1,0 +1,244 @@
+"""``rmqpy pipeline compare | plan | certify``: several replicas of one store.
+
+A replica is written ``[NAME=]DIR``, ``[NAME=]MANIFEST`` (of ``rmqpy upgrade manifest --format
+json``) or ``NAME=http(s)://HOST:PORT`` (another host's ``rmqpy upgrade serve``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+)
+from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_roots, store_runners
+from rmqpy.cli.upgrade import plan_verb, replica_options
+from rmqpy.cli.upgrade_inputs import all_replicas, local_replicas, name_of, now_ms
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rmqpy.audit.certificate import Certificate
+    from rmqpy.audit.manifest import Manifest
+    from rmqpy.audit.replica_set import ReplicaAtHand
+
+
+def add_verbs(verbs: Any) -> None:
+    compare = _verb(
+        verbs, "compare", "where replicas differ, to the byte: exit code 2 when they do", _compare
+    )
+    replica_options(compare)
+
+    certify = _verb(
+        verbs, "certify", "the equality certificate of replicas; or check one", _certify
+    )
+    replica_options(certify, "*")
+    certify.add_argument("--key", metavar="FILE", help="sign with it, or check the signature")
+    certify.add_argument("--out", metavar="FILE", help="write the certificate there, as JSON")
+    certify.add_argument(
+        "--check", metavar="CERTIFICATE", help="are the replicas still what it certifies"
+    )
+
+    plan = _verb(
+        verbs, "plan", "how the replicas become equal: what rmqpy upgrade apply takes", _plan
+    )
+    replica_options(plan)
+    plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
+    plan.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+
+
+def _verb(
+    verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> Parser:
+    parser: Parser = verbs.add_parser(name, help=text, description=text)
+    engine_option(parser)
+    spark_options(parser)
+    add_format_option(parser)
+    add_log_options(parser)
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from rmqpy.audit.replica_set import compare_pairs
+
+    replicas = _replicas(options, blocks=True)
+    if len(replicas) < 2:
+        raise RmqError("give two replicas or more")
+    pairs = list(compare_pairs(replicas))
+    if options.format == "json":
+        tree = {
+            "replicas": [_replica_tree(each) for each in replicas],
+            "pairs": [pair.as_json() for pair in pairs],
+        }
+        _print_json(tree)
+    else:
+        for each in replicas:
+            manifest = each.manifest
+            print(
+                f"{each.name}: {manifest.mode.value}, {manifest.begin} to {manifest.end},"
+                f" {manifest.messages} messages" + ("" if each.store else ", manifest only")
+            )
+        for pair in pairs:
+            print(f"{pair.left} and {pair.right}: {'equal' if pair.is_equal else 'differ'}")
+            for difference in pair.differences:
+                print(f"  {'first ' if difference is pair.first else ''}{difference}")
+    return EXIT_DONE if all(pair.is_equal for pair in pairs) else EXIT_NO
+
+
+def _replica_tree(replica: ReplicaAtHand) -> dict[str, Any]:
+    manifest = replica.manifest
+    return {
+        "name": replica.name,
+        "mode": manifest.mode.value,
+        "begin": manifest.begin,
+        "end": manifest.end,
+        "messages": manifest.messages,
+        "findings": manifest.findings,
+        "at_hand": replica.store is not None,
+    }
+
+
+def _certify(options: argparse.Namespace) -> int:
+    from rmqpy.audit.replica_set import certify_replicas
+
+    key = Path(options.key).read_bytes().strip() if options.key else None
+    if options.check:
+        return _check(options, key)
+    replicas = _replicas(options, blocks=False)
+    if len(replicas) < 2:
+        raise RmqError("give two replicas, or a manifest of before: equality needs two sides")
+    certificate = certify_replicas(replicas, now_ms())
+    text = certificate.encode(key)
+    if options.out:
+        Path(options.out).write_bytes(text)
+    if options.format == "json":
+        sys.stdout.write(text.decode())
+    else:
+        _print_lines(certificate.lines())
+    return EXIT_DONE if certificate.is_equal else EXIT_NO
+
+
+def _check(options: argparse.Namespace, key: bytes | None) -> int:
+    """Whether the certificate says EQUAL, is signed with the key, and still holds."""
+    from rmqpy.audit.certificate import Certificate, check_signature
+    from rmqpy.audit.replica_set import changed_subjects
+
+    raw = Path(options.check).read_bytes()
+    certificate = Certificate.decode(raw)
+    manifests: dict[str, Manifest] = {}
+    if options.replica:
+        manifests = {each.name: each.manifest for each in _replicas(options, blocks=False)}
+    wrong = _unknown(certificate, manifests)
+    if key is not None and not check_signature(raw, key):
+        wrong.append("the signature is not of this key, or the certificate was changed")
+    if not certificate.is_equal:
+        wrong.append("it says that the stores are not equal")
+    changed = changed_subjects(certificate, manifests)
+    wrong += [f"{name}: {text}" for name, text in changed.items()]
+    if options.format == "json":
+        _print_json({"holds": not wrong, "shown": sorted(manifests), "wrong": wrong})
+    else:
+        seen = ", ".join(sorted(manifests)) or "no store was shown"
+        _print_lines([*wrong, f"{'HOLDS' if not wrong else 'DOES NOT HOLD'} ({seen})"])
+    return EXIT_NO if wrong else EXIT_DONE
+
+
+def _unknown(certificate: Certificate, manifests: dict[str, Manifest]) -> list[str]:
+    known = {subject.name for subject in certificate.subjects}
+    return [f"{name}: the certificate is not about it" for name in manifests if name not in known]
+
+
+def _plan(options: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        _choose_engine(options, stack)
+        return plan_verb(options)
+
+
+def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
+    """What the surveys of this host's replicas read their logs with."""
+    folders = [each.root for each in local_replicas(options)]
+    options.runner = store_runners(options, store_roots(folders), stack)
+
+
+def _replicas(options: argparse.Namespace, *, blocks: bool) -> list[ReplicaAtHand]:
+    """In the order given. ``blocks``: digests that tell where logs part; else those of consume
+    queues and key index.
+    """
+    from rmqpy.audit.replica_set import ReplicaAtHand
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.upgrade.replica import LocalReplica
+
+    order = [name_of(text) for text in options.replica]
+    if len(set(order)) < len(order):
+        raise RmqError(f"replicas need different names: {', '.join(order)}; write NAME=DIR")
+    saved = {
+        name_of(text): _read_manifest(text)
+        for text in options.replica
+        if Path(text.partition("=")[2] or text).is_file()
+    }
+    options.replica = [text for text in options.replica if name_of(text) not in saved]
+    found = {name: ReplicaAtHand(manifest) for name, manifest in saved.items()}
+    with ExitStack() as stack:
+        _choose_engine(options, stack)
+        progress = stack.enter_context(ProgressLine("checked"))
+        for replica in all_replicas(options):
+            if isinstance(replica, LocalReplica):
+                found[replica.name] = _look(replica, options, blocks, progress)
+            else:
+                found[replica.name] = ReplicaAtHand(replica.survey().manifest)
+    return [found[name] for name in order]
+
+
+def _read_manifest(text: str) -> Manifest:
+    import attrs
+
+    from rmqpy.audit.manifest import Manifest
+
+    path = text.partition("=")[2] or text
+    manifest = Manifest.decode(Path(path).read_bytes())
+    return attrs.evolve(manifest, name=name_of(text))
+
+
+def _look(
+    replica: Any, options: argparse.Namespace, blocks: bool, progress: Any
+) -> ReplicaAtHand:
+    from rmqpy.audit.compare import StoreAtHand
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.engine import AuditPlan
+    from rmqpy.audit.manifest import ManifestPlan, make_manifest
+    from rmqpy.audit.replica_set import ReplicaAtHand
+
+    survey = replica.plan
+    audit = AuditPlan(
+        root=survey.root,
+        settings=survey.settings,
+        derived=not blocks,
+        range_bytes=options.range_bytes,
+        progress=progress,
+    )
+    plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=False, blocks=blocks)
+    directory = read_directory(replica.files, survey.root, survey.settings)
+    runner = options.runner(directory) if options.runner else None
+    manifest, _ = make_manifest(replica.files, plan, runner)
+    return ReplicaAtHand(manifest, StoreAtHand(replica.files, directory))
+
+
+def _print_json(tree: Any) -> None:
+    json.dump(tree, sys.stdout, indent=1, ensure_ascii=False)
+    print()
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)

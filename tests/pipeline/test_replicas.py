@@ -1,0 +1,255 @@
+"""``rmqpy pipeline compare | plan | certify``: what replicas are to each other, by both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.cli import main, pipeline_replicas, upgrade, upgrade_inputs
+
+LAGGING = ("B-lagging-slave-v497/master", "B-lagging-slave-v497/slave")
+EQUAL = ("B-master-slave-v497/master", "B-master-slave-v497/slave")
+GAP = tuple(f"X-gap_same_file-v497/n{number}" for number in range(3))
+JOINED = tuple(f"C-upgraded-v497/n{number}" for number in range(2))
+SPARK = ("--engine", "spark", "--range-bytes", "8192")
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pipeline_replicas, upgrade, upgrade_inputs):
+        monkeypatch.setattr(module, "now_ms", lambda: 7)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code and stdout of a command."""
+
+    def do(*words: object) -> tuple[int, str]:
+        code = main([*map(str, words)])
+        told = capsys.readouterr()
+        assert code != 1, told.err
+        return code, told.out
+
+    return do
+
+
+def compare(run: Run, *words: object) -> tuple[int, dict[str, Any]]:
+    code, out = run("pipeline", "compare", *words, "--format", "json")
+    return code, json.loads(out)
+
+
+def test_a_slave_that_is_behind_by_its_first_message(
+    run: Run, store_of: Callable[[str], Path]
+) -> None:
+    code, report = compare(run, *map(store_of, LAGGING))
+    (pair,) = report["pairs"]
+    first = pair["first"]
+    assert code == 2 and not pair["equal"] and pair["differences"] == [first]
+    assert (first["kind"], first["begin"], first["end"]) == ("END", 229443, 341158)
+    record = first["record"]
+    assert (record["offset"], record["topic"]) == (229443, "Normal")
+    assert (record["queue_id"], record["queue_offset"]) == (0, 33)
+
+
+def test_every_pair_of_a_group_that_java_has_joined_wrongly(
+    run: Run, store_of: Callable[[str], Path]
+) -> None:
+    code, report = compare(run, *map(store_of, GAP))
+    pairs = {(pair["left"], pair["right"]): pair for pair in report["pairs"]}
+    assert code == 2 and pairs["n1", "n2"]["equal"]
+    for other in ("n1", "n2"):
+        first = pairs["n0", other]["first"]
+        assert (first["kind"], first["log"], first["begin"]) == ("END", "classic", 222613)
+        record = first["record"]
+        assert (record["offset"], record["topic"]) == (222613, "Normal")
+        assert (record["queue_id"], record["queue_offset"]) == (0, 30)
+    code, out = run("pipeline", "compare", *map(store_of, GAP))
+    assert "n1 and n2: equal" in out and "first END classic from offset 222613" in out
+
+
+def test_equal_replicas(run: Run, store_of: Callable[[str], Path]) -> None:
+    code, report = compare(run, *map(store_of, EQUAL))
+    assert code == 0 and report["pairs"][0]["differences"] == []
+
+
+def test_the_byte_that_differs(run: Run, copy_of: Callable[[str], Path]) -> None:
+    master, slave = map(copy_of, EQUAL)
+    flip(slave, 1, 30000)
+    code, report = compare(run, master, slave)
+    first = report["pairs"][0]["first"]
+    assert code == 2 and (first["kind"], first["begin"]) == ("CONTENT", 65536 + 30000)
+    record = first["record"]
+    assert record["offset"] <= 65536 + 30000 < record["offset"] + record["size"]
+
+
+def flip(store: Path, number: int, place: int) -> None:
+    file = sorted((store / "commitlog").iterdir())[number]
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.fixture
+def saved(run: Run, tmp_path: Path) -> Callable[[Path], Path]:
+    """The manifest of a store as another host would send it."""
+
+    def save(store: Path) -> Path:
+        path = tmp_path / f"{store.name}.json"
+        path.write_text(run("upgrade", "manifest", store, "--format", "json")[1])
+        return path
+
+    return save
+
+
+def test_manifests_of_other_hosts(
+    run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
+) -> None:
+    master, slave = map(store_of, LAGGING)
+    # The longer log is here: a digest of its begin decides, and its first message is known.
+    code, report = compare(run, master, f"slave={saved(slave)}")
+    (difference,) = report["pairs"][0]["differences"]
+    assert code == 2 and (difference["kind"], difference["begin"]) == ("END", 229443)
+    assert difference["record"]["queue_offset"] == 33
+    assert [each["at_hand"] for each in report["replicas"]] == [True, False]
+    # Only the shorter one is here: what lies in the block of its end stays open.
+    code, report = compare(run, f"master={saved(master)}", slave)
+    kinds = [each["kind"] for each in report["pairs"][0]["differences"]]
+    assert code == 2 and kinds == ["UNDECIDED", "END"]
+    code, report = compare(run, saved(master), f"twin={saved(master)}")
+    assert code == 0
+
+
+@pytest.mark.parametrize("place", [100, 32000])
+def test_a_difference_in_the_block_of_an_end(
+    place: int,
+    run: Run,
+    copy_of: Callable[[str], Path],
+    saved: Callable[[Path], Path],
+) -> None:
+    """Bytes of the last block in front of the shorter log's end."""
+    master, slave = map(copy_of, LAGGING)
+    flip(slave, 3, place)
+    code, report = compare(run, master, f"slave={saved(slave)}")
+    first = report["pairs"][0]["first"]
+    assert code == 2 and (first["kind"], first["begin"]) == ("CONTENT", 196608)
+    assert first["record"]["offset"] == 196608
+
+
+def test_a_block_of_which_one_side_is_a_manifest(
+    run: Run, copy_of: Callable[[str], Path], saved: Callable[[Path], Path]
+) -> None:
+    master, slave = map(copy_of, EQUAL)
+    flip(slave, 1, 30000)
+    for words in ((master, f"slave={saved(slave)}"), (f"master={saved(master)}", slave)):
+        code, report = compare(run, *words)
+        first = report["pairs"][0]["first"]
+        assert code == 2 and first["kind"] == "CONTENT"
+        assert first["begin"] <= 65536 + 30000 < first["end"]
+        record = first["record" if words[0] == master else "other"]
+        assert first["begin"] <= record["offset"] < first["end"]
+
+
+def test_names_and_numbers_of_replicas(
+    store_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = str(store_of(LAGGING[0]))
+    assert main(["pipeline", "compare", master]) == 1
+    assert main(["pipeline", "certify", master]) == 1
+    assert main(["pipeline", "compare", master, master]) == 1
+    assert "different names" in capsys.readouterr().err
+    (tmp_path / "junk").write_text("{}")
+    assert main(["pipeline", "compare", master, str(tmp_path / "junk")]) == 1
+    assert "not a manifest" in capsys.readouterr().err
+
+
+def test_a_certificate_is_made_and_checked(
+    run: Run, copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    one, two = map(copy_of, JOINED)
+    key, out = tmp_path / "key", tmp_path / "certificate.json"
+    key.write_text("secret\n")
+    code, told = run("pipeline", "certify", one, two, "--out", out, "--key", key)
+    assert code == 0 and told.splitlines()[-1] == "EQUAL"
+    check = ("pipeline", "certify", "--check", out)
+    assert run(*check, one, two, "--key", key) == (0, "HOLDS (n0, n1)\n")
+    assert run(*check) == (0, "HOLDS (no store was shown)\n")
+    (tmp_path / "other").write_text("other")
+    code, told = run(*check, "--key", tmp_path / "other")
+    assert code == 2 and "signature" in told
+    body = next(path for path in (two / "commitlog").iterdir())
+    flip(two, 0, body.read_bytes().index(b"UNIQ_KEY\x01") + 12)
+    code, told = run(*check, one, two)
+    assert code == 2 and "with other content" in told and "DOES NOT HOLD" in told
+    code, told = run(*check, f"n7={one}")
+    assert code == 2 and "n7: the certificate is not about it" in told
+
+
+def test_certify_and_verify_say_the_same(run: Run, store_of: Callable[[str], Path]) -> None:
+    stores = [*map(store_of, JOINED)]
+    certified = run("pipeline", "certify", *stores, "--format", "json")
+    verified = run("upgrade", "verify", *stores, "--format", "json")
+    assert certified[0] == verified[0] == 0
+    assert json.loads(certified[1]) == json.loads(verified[1])
+
+
+def test_a_certificate_against_a_manifest_of_before(
+    run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
+) -> None:
+    before = saved(store_of(JOINED[0]))
+    code, told = run("pipeline", "certify", f"before={before}", store_of(JOINED[1]))
+    assert code == 0 and "560 same" in told
+    code, told = run("pipeline", "certify", *map(store_of, LAGGING))
+    assert code == 2 and told.splitlines()[-1] == "NOT EQUAL"
+
+
+def test_the_plan_is_that_of_upgrade(
+    run: Run, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    stores = [*map(store_of, LAGGING)]
+    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
+    assert run("pipeline", "plan", *stores, "--out", ours)[0] == 0
+    assert run("upgrade", "plan", *stores, "--out", theirs)[0] == 0
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_a_plan_that_only_the_operator_can_make(
+    store_of: Callable[[str], Path],
+    copy_of: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    master, slave = map(copy_of, EQUAL)
+    flip(slave, 1, 30000)
+    assert main(["pipeline", "plan", str(master), str(slave)]) == 2
+    assert "refused" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("names", [EQUAL, LAGGING, GAP, JOINED], ids=lambda names: names[0])
+def test_both_engines_say_the_same(
+    names: tuple[str, ...], run: Run, store_of: Callable[[str], Path], spark: Any
+) -> None:
+    stores = [*map(store_of, names)]
+    for verb in ("compare", "certify"):
+        words = ("pipeline", verb, *stores, "--format", "json")
+        assert run(*words, *SPARK) == run(*words, "--engine", "local")
+
+
+@pytest.mark.spark
+def test_both_engines_plan_the_same(
+    run: Run, copy_of: Callable[[str], Path], tmp_path: Path, spark: Any
+) -> None:
+    master, slave = map(copy_of, LAGGING)
+    plan = tmp_path / "plan.json"
+    assert run("pipeline", "plan", master, slave, *SPARK, "--out", plan)[0] == 0
+    local = run("upgrade", "plan", master, slave, "--format", "json")[1]
+    assert json.loads(plan.read_text()) == json.loads(local)
+    for node in ("master", "slave"):
+        assert run("upgrade", "apply", master, slave, "--plan", plan, "--node", node)[0] == 0
+    assert compare(run, master, slave, *SPARK)[0] == 0
+    assert run("pipeline", "certify", master, slave, *SPARK)[0] == 0
