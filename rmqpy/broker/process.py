@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
+from rmqpy.broker.access import own_credentials
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.broker.classic_group import ClassicGroup
 from rmqpy.broker.service import Broker, BrokerSurroundings
@@ -148,7 +149,11 @@ class BrokerProcess:
         configuration = self._configuration
         for note in store.opened.notes:
             _log.info("%s", note)
-        network = RemotingClient(self._scheduler, ClientLimits.of(configuration.remoting))
+        network = RemotingClient(
+            self._scheduler,
+            ClientLimits.of(configuration.remoting),
+            credentials=own_credentials(configuration),
+        )
         broker = Broker(
             BrokerSurroundings(
                 configuration=configuration,
@@ -249,7 +254,8 @@ def _main_server(
     """The server of the hot path where C is there, the ordinary one otherwise (or with
     ``RMQPY_FAST=0`` in the environment).
     """
-    if chosen.implementation != "c" or os.environ.get("RMQPY_FAST") == "0":
+    guarded = broker.access is not None  # C knows no accounts
+    if guarded or chosen.implementation != "c" or os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker, scheduler, limits)
     from rmqpy.broker.hot_setup import accelerate
     from rmqpy.net.fast_server import FastServer

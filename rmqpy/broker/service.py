@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from attrs import define
 
+from rmqpy.broker.access import AccessControl
 from rmqpy.broker.cleaning import StoreCleaning
 from rmqpy.broker.client_calls import ClientCalls
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
@@ -203,6 +204,7 @@ class Broker:
         self._behind_bytes = 0
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
+        self.access = AccessControl.of(self, around)
 
     def _traffic(self, around: BrokerSurroundings) -> dict[int, Handler]:
         """The processors of producers and consumers."""
@@ -317,6 +319,8 @@ class Broker:
 
         The ports may be open until then. The store is shut down by its owner, afterwards.
         """
+        if self.access is not None:
+            self.access.stop()
         self.services.stop()
         self.item_statistics.stop()
         self.slave_sync.stop()
@@ -421,7 +425,16 @@ class Broker:
         handler = self._handlers.get(request.code)
         if handler is None:
             return encode_command(not_supported(request))
-        return self._run(handler, channel, request)
+        if self.access is None:
+            return self._run(handler, channel, request)
+        return self._run(self._guarded(self.access, handler), channel, request)
+
+    def _guarded(self, access: AccessControl, handler: Handler) -> Handler:
+        def checked(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            access.check(channel, request)
+            return handler(channel, request)
+
+        return checked
 
     def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
         try:

@@ -20,6 +20,7 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.admin.outcome import Outcome
     from rmqpy.cli.parsing import Commands, Parser
+    from rmqpy.client.instance import ClientSettings
 
 
 def add_commands(commands: Commands) -> None:
@@ -34,6 +35,12 @@ def add_commands(commands: Commands) -> None:
             default=os.environ.get("NAMESRV_ADDR"),
             metavar="HOST:PORT[;HOST:PORT]",
             help="name servers; default NAMESRV_ADDR of the environment",
+        )
+        parser.add_argument(
+            "--credentials",
+            metavar="FILE",
+            help="accessKey and secretKey to sign with; default RMQPY_ACCESS_KEY and "
+            "RMQPY_SECRET_KEY of the environment, else $ROCKETMQ_HOME/conf/tools.yml",
         )
         for option in command.options:
             _add_option(parser, option)
@@ -69,6 +76,9 @@ def _dest(option: Option) -> str:
 
 def _run(options: argparse.Namespace) -> int:
     command: Command = options.admin_command
+    from rmqpy.admin.credentials import find_credentials
+    from rmqpy.client.instance import ClientSettings
+
     if not options.name_servers:
         raise RmqError("no name server: give one with -n host:port, or set NAMESRV_ADDR")
     values = {
@@ -77,23 +87,27 @@ def _run(options: argparse.Namespace) -> int:
         if (value := getattr(options, _dest(option))) is not None
     }
     as_json = options.format == "json"
-    outcome = asyncio.run(_call(command, Given(values), options.name_servers, as_json))
+    credentials = find_credentials(options.credentials, os.environ)
+    settings = ClientSettings(name_servers=options.name_servers, credentials=credentials)
+    outcome = asyncio.run(_call(command, Given(values), settings, as_json))
     text = outcome.as_json() if as_json else outcome.text
     if text:
         print(text)
     return EXIT_NO if outcome.says_no else EXIT_DONE
 
 
-async def _call(command: Command, given: Given, name_servers: str, as_json: bool) -> Outcome:
+async def _call(
+    command: Command, given: Given, settings: ClientSettings, as_json: bool
+) -> Outcome:
     from rmqpy.admin.api import Admin
-    from rmqpy.client.instance import ClientInstance, ClientSettings, split_name_servers
+    from rmqpy.client.instance import ClientInstance
 
     def show(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    instance = await ClientInstance.open(ClientSettings(name_servers=name_servers))
+    instance = await ClientInstance.open(settings)
     try:
-        admin = Admin(instance, split_name_servers(name_servers))
+        admin = Admin(instance, settings.name_servers)
         return await command.run(Call(admin, given, show))
     finally:
         await instance.close()

@@ -25,6 +25,7 @@ from rmqpy.client.transactional_producer import (
     TransactionSendResult,
     TransactionState,
 )
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import MessageQueue
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "ClientSettings",
     "ConsumeResult",
     "ConsumeSettings",
+    "Credentials",
     "Message",
     "MessageQueue",
     "Producer",

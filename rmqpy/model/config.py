@@ -18,6 +18,7 @@ that Java would not use.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +42,9 @@ from rmqpy.model.config_keys import (
 from rmqpy.model.config_keys_broker import NOT_NAMED, BrokerSettings
 from rmqpy.model.config_keys_dledger import DLedgerSettings
 from rmqpy.model.config_keys_remoting import NamesrvSettings, RemotingSettings, ServerSettings
+from rmqpy.model.config_keys_security import SecurityMode, SecuritySettings
 from rmqpy.model.config_keys_store import StoreSettings
+from rmqpy.model.config_security import secure_additions
 from rmqpy.model.errors import ConfigFault, Refusal
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.properties_file import decode_properties_bytes, format_properties, parse_properties
@@ -58,6 +61,7 @@ __all__ = [
     "NamesrvConfiguration",
     "NamesrvSettings",
     "RemotingSettings",
+    "SecuritySettings",
     "ServerSettings",
     "StoreSettings",
     "configuration_text",
@@ -69,6 +73,8 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
+HIDDEN = "******"
+"""What is shown of a secret."""
 ELECTED_ID = -1
 """brokerId of a DLedger member until its group has elected a leader."""
 
@@ -81,6 +87,7 @@ class BrokerConfiguration:
     remoting: RemotingSettings = field(factory=RemotingSettings)
     store: StoreSettings = field(factory=StoreSettings)
     dledger: DLedgerSettings = field(factory=DLedgerSettings)
+    security: SecuritySettings = field(factory=SecuritySettings)
 
 
 @define(frozen=True, kw_only=True)
@@ -89,6 +96,7 @@ class NamesrvConfiguration:
 
     namesrv: NamesrvSettings = field(factory=NamesrvSettings)
     server: ServerSettings = field(factory=lambda: ServerSettings(listen_port=NAMESRV_PORT))
+    security: SecuritySettings = field(factory=SecuritySettings)
 
     @property
     def bind_address(self) -> str:
@@ -133,6 +141,7 @@ def load_broker_configuration(
     reading.take_absent("rocketmqHome", environment, "ROCKETMQ_HOME")
     reading.name_the_broker(environment)
     reading.place_below_home("storePathRootDir", "store", environment)
+    reading.secure()
     configuration = reading.built()
     configuration = _with_broker_rules(configuration, reading)
     reading.note_what_has_no_effect()
@@ -157,6 +166,7 @@ def load_namesrv_configuration(
     if path is not None:
         reading.values.setdefault("configStorePath", str(path))
     reading.place_below_home("configStorePath", "namesrv/namesrv.properties", environment)
+    reading.secure()
     configuration = reading.built()
     reading.note_what_has_no_effect()
     if not configuration.server.bind_address:
@@ -167,10 +177,18 @@ def load_namesrv_configuration(
 C = TypeVar("C", BrokerConfiguration, NamesrvConfiguration)
 
 
+_NEVER_BY_REQUEST = re.compile(
+    "path|dir|file|home|addr|ip[0-9]|port|name|role|acl|auth|access|secret|password|credential|tls|"
+    "list|plugin|class|command|script|shell|filterserver",
+    re.IGNORECASE,
+)
+
+
 def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
     """``configuration`` with the keys of an admin request changed: all or, by a Refusal, none.
 
-    Only keys that may change at run time pass. Unknown keys are ignored, as in Java.
+    Only keys that may change at run time pass. Unknown keys are ignored, as in Java, unless their
+    name says that they would be of the kind that no request may ever change.
     """
     facts = _all_facts(configuration)
     reading = _Reading(configuration)
@@ -180,6 +198,8 @@ def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
                 ResponseCode.NO_PERMISSION,
                 f"{name} can only be changed in the file, before a start",
             )
+        if name not in facts and _NEVER_BY_REQUEST.search(name):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"{name[:128]} is not changed by requests")
     try:
         for name, text in changes.items():
             if name in facts:
@@ -204,8 +224,14 @@ def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) 
 
 
 def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -> list[str]:
-    """``key=value`` lines as Java prints them: nothing escaped, keys without a value left out."""
-    return [f"{name}={text}" for name, text in effective_values(configuration).items()]
+    """``key=value`` lines as Java prints them: nothing escaped, keys without a value left out, and
+    of secrets only that they are there.
+    """
+    facts = _all_facts(configuration)
+    return [
+        f"{name}={HIDDEN if facts[name].secret else text}"
+        for name, text in effective_values(configuration).items()
+    ]
 
 
 def configuration_text(
@@ -309,6 +335,12 @@ class _Reading:
         if not home:
             raise ConfigFault(f"{name} is not set and HOME is absent: no default; set {name}")
         self.values[name] = str(Path(home) / relative)
+
+    def secure(self) -> None:
+        """With ``securityMode=secure``: all that it means."""
+        if self.values.get("securityMode") is SecurityMode.SECURE:
+            for name, text in secure_additions(self._texts, set(self._facts)).items():
+                self.take("securityMode=secure", name, text)
 
     def built(self) -> Any:
         """The configuration of the values read so far."""

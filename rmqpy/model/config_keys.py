@@ -70,7 +70,8 @@ class KeyFacts:
     """What the table knows of one key. ``kind.allowed`` already includes the range of a number.
 
     ``runtime`` keys may be changed on a running server by an admin request; the list is short on
-    purpose: no path, address, role or access key is on it.
+    purpose: no path, address, role or access key is on it. The value of a ``secret`` key is shown
+    to nobody.
     """
 
     name: str
@@ -81,6 +82,7 @@ class KeyFacts:
     effect: Effect
     doc: str
     runtime: bool
+    secret: bool
     clamp: Callable[[Any], Any] | None
 
 
@@ -92,6 +94,7 @@ class _Declared:
     effect: Effect
     doc: str
     runtime: bool
+    secret: bool
     clamp: Callable[[Any], Any] | None
 
 
@@ -110,6 +113,7 @@ def key(
     long: bool = False,
     kind: Kind | None = None,
     runtime: bool = False,
+    secret: bool = False,
     clamp: Callable[[V], V] | None = None,
     converter: Callable[[V], V] | None = None,
 ) -> V:
@@ -121,7 +125,14 @@ def key(
     if kind is None:
         kind = _kind_of(default, minimum, maximum, long)
     declared = _Declared(
-        name=name, kind=kind, unit=unit, effect=effect, doc=doc, runtime=runtime, clamp=clamp
+        name=name,
+        kind=kind,
+        unit=unit,
+        effect=effect,
+        doc=doc,
+        runtime=runtime,
+        secret=secret,
+        clamp=clamp,
     )
     value: V = field(default=default, converter=converter, metadata={_METADATA: declared})
     return value
@@ -143,6 +154,7 @@ def key_facts(settings: type[Any]) -> dict[str, KeyFacts]:
             effect=declared.effect,
             doc=declared.doc,
             runtime=declared.runtime,
+            secret=declared.secret,
             clamp=declared.clamp,
         )
     return facts

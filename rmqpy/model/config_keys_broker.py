@@ -21,8 +21,8 @@ class BrokerSettings:
     rocketmq_home: str | None = key(
         "rocketmqHome",
         default=None,
-        effect=_ACCEPTED,
-        doc="Java's installation folder (environment ROCKETMQ_HOME); rmqpy needs none.",
+        doc="Java's installation folder (environment ROCKETMQ_HOME): access files are looked for "
+        "in its conf.",
     )
     namesrv_addr: str | None = key(
         "namesrvAddr",
@@ -463,8 +463,8 @@ class BrokerSettings:
     acl_enable: bool = key(
         "aclEnable",
         default=False,
-        effect=_REFUSED,
-        doc="Access control 1.0; a broker that was told to check and does not would stand open.",
+        doc="Access control 1.0: accounts of plain_acl.yml, signed requests; what no account may "
+        "do is refused (docs/security.md).",
     )
     store_reply_message_enable: bool = key(
         "storeReplyMessageEnable",

@@ -9,10 +9,17 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.model.config_keys import Effect, key
+from rmqpy.model.config_keys_security import ADDRESS_PATTERNS
 
 _ACCEPTED = Effect.ACCEPTED
 _THREADS = Effect.THREADS
 _REFUSED = Effect.REFUSED
+
+PRIVATE_ADDRESSES = (
+    "127.*.*.*;10.*.*.*;192.168.*.*;169.254.*.*;172.16-31.*.*;"
+    "::1;fc00-fdff:*:*:*:*:*:*:*;fe80-febf:*:*:*:*:*:*:*"
+)
+"""Loopback, private and link-local networks."""
 
 
 @define(frozen=True, kw_only=True)
@@ -173,21 +180,42 @@ class RemotingSettings(ServerSettings):
     )
     use_tls: bool = key(
         "useTLS",
+        effect=Effect.LATER,
         default=False,
-        effect=_REFUSED,
-        doc="TLS on outgoing connections; plain bytes must not be sent where TLS was asked for.",
+        doc="Java's field for tls.enable: either of the two puts TLS on outgoing connections.",
     )
 
 
 @define(frozen=True, kw_only=True)
 class NamesrvSettings:
-    """Java NamesrvConfig."""
+    """Java NamesrvConfig, and who may register and administrate."""
+
+    namesrv_acl_enable: bool = key(
+        "namesrvAclEnable",
+        default=False,
+        doc="Own key: access files as for brokers; registrations and administration have to be "
+        "signed by an administrator, or come from the addresses below.",
+    )
+    registration_addresses: str = key(
+        "registrationAddresses",
+        default=PRIVATE_ADDRESSES,
+        kind=ADDRESS_PATTERNS,
+        doc="Own key: from where brokers may register without a signature; default: this host and "
+        "private networks.",
+    )
+    administration_addresses: str = key(
+        "administrationAddresses",
+        default="*",
+        kind=ADDRESS_PATTERNS,
+        doc="Own key: from where settings, key-value pairs, permissions and topics may be changed "
+        "without a signature.",
+    )
 
     rocketmq_home: str | None = key(
         "rocketmqHome",
         default=None,
-        effect=_ACCEPTED,
-        doc="Java's installation folder (environment ROCKETMQ_HOME); rmqpy needs none.",
+        doc="Java's installation folder (environment ROCKETMQ_HOME): access files are looked for "
+        "in its conf.",
     )
     kv_config_path: str = key(
         "kvConfigPath",

@@ -12,6 +12,7 @@ from rmqpy.model.config_keys import KeyFacts, key_facts
 from rmqpy.model.config_keys_broker import BrokerSettings
 from rmqpy.model.config_keys_dledger import DLedgerSettings
 from rmqpy.model.config_keys_remoting import NamesrvSettings, RemotingSettings, ServerSettings
+from rmqpy.model.config_keys_security import SecuritySettings
 from rmqpy.model.config_keys_store import StoreSettings
 
 _HEAD = """\
@@ -38,6 +39,7 @@ What differs from Java 4.9.7:
 | `isEnableBatchPush` in a file | not read; only `enableBatchPush` is | both are read |
 | `mapedFileSizeCommitLog`, `mapedFileSizeConsumeQueue` | not read, silently | not read, noted |
 | change by an admin request | any key | only the keys marked *live*; others: code 16 |
+| secrets | shown to whoever asks for the settings | `******`, in `-p` too |
 
 Effect: **used** does what it says; **accepted** is checked, kept and printed but changes nothing;
 **not yet**: the same, until what the key is about is built; **only the default** refuses every
@@ -58,6 +60,12 @@ _PARTS: tuple[tuple[str, str, tuple[type[Any], ...]], ...] = (
         "the first: "
         f"`{'`, `'.join(key_facts(ServerSettings))}`.",
         (RemotingSettings,),
+    ),
+    (
+        "Access control and transport",
+        "System properties of the Java programs and keys of `tls.properties`, and our own; brokers "
+        "and name servers know them ([security.md](security.md)).",
+        (SecuritySettings,),
     ),
     ("Name server", "Java class NamesrvConfig.", (NamesrvSettings,)),
 )

@@ -63,6 +63,10 @@ class NamesrvLimits:
     settings: int = 20_000
 
 
+OWNER_ALIVE_MS = 45_000
+"""Brokers register every 30 s; who has not for so long may be replaced by another address."""
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class Registration:
     """What a broker says of itself. ``topics`` None: not looked at, see ``needs_topics``."""
@@ -125,6 +129,7 @@ class RouteTables:
         needs_topics = self.needs_topics(registration)
         assert not needs_topics or registration.topics is not None
         self._check_limits(registration)
+        self._check_taken(registration, now_ms)
         self._place(registration)
         if needs_topics:
             self._take_topics(registration)
@@ -254,6 +259,23 @@ class RouteTables:
         return self._topics_by_flag(lambda flag: flag & _UNIT_FLAGS == UNIT_SUB_FLAG)
 
     # -- inside
+
+    def _check_taken(self, registration: Registration, now_ms: int) -> None:
+        """The place of an owner that is alive is not given to an address that nobody knows. Who is
+        of the broker already (a new leader, a slave that becomes master) may change its place.
+        """
+        broker = self._brokers.get(registration.broker_name)
+        if broker is None or registration.address in broker.broker_addrs.values():
+            return
+        owner = broker.broker_addrs.get(registration.broker_id)
+        live = self._live.get(owner) if owner is not None else None
+        if live is not None and now_ms - live.last_ms < OWNER_ALIVE_MS:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"broker {registration.broker_name} id {registration.broker_id} is {owner}, which "
+                "is alive; stop it, or wait until it has been silent for "
+                f"{OWNER_ALIVE_MS // 1000} s",
+            )
 
     def _check_limits(self, registration: Registration) -> None:
         limits = self.limits

@@ -24,6 +24,7 @@ from rmqpy.model.config import (
 from rmqpy.model.errors import ConfigFault, Refusal
 from rmqpy.model.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.runtime import Scheduler, Timer
+from rmqpy.namesrv.access import NamesrvAccess
 from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from rmqpy.namesrv.names import check_address, check_name
 from rmqpy.namesrv.registration import read_registration
@@ -98,6 +99,7 @@ class NameServer:
     counts: NameServerCounts = field(factory=NameServerCounts)
     routes: RouteTables = field(init=False)
     kv_config: KvConfig = field(init=False)
+    access: NamesrvAccess = field(init=False)
     _settings_file: SavedFile = field(init=False)
     _answers: dict[int, Answer] = field(init=False)
     _encoded_routes: dict[tuple[str, bool], bytes | None] = field(factory=dict, init=False)
@@ -110,14 +112,19 @@ class NameServer:
         kv_file = SavedFile(settings.kv_config_path, self.files, self.scheduler)
         self.kv_config = KvConfig(kv_file, self.limits.settings)
         self._settings_file = SavedFile(settings.config_store_path, self.files, self.scheduler)
+        self.access = NamesrvAccess.of(self.configuration, self.files, self.scheduler)
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
-        """Raises StoreFault when there are settings on disk and they cannot be read."""
+        """Raises StoreFault when there are settings on disk and they cannot be read, ConfigFault
+        for access files.
+        """
+        self.access.start()
         self.kv_config.load(self.files)
         self._timer = self.scheduler.call_later(FIRST_SCAN_MS, self._scan)
 
     def stop(self) -> None:
+        self.access.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -151,6 +158,7 @@ class NameServer:
             remark = f" request type {command.code} not supported"
             return _refused(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         try:
+            self.access.check(channel, command)
             return answer(channel, command)
         except Refusal as refusal:
             self.counts.refused += 1

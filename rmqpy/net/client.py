@@ -23,6 +23,7 @@ from rmqpy.model.config import RemotingSettings
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
@@ -89,8 +90,11 @@ class RemotingClient:
         self,
         scheduler: AsyncioScheduler,
         limits: ClientLimits = ClientLimits(),  # noqa: B008 - a frozen value
+        credentials: Credentials | None = None,
     ) -> None:
         self.handler: RequestHandler | None = None
+        self.credentials = credentials
+        """What every request is signed with; None: unsigned."""
         self.limits = limits.connection
         self.turns = Turns(scheduler, self._turn_ended)
         self.faults = 0
@@ -252,6 +256,8 @@ class RemotingClient:
     def _frame(self, command: RemotingCommand, flag: int) -> bytes:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
+        if self.credentials is not None:
+            command = self.credentials.signed(command)
         return encode_command(evolve(command, opaque=self._opaque, flag=flag))
 
     def _answered(self, connection: Connection, response: RemotingCommand) -> None:

@@ -133,8 +133,10 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
         ("haTransferBatchSize", "4194304", "out of range"),
         ("storePathCommitLog", "/a,/b", "several folders is not supported"),
         ("messageStorePlugIn", "com.example.Plug", "cannot be loaded here; allowed: nothing"),
-        ("aclEnable", "true", "stand open; allowed: false"),
-        ("useTLS", "TRUE", "allowed: false"),
+        ("securityMode", "safe", "allowed: compatible, secure"),
+        ("tls.server.mode", "on", "allowed: disabled, permissive, enforcing"),
+        ("innerClientAuthenticationCredentials", "{}", "accessKey and secretKey"),
+        ("replicationAddresses", "10.0.0", "no IP address"),
         ("filterServerNums", "1", "never starts a process; allowed: 0"),
     ],
 )

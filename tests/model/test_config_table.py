@@ -22,6 +22,7 @@ from rmqpy.model.config import (
     NamesrvConfiguration,
     NamesrvSettings,
     RemotingSettings,
+    SecuritySettings,
     StoreSettings,
     effective_values,
     load_broker_configuration,
@@ -82,7 +83,13 @@ def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
 
 def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
-    own = {"bindAddress", "haFetchFromBeginning"}
+    own = {
+        "bindAddress",
+        "haFetchFromBeginning",
+        "namesrvAclEnable",
+        "registrationAddresses",
+        "administrationAddresses",
+    }
     assert ours - {name for _, name in JAVA_KEYS} == {*own, *FROM_5}
 
 
@@ -101,7 +108,7 @@ def test_recorded_broker_configuration_reads_and_prints_back() -> None:
     assert loaded.unknown == {"registerBrokerPeriod": "10000"}
     printed = {**effective_values(loaded.configuration), **loaded.unknown}
     assert printed.pop("haFetchFromBeginning") == "false"  # our own
-    more = FROM_5 | key_facts(DLedgerSettings).keys()
+    more = FROM_5 | key_facts(DLedgerSettings).keys() | key_facts(SecuritySettings).keys()
     assert {name: value for name, value in printed.items() if name not in more} == recorded
 
 
@@ -109,6 +116,9 @@ def test_recorded_namesrv_configuration_has_our_keys() -> None:
     configuration = NamesrvConfiguration()
     expected = dict(RECORDED["getNamesrvConfig"])
     printed = effective_values(configuration)
+    ours = {"namesrvAclEnable", "registrationAddresses", "administrationAddresses"}
+    for name in ours | key_facts(SecuritySettings).keys():
+        printed.pop(name, None)
     assert printed.keys() | {"rocketmqHome"} == expected.keys()
     for placed in ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort"):
         expected.pop(placed)
@@ -175,6 +185,7 @@ def test_a_key_is_said_to_be_used_if_and_only_if_something_reads_it() -> None:
             DLedgerSettings,
             RemotingSettings,
             NamesrvSettings,
+            SecuritySettings,
         )
         for facts in key_facts(settings).values()
         if facts.effect not in shown_only | {Effect.REFUSED}

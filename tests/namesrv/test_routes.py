@@ -93,7 +93,8 @@ def test_before_version_37_the_body_is_the_bare_topic_table(world):
     }
     assert world.ask(103, wrapper.encode(), 36, **fields).code == 0
     assert queues(world, "T") == (3, 3, 6)
-    assert world.ask(103, wrapper.encode(), 37, **{**fields, "brokerAddr": B0}).code == 0
+    fields = {**fields, "brokerAddr": B0, "brokerName": "broker-b"}
+    assert world.ask(103, wrapper.encode(), 37, **fields).code == 0
     assert world.server.routes.data_version(B0) == DataVersion(0, 0)
 
 
@@ -254,8 +255,36 @@ def test_unregister_takes_out_the_id_and_with_the_last_one_the_name(world):
 
 def test_unregistering_an_id_that_is_anothers_by_now_is_no_harm(world):
     world.register(A0, "T")
+    world.register(A1, "T", broker_id=1)
     world.register(A1, "T", broker_id=0)
     world.ask(104, brokerName="broker-a", clusterName="C", brokerAddr=A0, brokerId="0")
+    assert world.addresses("T") == {"broker-a": {0: A1}}
+
+
+# -- who owns a name
+
+
+def test_a_stranger_does_not_take_the_place_of_an_owner_that_is_alive(world):
+    world.register(A0, "T")
+    fields = {"brokerName": "broker-a", "clusterName": "C", "haServerAddr": "", "brokerId": "0"}
+    answer = world.ask(103, brokerAddr=A1, **fields)
+    assert answer.code == 16
+    assert A0 in answer.remark
+    assert world.addresses("T") == {"broker-a": {0: A0}}
+
+
+def test_a_member_of_the_broker_may_become_its_master(world):
+    """A new leader registers while the old one is still connected."""
+    world.register(A0, "T")
+    world.register(A1, "T", broker_id=1)
+    world.register(A1, "T", broker_id=0)
+    assert world.addresses("T") == {"broker-a": {0: A1}}
+
+
+def test_an_owner_that_is_silent_loses_its_place(world):
+    world.register(A0, "T")
+    world.scheduler.advance(46_000)
+    world.register(A1, "T", broker_id=0)
     assert world.addresses("T") == {"broker-a": {0: A1}}
 
 

@@ -162,7 +162,9 @@ def test_paths_addresses_and_the_rest_are_refused_and_nothing_is_changed(world, 
 
 
 def test_unknown_keys_are_ignored_and_nonsense_is_refused(world):
-    assert world.ask(318, b"configStorePathName=/tmp/x\n").code == 0
+    assert world.ask(318, b"unRegisterBrokerQueueCapacity=3000\n").code == 0
+    assert world.ask(318, b"configStorePathName=/tmp/x\n").code == 16
+    assert world.ask(318, b"configBlackList=x\n").code == 16
     assert world.ask(318).code == 0
     assert world.ask(318, b"orderMessageEnable=perhaps\n").code == 1
     assert world.ask(318, b"a=\\uZZZZ").code == 1

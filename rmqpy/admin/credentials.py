@@ -1,0 +1,49 @@
+"""Whose name an administrator's commands are signed in, found as mqadmin finds it.
+
+=================================================  ==============================================
+where                                              what
+=================================================  ==============================================
+environment ``RMQPY_ACCESS_KEY``, ``…_SECRET_KEY``  the two keys; never on a command line, which
+                                                   everybody on the machine can read
+``--credentials FILE``                             YAML with ``accessKey`` and ``secretKey``
+``$ROCKETMQ_HOME/conf/tools.yml``                  the same; Java's place, if the file is there
+=================================================  ==============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rmqpy.model.access_text import parse_yaml
+from rmqpy.model.errors import ConfigFault
+from rmqpy.remoting.access import Credentials
+
+
+def find_credentials(file: str | None, environment: Mapping[str, str]) -> Credentials | None:
+    """None where nothing names any: requests go unsigned."""
+    access_key = environment.get("RMQPY_ACCESS_KEY")
+    secret_key = environment.get("RMQPY_SECRET_KEY")
+    if access_key and secret_key:
+        return Credentials(access_key, secret_key)
+    if access_key or secret_key:
+        raise ConfigFault("RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY have to be set together")
+    if file is not None:
+        return read_credentials(Path(file))
+    home = environment.get("ROCKETMQ_HOME")
+    path = Path(home) / "conf" / "tools.yml" if home else None
+    return read_credentials(path) if path is not None and path.is_file() else None
+
+
+def read_credentials(path: Path) -> Credentials:
+    """The account of a file; ConfigFault where it names none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigFault(f"{path}: the credentials cannot be read: {error}") from error
+    value = parse_yaml(text, str(path))
+    table = value if isinstance(value, dict) else {}
+    access_key, secret_key = table.get("accessKey"), table.get("secretKey")
+    if not isinstance(access_key, str) or not isinstance(secret_key, str):
+        raise ConfigFault(f"{path}: accessKey and secretKey are needed")
+    return Credentials(access_key, secret_key)

@@ -1,0 +1,115 @@
+"""Access control of a broker, put together: the files, the rules, the table of demands, and the
+administration of accounts.
+
+Checked is every request at both ports of clients before its handler runs. With access control on no
+frame is answered by the C core, which knows no accounts.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+
+from rmqpy.broker.access_admin import AccessAdminProcessor
+from rmqpy.broker.access_needs import broker_demands
+from rmqpy.model.access_rights import AccessRules
+from rmqpy.model.config_keys_security import SecurityMode, parse_credentials
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.access import Credentials, Gatekeeper
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.access_files import AccessFiles, access_paths, refuse_examples, take_all
+
+if TYPE_CHECKING:
+    from rmqpy.broker.service import Broker, BrokerSurroundings
+    from rmqpy.model.config import BrokerConfiguration
+
+LOG_PERIOD_MS: Final = 10_000
+"""Refused requests are logged one by one at first, then with their number once in this time."""
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, eq=False)
+class AccessControl:
+    """``check`` raises Refusal; ``start`` reads the files and raises ConfigFault."""
+
+    _broker: Broker
+    _files: AccessFiles
+    _keeper: Gatekeeper
+    _logged_ms: int = -LOG_PERIOD_MS
+    _logged: int = 0
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> AccessControl | None:
+        """None where ``aclEnable`` is off. Adds the account requests to ``broker``."""
+        configuration = around.configuration
+        if not configuration.broker.acl_enable:
+            return None
+        keeper = Gatekeeper(broker_demands(broker.store))
+        secure = configuration.security.security_mode is SecurityMode.SECURE
+        files = AccessFiles(
+            *access_paths(
+                configuration.broker.rocketmq_home, configuration.security.acl_plain_file
+            ),
+            around.files,
+            around.scheduler,
+            lambda rules: _use(keeper, rules),
+            refuse_examples if secure else take_all,
+        )
+        control = cls(broker, files, keeper)
+        files.start()
+        administration = AccessAdminProcessor(
+            identity=broker.identity, files=files, clock=around.scheduler
+        )
+        for code, handler in administration.handlers().items():
+            broker.serve(code, handler)
+        broker.replication.others.append(control.runtime_info)
+        return control
+
+    def check(self, channel: Channel, request: RemotingCommand) -> None:
+        """Raises Refusal unless the peer may do what it asks for."""
+        try:
+            self._keeper.check(channel.peer[0], request)
+        except Refusal as refusal:
+            self._log(channel, request, refusal)
+            raise
+
+    def stop(self) -> None:
+        self._files.stop()
+
+    def runtime_info(self) -> dict[str, str]:
+        return {
+            "accessRequestsAllowed": str(self._keeper.allowed),
+            "accessRequestsRefused": str(self._keeper.refused),
+        }
+
+    def _log(self, channel: Channel, request: RemotingCommand, refusal: Refusal) -> None:
+        now_ms = self._broker.clients.clock.monotonic_ms()
+        if now_ms - self._logged_ms < LOG_PERIOD_MS:
+            return
+        self._logged_ms = now_ms
+        more = self._keeper.refused - self._logged - 1
+        self._logged = self._keeper.refused
+        _log.warning(
+            "request %d of %s refused: %s%s",
+            request.code,
+            channel.peer[0],
+            refusal.remark,
+            f" ({more} more before it)" if more > 0 else "",
+        )
+
+
+def own_credentials(configuration: BrokerConfiguration) -> Credentials | None:
+    """What this broker signs its own requests with."""
+    text = configuration.security.inner_client_authentication_credentials
+    if text is None:
+        return None
+    given = parse_credentials(text)
+    return Credentials(given["accessKey"], given["secretKey"], given.get("securityToken"))
+
+
+def _use(keeper: Gatekeeper, rules: AccessRules) -> None:
+    keeper.rules = rules

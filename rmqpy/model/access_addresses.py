@@ -1,0 +1,156 @@
+"""Patterns of remote addresses in access files and allow-lists, by the rules of Java's ACL 1.0.
+
+=============================  ==================================================================
+pattern                        matches
+=============================  ==================================================================
+(blank)                        nothing
+``*``, ``*.*.*.*``, ``*:…:*``  everything (the last with eight asterisks)
+``a,b,c``                      each of these addresses
+``192.168.0.{1,2,3}``          the set of last parts; IPv6 too
+``192.168.*.*``                the begin, then anything: asterisks at the end only
+``192.168.0.1-10``             a range, in the last part or in the one before asterisks; IPv6 too
+``192.168.0.1``                this address
+=============================  ==================================================================
+
+IPv6 is compared in its full form, eight groups of four; an IPv4 address inside IPv6 (``::ffff:``)
+as IPv4. Anything else is refused when it is read: a pattern that nobody understands must not open
+or close a door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from ipaddress import IPv6Address, ip_address
+from typing import Final, TypeAlias
+
+from attrs import define, field
+
+_ALL: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
+_PARTS_V4: Final = 4
+_PARTS_V6: Final = 8
+_PART_MAX_V4: Final = 0xFF
+_PART_MAX_V6: Final = 0xFFFF
+
+_Parts: TypeAlias = tuple[int, ...]
+_Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@define(frozen=True)
+class AddressPattern:
+    """One pattern; ``text`` as it was written."""
+
+    text: str
+    _matches: Callable[[_Parts], bool] = field(eq=False, repr=False)
+
+    def matches(self, address: str) -> bool:
+        """Whether the textual IP ``address`` is meant; what is no IP never is."""
+        parts = _address(address)
+        return parts is not None and self._matches(parts)
+
+
+def parse_pattern(text: str) -> AddressPattern:
+    """Raises ValueError that says what is wrong."""
+    pattern = text.strip()
+    if not pattern:
+        return AddressPattern(text, lambda _: False)
+    if pattern in _ALL:
+        return AddressPattern(text, lambda _: True)
+    if pattern.endswith("}"):
+        return AddressPattern(text, _one_of(_expanded(pattern)))
+    if "," in pattern:
+        return AddressPattern(text, _one_of(part for part in pattern.split(",") if part.strip()))
+    if "*" in pattern or "-" in pattern:
+        return AddressPattern(text, _in_ranges(_ranges(pattern)))
+    return AddressPattern(text, _one_of([pattern]))
+
+
+def parse_patterns(texts: Iterable[str]) -> tuple[AddressPattern, ...]:
+    """All of a list."""
+    return tuple(parse_pattern(text) for text in texts)
+
+
+def any_matches(patterns: Iterable[AddressPattern], address: str) -> bool:
+    """Whether one of them means ``address``."""
+    return any(pattern.matches(address) for pattern in patterns)
+
+
+def _address(text: str) -> _Parts | None:
+    try:
+        parsed = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is None:
+            packed = parsed.packed
+            return tuple(packed[i] << 8 | packed[i + 1] for i in range(0, len(packed), 2))
+        parsed = parsed.ipv4_mapped
+    return tuple(parsed.packed)
+
+
+def _one_of(texts: Iterable[str]) -> Callable[[_Parts], bool]:
+    wanted = set()
+    for text in texts:
+        parts = _address(text.strip())
+        if parts is None:
+            raise ValueError(f"{text.strip()!r} is no IP address")
+        wanted.add(parts)
+    return lambda parts: parts in wanted
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The addresses of ``begin.{a,b}``."""
+    separator = ":" if ":" in pattern else "."
+    begin, _, last = pattern.rpartition(separator)
+    if not last.startswith("{") or "{" in begin or not begin:
+        raise ValueError(f"{pattern!r}: the set {{…}} has to be the last part")
+    return [f"{begin}{separator}{part.strip()}" for part in last[1:-1].split(",")]
+
+
+def _ranges(pattern: str) -> _Ranges:
+    """A range for each part of the address; asterisks are the whole range."""
+    v6 = ":" in pattern
+    count, largest, base = (_PARTS_V6, _PART_MAX_V6, 16) if v6 else (_PARTS_V4, _PART_MAX_V4, 10)
+    texts = pattern.split(":" if v6 else ".")
+    if v6 and "" in texts:  # :: stands for as many zeros as are missing
+        gap = texts.index("")
+        rest = [text for text in texts if text]
+        texts = rest[:gap] + ["0"] * (count - len(rest)) + rest[gap:]
+    if len(texts) != count:
+        raise ValueError(f"{pattern!r} has {len(texts)} parts, not {count}")
+    ranges = [_range(pattern, text.strip(), largest, base) for text in texts]
+    open_from = next((i for i, text in enumerate(texts) if not _is_number(text, base)), count)
+    for text in texts[open_from + 1 :]:
+        if text.strip() != "*":
+            raise ValueError(f"{pattern!r}: behind a range or an asterisk only asterisks may come")
+    return tuple(ranges)
+
+
+def _range(pattern: str, text: str, largest: int, base: int) -> tuple[int, int]:
+    if text == "*":
+        return 0, largest
+    low, minus, high = text.partition("-")
+    try:
+        first = int(low, base)
+        last = int(high, base) if minus else first
+    except ValueError:
+        raise ValueError(f"{pattern!r}: {text!r} is neither a number, a range nor *") from None
+    if not 0 <= first <= last <= largest:
+        raise ValueError(f"{pattern!r}: {text!r} is not a range within 0 … {largest}")
+    return first, last
+
+
+def _is_number(text: str, base: int) -> bool:
+    try:
+        int(text, base)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_ranges(ranges: _Ranges) -> Callable[[_Parts], bool]:
+    def matches(parts: _Parts) -> bool:
+        return len(parts) == len(ranges) and all(
+            low <= part <= high for part, (low, high) in zip(parts, ranges, strict=True)
+        )
+
+    return matches

@@ -1,0 +1,61 @@
+"""What ``securityMode=secure`` sets and demands: one key for a server that is open to nobody by
+default.
+
+==========================  =====================================================================
+set, unless said otherwise  aclEnable, namesrvAclEnable, tls.enable, tls.client.authServer,
+                            haTlsEnable: true; tls.server.mode: enforcing;
+                            registrationAddresses, administrationAddresses: empty
+refused                     another value of these that opens a door again
+demanded                    tls.server.certPath, tls.server.keyPath, tls.client.trustCertPath,
+                            innerClientAuthenticationCredentials (brokers)
+==========================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqpy.model.errors import ConfigFault
+
+SECURE_VALUES: Final = {
+    "aclEnable": "true",
+    "namesrvAclEnable": "true",
+    "tls.server.mode": "enforcing",
+    "tls.enable": "true",
+    "tls.client.authServer": "true",
+    "haTlsEnable": "true",
+}
+"""What a secure server has; a file that says otherwise is refused."""
+
+SECURE_DEFAULTS: Final = {"registrationAddresses": "", "administrationAddresses": ""}
+"""What it has unless the file says otherwise; never everybody."""
+
+
+def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
+    """The values to add to those of the file (``texts``); raises ConfigFault for one that
+    contradicts the mode. ``known``: the keys that this server has.
+    """
+    for name, wanted in SECURE_VALUES.items():
+        given = texts.get(name)
+        if name in known and given is not None and given.strip().lower() != wanted:
+            raise ConfigFault(
+                f"{name}={given} contradicts securityMode=secure, which means {name}={wanted}; "
+                "leave it out, or choose securityMode=compatible"
+            )
+    for name in SECURE_DEFAULTS:
+        if "*" in [part.strip() for part in texts.get(name, "").split(";")]:
+            raise ConfigFault(
+                f"{name}={texts[name]} contradicts securityMode=secure: name the addresses"
+            )
+    return {
+        name: value
+        for name, value in {**SECURE_DEFAULTS, **SECURE_VALUES}.items()
+        if name in known and name not in texts
+    }
+
+
+def check_demands(values: dict[str, object], names: tuple[str, ...]) -> None:
+    """Raises ConfigFault naming every one of ``names`` that has no value."""
+    missing = [name for name in names if not values.get(name)]
+    if missing:
+        raise ConfigFault(f"securityMode=secure needs {', '.join(missing)} (docs/security.md)")

@@ -1,0 +1,138 @@
+"""Who may register with a name server, administrate it, and read from it.
+
+Java's name server obeys everybody. Here an address opens a door, or a signature does:
+
+================  ==================================  ==============================================
+request           without namesrvAclEnable            with it
+================  ==================================  ==============================================
+registrations     from registrationAddresses          from there, or signed by an administrator
+administration    from administrationAddresses        from there, or signed by an administrator
+reading           anybody                             signed by an account
+================  ==================================  ==============================================
+
+Registration by signature needs an administrator's key in the broker's
+``innerClientAuthenticationCredentials``; Java brokers, which sign nothing, need their addresses in
+the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import define
+
+from rmqpy.model.access_addresses import AddressPattern, any_matches
+from rmqpy.model.access_rights import AccessRules
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.config import NamesrvConfiguration
+from rmqpy.model.config_keys_security import SecurityMode, split_patterns
+from rmqpy.model.errors import Refusal
+from rmqpy.model.runtime import Scheduler
+from rmqpy.remoting.access import Declared, Gatekeeper, Level
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.access_files import AccessFiles, access_paths, refuse_examples, take_all
+from rmqpy.store.files import FileLayer
+
+REGISTRATION: Final = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+    }
+)
+
+ADMINISTRATION: Final = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+
+READING: Final = frozenset(
+    {
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    }
+)
+
+NAMESRV_DEMANDS: Final[Mapping[int, Declared]] = {
+    **{code: Declared(Level.ADMINISTRATOR) for code in REGISTRATION | ADMINISTRATION},
+    **{code: Declared(Level.ACCOUNT) for code in READING},
+}
+"""Every code that a name server answers; others are refused where access is controlled."""
+
+
+@define(slots=True, eq=False)
+class NamesrvAccess:
+    """``check`` raises Refusal; ``start`` reads the access files and raises ConfigFault."""
+
+    _registrars: tuple[AddressPattern, ...]
+    _administrators: tuple[AddressPattern, ...]
+    _keeper: Gatekeeper | None
+    _files: AccessFiles | None
+
+    @classmethod
+    def of(
+        cls, configuration: NamesrvConfiguration, files: FileLayer, scheduler: Scheduler
+    ) -> NamesrvAccess:
+        settings, security = configuration.namesrv, configuration.security
+        registrars = split_patterns(settings.registration_addresses)
+        administrators = split_patterns(settings.administration_addresses)
+        if not settings.namesrv_acl_enable:
+            return cls(registrars, administrators, None, None)
+        keeper = Gatekeeper(NAMESRV_DEMANDS)
+
+        def use(rules: AccessRules) -> None:
+            keeper.rules = rules
+
+        secure = security.security_mode is SecurityMode.SECURE
+        access_files = AccessFiles(
+            *access_paths(settings.rocketmq_home, security.acl_plain_file),
+            files,
+            scheduler,
+            use,
+            refuse_examples if secure else take_all,
+        )
+        return cls(registrars, administrators, keeper, access_files)
+
+    def start(self) -> None:
+        if self._files is not None:
+            self._files.start()
+
+    def stop(self) -> None:
+        if self._files is not None:
+            self._files.stop()
+
+    def check(self, channel: Channel, request: RemotingCommand) -> None:
+        address = channel.peer[0]
+        if request.code in REGISTRATION:
+            doors, what, key = self._registrars, "register", "registrationAddresses"
+        elif request.code in ADMINISTRATION:
+            doors, what, key = self._administrators, "administrate", "administrationAddresses"
+        elif self._keeper is None:
+            return
+        else:
+            self._keeper.check(address, request)
+            return
+        if any_matches(doors, address):
+            return
+        if self._keeper is None:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"{address} may not {what} here: it is not in {key}"
+            )
+        self._keeper.check(address, request)

@@ -1,0 +1,36 @@
+"""Where the commands of an administrator find their account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqpy.admin.credentials import find_credentials
+from rmqpy.model.errors import ConfigFault
+from rmqpy.remoting.access import Credentials
+
+
+def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text("accessKey: from-home\nsecretKey: 12345678\n")
+    other = tmp_path / "other.yml"
+    other.write_text("accessKey: from-file\nsecretKey: s\n")
+    home = {"ROCKETMQ_HOME": str(tmp_path)}
+    keys = {"RMQPY_ACCESS_KEY": "from-env", "RMQPY_SECRET_KEY": "s"}
+    assert find_credentials(str(other), {**home, **keys}) == Credentials("from-env", "s")
+    assert find_credentials(str(other), home) == Credentials("from-file", "s")
+    assert find_credentials(None, home) == Credentials("from-home", "12345678")
+    assert find_credentials(None, {"ROCKETMQ_HOME": str(tmp_path / "no")}) is None
+    assert find_credentials(None, {}) is None
+
+
+def test_half_an_account_is_a_fault(tmp_path: Path) -> None:
+    half = tmp_path / "half.yml"
+    half.write_text("accessKey: a\n")
+    with pytest.raises(ConfigFault, match="secretKey"):
+        find_credentials(str(half), {})
+    with pytest.raises(ConfigFault, match="together"):
+        find_credentials(None, {"RMQPY_ACCESS_KEY": "a"})
+    with pytest.raises(ConfigFault, match="cannot be read"):
+        find_credentials(str(tmp_path / "none"), {})
