@@ -23,21 +23,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from attrs import define
-
 from rmqpy.broker.hosts import born_host
+from rmqpy.broker.hot_conditions import SENDS, HotConditions, HotSources, HotSurroundings
 from rmqpy.broker.hot_dispatch import HotDispatch
 from rmqpy.broker.hot_replies import set_reply_templates
-from rmqpy.broker.hot_tables import Cdata, HotSources, HotTables, c_array
-from rmqpy.broker.offsets import ConsumerOffsets
-from rmqpy.broker.replication import Replication
-from rmqpy.broker.send import SendGate
-from rmqpy.broker.statistics import Statistics
+from rmqpy.broker.hot_tables import Cdata, HotTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.outbox import Proposal
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.runtime import Clock
 from rmqpy.net.feed import FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import RemotingCommand
@@ -56,16 +50,6 @@ COLD_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
-REPLIES_AT_ONCE: Final = 8192
-"""No sends are taken while the gate has no room for so many replies."""
-
-NEVER_MS: Final = 1 << 62
-
-_SENDS: Final = {
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-}
 
 for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
@@ -73,17 +57,6 @@ for _status in FeedStatus:
 
 class _Room(Protocol):
     def make_room(self, length: int) -> None: ...
-
-
-@define(slots=True, frozen=True, kw_only=True)
-class HotSurroundings:
-    """What the hot path uses besides the tables."""
-
-    gate: SendGate
-    replication: Replication
-    statistics: Statistics
-    offsets: ConsumerOffsets
-    clock: Clock
 
 
 class HotPath:
@@ -101,6 +74,7 @@ class HotPath:
         self._free: list[int] = []
         self._ended: list[int] = []
         self._make_buffers()
+        self._conditions = HotConditions(sources, around)
         self._tables = HotTables(self.core, sources)
         log = sources.store.log
         dledger = sources.store.dledger
@@ -109,7 +83,7 @@ class HotPath:
         if dledger is not None:
             self._staging = dledger.entries.staging
             self._room: _Room = dledger.entries
-            self.receive: Callable[[Cdata, int, int], int] = self._receive_entries
+            self.receive: Callable[[Cdata, int, int], int] | None = self._receive_entries
             self._feed: Callable[[Cdata, int], int] = self._feed_entries
             self.core.file_size = dledger.entries.data.file_size
         else:
@@ -123,7 +97,6 @@ class HotPath:
         self._cells: array[int] | None = None
         self._staging_generation = -1
         self._dispatch = HotDispatch(self.core, self._tables, sources.store)
-        self._set_constants()
         self.refresh()
 
     # Turns
@@ -134,7 +107,7 @@ class HotPath:
 
     def refresh(self) -> None:
         """Tell C what Python may have changed."""
-        core, store = self.core, self._store
+        core = self.core
         self._check_tables()
         self._tables.renew_files()
         self._share_log()
@@ -142,13 +115,7 @@ class HotPath:
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
-        core.send_enabled = (
-            now_ms >= self._sends_from_ms
-            and not self._around.replication.lacks_slaves
-            and not store.appends_crc
-            and store.ready_to_put()
-            and self._around.gate.has_room(REPLIES_AT_ONCE)
-        )
+        core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
         self.stale = False
 
     def let_go(self) -> None:
@@ -250,7 +217,7 @@ class HotPath:
         """Python has handled these: what can be learned is."""
         self.refresh()
         for command in commands:
-            if command.code in _SENDS:
+            if command.code in SENDS:
                 self._learn_send(command)
             elif command.code == RequestCode.PULL_MESSAGE:
                 self._learn_pull(command)
@@ -355,7 +322,8 @@ class HotPath:
     def _check_tables(self) -> None:
         if self.core.touched_count or self.core.commit_count:
             self._take_over()
-        if self._tables.check():
+        if self._conditions.changed():
+            self._tables.clear()
             self._set_constants()
 
     def _share_log(self) -> None:
@@ -373,8 +341,7 @@ class HotPath:
             core.units_capacity = len(staging.units) // 32
 
     def _hold_unearned(self) -> None:
-        core, marks = self.core, self._marks
-        passed = marks[0].value if len(marks) == 1 else min([mark.value for mark in marks])
+        core, passed = self.core, self._conditions.passed
         if passed >= self._staging.state[END]:
             return
         held: list[Waiting[RemotingCommand | bytes]] = []
@@ -387,7 +354,7 @@ class HotPath:
                     held.append(Waiting(channel, entry.log_end, data, data, count=entry.replies))
                 entry.length = 0
         if held:
-            self._around.gate.hold(marks, held)
+            self._around.gate.hold(self._conditions.marks, held)
 
     def _see_to_unsent(self) -> None:
         core = self.core
@@ -430,15 +397,11 @@ class HotPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.memory_distance
-        store = self._store
-        self._marks = (*store.acknowledged(True), *self._around.replication.marks)
-        core.wait_false_is_hot = self._marks == (*store.acknowledged(False),)
+        core.wait_false_is_hot = self._conditions.wait_false_is_hot
         self._alive["replies"] = templates = set_reply_templates(core, identity)
-        self._sends_from_ms = NEVER_MS
-        if templates is not None and identity.writeable:
-            self._sends_from_ms = identity.broker.start_accept_send_request_time_stamp
+        self._has_templates = templates is not None
         core.pull_enabled = (
-            templates is not None
+            self._has_templates
             and identity.readable
             and not identity.is_slave
             and not identity.broker.slave_read_enable

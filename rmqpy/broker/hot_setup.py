@@ -1,33 +1,61 @@
-"""Puts the hot path under a broker: the one place that ties ``broker.hot`` to what it speeds up."""
+"""Puts a hot path under a broker: the one place that ties it to what it speeds up."""
 
 from __future__ import annotations
 
-from rmqpy.broker.hot import HotPath, HotSurroundings
-from rmqpy.broker.hot_tables import HotSources
-from rmqpy.broker.service import Broker
+from typing import Protocol
+
+from rmqpy.broker.hot_conditions import HotSources, HotSurroundings
+from rmqpy.broker.hot_python import HotPython
+from rmqpy.broker.service import Broker, HotReplies
+from rmqpy.codec import chosen
 from rmqpy.model.runtime import Clock
+from rmqpy.net.feed import Feed
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.dispatch import Accelerator
 from rmqpy.store.message_store import MessageStore
 
 
-def accelerate(broker: Broker, store: MessageStore, clock: Clock) -> HotPath:
-    """Sends, pulls and dispatch of ``broker`` by C, as far as C can; the rest stays as it was."""
-    hot = HotPath(
-        HotSources(
-            identity=broker.identity,
-            topics=broker.topics,
-            groups=broker.groups,
-            clients=broker.clients,
-            store=store,
-        ),
-        HotSurroundings(
-            gate=broker.gate,
-            replication=broker.replication,
-            statistics=broker.statistics,
-            offsets=broker.offsets,
-            clock=clock,
-        ),
+class _Watching(Accelerator, Protocol):
+    def watch(self, topic: str, queue_id: int, wanted: bool) -> None: ...
+
+
+def accelerate(
+    broker: Broker, store: MessageStore, clock: Clock, implementation: str = chosen.implementation
+) -> Feed | None:
+    """Sends, pulls and dispatch of ``broker`` by C, as far as C can; without C plain sends of a
+    classic log, and their dispatch, by one pass of Python. The rest stays as it was. None: all of
+    it does.
+    """
+    sources = HotSources(
+        identity=broker.identity,
+        topics=broker.topics,
+        groups=broker.groups,
+        clients=broker.clients,
+        store=store,
     )
-    broker.hot = hot
-    broker.hold.on_watch = hot.watch
-    store.parts.dispatch.accelerator = hot
-    return hot
+    around = HotSurroundings(
+        gate=broker.gate,
+        replication=broker.replication,
+        statistics=broker.statistics,
+        offsets=broker.offsets,
+        clock=clock,
+    )
+    if implementation == "c":
+        from rmqpy.broker.hot import HotPath
+
+        fast = HotPath(sources, around)
+        _tie(broker, store, fast, fast)
+        return fast
+    if not isinstance(store.log, ClassicCommitLog):
+        return None
+    plain = HotPython(sources, around)
+    _tie(broker, store, plain, plain.rows)
+    return plain
+
+
+def _tie(
+    broker: Broker, store: MessageStore, feed: HotReplies, accelerator: _Watching
+) -> None:
+    broker.hot = feed
+    broker.hold.on_watch = accelerator.watch
+    store.parts.dispatch.accelerator = accelerator

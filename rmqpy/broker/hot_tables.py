@@ -2,7 +2,8 @@
 
 Nothing here is decided: a line is *learned* after Python has handled a request of its kind, from
 the tables that Python asked, and all lines are forgotten when one of those tables has changed
-(:meth:`HotTables.check`). So C answers only what Python has answered in the same way before.
+(:meth:`.hot_conditions.HotConditions.changed`). So C answers only what Python has answered in the
+same way before.
 
 ====================  =====================================================================
 line                  holds as long as
@@ -21,15 +22,11 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.broker.clients import ClientTable
-from rmqpy.broker.groups import GroupTable
-from rmqpy.broker.identity import Identity
+from rmqpy.broker.hot_conditions import HotSources, may_send
 from rmqpy.broker.subscriptions import EVERYTHING, is_tag_expression
-from rmqpy.broker.topics import TopicTable
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
 from rmqpy.codec.native import ffi, lib
 from rmqpy.model import names
-from rmqpy.model.errors import Refusal
 from rmqpy.model.flags import MULTI_TAGS, PERM_READ
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
 from rmqpy.store.commitlog.classic import ClassicCommitLog
@@ -37,7 +34,6 @@ from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
 from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.message_store import MessageStore
 
 TOPICS_MAX: Final = 4096
 READERS_MAX: Final = 4096
@@ -119,17 +115,6 @@ class _Topic:
     queues: Cdata
 
 
-@define(slots=True, frozen=True, kw_only=True)
-class HotSources:
-    """The tables that are asked."""
-
-    identity: Identity
-    topics: TopicTable
-    groups: GroupTable
-    clients: ClientTable
-    store: MessageStore
-
-
 class HotTables:
     """See the module's text."""
 
@@ -137,9 +122,6 @@ class HotTables:
         self._core = core
         self._sources = sources
         self._watched: set[QueueName] = set()
-        self._queue_table = sources.store.parts.queues
-        self._tails = sources.store.tails
-        self._stamp: tuple[object, ...] = (None,) * 7
         self._alive: list[Cdata] = []
         self._log_files = [CFiles(row) for row in _rows(sources.store.log)]
         assert len(self._log_files) <= LOG_ROWS
@@ -152,34 +134,21 @@ class HotTables:
             array = c_array(kind, count)
             self._alive.append(array)
             setattr(core, name, array)
-        self._clear()
+        self.clear()
 
-    def check(self) -> bool:
-        """Forget everything when something changed that a line was made from; True then."""
-        sources = self._sources
-        identity = sources.identity
-        topics, groups, configuration, role, clients, removals, generation = self._stamp
-        if (
-            topics is sources.topics.data_version
-            and groups is sources.groups.data_version
-            and configuration is identity.configuration
-            and role is identity.role
-            and clients == sources.clients.changes
-            and removals == self._queue_table.removals
-            and generation == self._tails.generation
-        ):
-            return False
-        self._stamp = (
-            sources.topics.data_version,
-            sources.groups.data_version,
-            identity.configuration,
-            identity.role,
-            sources.clients.changes,
-            self._queue_table.removals,
-            self._tails.generation,
-        )
-        self._clear()
-        return True
+    def clear(self) -> None:
+        """Forget everything: what a line was made from has changed."""
+        core = self._core
+        self._topics: dict[str, _Topic] = {}
+        self._queues: dict[QueueName, _Queue] = {}
+        self._queue_names: list[QueueName] = []
+        self._readers: dict[tuple[str, str], int] = {}
+        self._reader_names: list[tuple[str, str]] = []
+        self._reader_codes: dict[int, Cdata] = {}
+        self._keys: list[Cdata] = []
+        self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
+        self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
+        core.touched_count = 0
 
     def renew_files(self) -> None:
         """Follow the rows of the log."""
@@ -189,7 +158,7 @@ class HotTables:
 
     def close(self) -> None:
         """Let go of the files."""
-        self._clear()
+        self.clear()
         self._alive.clear()
         self._log_files.clear()
         self._core = None
@@ -199,7 +168,7 @@ class HotTables:
     def learn_send(self, topic: str, queue_id: int) -> None:
         """Python has stored a message in this queue."""
         config = self._sources.topics.get(topic)
-        if config is None or not _may_send(topic):
+        if config is None or not may_send(topic):
             return
         line = self._topic(topic)
         if line is None:
@@ -234,7 +203,7 @@ class HotTables:
         known = self._queues.get((topic, queue_id))
         if known is None:
             if len(self._queues) == QUEUES_MAX:
-                self._clear()
+                self.clear()
                 return False
             state = ffi.from_buffer("int64_t[]", queue.state)
             known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.row))
@@ -272,19 +241,6 @@ class HotTables:
 
     # Inside
 
-    def _clear(self) -> None:
-        core = self._core
-        self._topics: dict[str, _Topic] = {}
-        self._queues: dict[QueueName, _Queue] = {}
-        self._queue_names: list[QueueName] = []
-        self._readers: dict[tuple[str, str], int] = {}
-        self._reader_names: list[tuple[str, str]] = []
-        self._reader_codes: dict[int, Cdata] = {}
-        self._keys: list[Cdata] = []
-        self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
-        self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
-        core.touched_count = 0
-
     def _slot(self, table: Cdata, key: bytes) -> Cdata:
         """A new line's place in a table of names."""
         kept = ffi.from_buffer("uint8_t[]", key)
@@ -302,7 +258,7 @@ class HotTables:
         if topic == names.SCHEDULE_TOPIC or not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
             return None
         if len(self._topics) == TOPICS_MAX:
-            self._clear()
+            self.clear()
             return None
         config = self._sources.topics.get(topic)
         count = max(config.read_queue_nums, config.write_queue_nums) if config is not None else 0
@@ -331,7 +287,7 @@ class HotTables:
         number = self._readers.get((group, topic))
         if number is None:
             if len(self._readers) == READERS_MAX:
-                self._clear()
+                self.clear()
                 return None
             number = self._readers[group, topic] = len(self._readers)
             self._reader_names.append((group, topic))
@@ -361,14 +317,6 @@ class HotTables:
         reader.code_count = len(codes)
         reader.sub_version = subscription.sub_version
         reader.subscribed = 1
-
-
-def _may_send(topic: str) -> bool:
-    try:
-        names.check_send_topic(topic)
-    except Refusal:
-        return False
-    return not names.is_retry_topic(topic)
 
 
 def _empty_table(table: Cdata, size: int) -> Cdata:

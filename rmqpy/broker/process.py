@@ -251,16 +251,19 @@ class _Member:
 def _main_server(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, limits: ConnectionLimits
 ) -> RemotingServer:
-    """The server of the hot path where C is there, the ordinary one otherwise (or with
+    """The server of the hot path where there is one, the ordinary one otherwise (or with
     ``RMQPY_FAST=0`` in the environment).
     """
-    guarded = broker.access is not None  # C knows no accounts
-    if guarded or chosen.implementation != "c" or os.environ.get("RMQPY_FAST") == "0":
+    guarded = broker.access is not None  # the hot paths know no accounts
+    if guarded or os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker, scheduler, limits)
     from rmqpy.broker.hot_setup import accelerate
     from rmqpy.net.fast_server import FastServer
 
-    return FastServer(broker, scheduler, limits, accelerate(broker, store, scheduler))
+    feed = accelerate(broker, store, scheduler)
+    if feed is None:
+        return RemotingServer(broker, scheduler, limits)
+    return FastServer(broker, scheduler, limits, feed)
 
 
 def _member(

@@ -64,7 +64,7 @@ from rmqpy.model.flags import (
     has_queue_unit,
     transaction_type,
 )
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import Host, MessageDraft
 from rmqpy.model.runtime import Clock
 from rmqpy.net.gate import ReplyGate, Waiting
 from rmqpy.remoting.bodies import MULTI_TAG, TopicConfig
@@ -292,8 +292,7 @@ class SendProcessor:
         properties = decode_properties(_raw(header))
         properties[PROPERTY_CLUSTER] = self.around.identity.cluster
         draft.wait_store_ok = waits(properties)
-        if PROPERTY_WAIT in properties:  # Java takes it out and puts it back, as the last one
-            properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
+        _move_wait(properties)
         draft.flag = header.flag
         draft.body = request.body
         returned = draft.reconsume_times > 0 and delay_level(properties) > 0
@@ -302,9 +301,7 @@ class SendProcessor:
             make_half(draft, properties)
         elif not redirect(draft, properties, len(self.around.identity.store.delay_levels_ms)):
             self._check_type(draft)
-            in_order = dict(in_java_order(properties))
-            in_order.pop(PROPERTY_WAIT, None)
-            draft.properties = encode_properties(in_order)
+            draft.properties = encode_properties(stored_properties(properties))
         self._check_sizes(len(draft.body), len(draft.properties))
         return _Pending(request, draft, queue_id)
 
@@ -372,13 +369,7 @@ class SendProcessor:
         """All but flag, body, properties and waiting."""
         store_host = self.around.identity.store_host
         born = born_host(channel.peer)
-        sys_flag = header.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-        if len(born[0]) == IPV6_BYTES:
-            sys_flag |= BORN_HOST_V6
-        if len(store_host[0]) == IPV6_BYTES:
-            sys_flag |= STORE_HOST_V6
-        if topic.topic_filter_type == MULTI_TAG:
-            sys_flag |= MULTI_TAGS
+        sys_flag = stored_sys_flag(header.sys_flag, topic, born, store_host)
         queue_id = header.queue_id
         if queue_id < 0:
             if topic.write_queue_nums <= 0:
@@ -506,6 +497,34 @@ class SendProcessor:
         """A Java client reads these from every reply to a send."""
         broker = self.around.identity.broker
         return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
+
+
+def stored_sys_flag(sys_flag: int, topic: TopicConfig, born: Host, stored: Host) -> int:
+    """SYSFLAG of a record: the sender's, but what follows from the topic and the two hosts."""
+    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    if len(born[0]) == IPV6_BYTES:
+        sys_flag |= BORN_HOST_V6
+    if len(stored[0]) == IPV6_BYTES:
+        sys_flag |= STORE_HOST_V6
+    if topic.topic_filter_type == MULTI_TAG:
+        sys_flag |= MULTI_TAGS
+    return sys_flag
+
+
+def stored_properties(properties: dict[str, str]) -> dict[str, str]:
+    """The properties of a plain message, with the cluster's name, as and in the order in which they
+    are stored. Which and in what order depends on their names alone.
+    """
+    _move_wait(properties)
+    in_order = dict(in_java_order(properties))
+    in_order.pop(PROPERTY_WAIT, None)
+    return in_order
+
+
+def _move_wait(properties: dict[str, str]) -> None:
+    """Java takes it out and puts it back, as the last one."""
+    if PROPERTY_WAIT in properties:
+        properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
 
 
 def _busy() -> Refusal:

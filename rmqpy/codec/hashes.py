@@ -27,6 +27,10 @@ def _powers() -> tuple[int, ...]:
 
 
 _POWERS = _powers()
+_WEIGHTS = tuple(
+    (pow(31, length, 1 << 32), _POWERS[_CHUNK - length :]) for length in range(_CHUNK + 1)
+)
+"""By length of a text: what a hash in front of it is multiplied by, and the weight of each unit."""
 _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 
@@ -40,6 +44,14 @@ def java_string_hash(text: str) -> int:
 def java_hash_of_bytes(raw: bytes) -> int:
     """String.hashCode of the text that Java decodes from UTF-8 ``raw``."""
     return _signed(_weigh(raw)) if raw.isascii() else java_string_hash(java_text(raw))
+
+
+def java_hash_continued(value: int, raw: bytes) -> int:
+    """String.hashCode of a text whose first part has the hash ``value`` and whose rest is ``raw``,
+    ASCII and at most 128 characters long.
+    """
+    front, weights = _WEIGHTS[len(raw)]
+    return _signed(value * front + sum(map(mul, raw, weights)))
 
 
 def java_text(raw: bytes) -> str:

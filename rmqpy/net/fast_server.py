@@ -28,7 +28,7 @@ from typing import Any
 from attrs import define, field
 
 from rmqpy.model.errors import RemoteFault
-from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
 from rmqpy.net.feed import Feed, FeedStatus
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import RemotingServer
@@ -187,7 +187,7 @@ class FastTransport(asyncio.Transport):
         self._fd = sock.fileno()
         self._connection = connection
         self._core = server.feed.core
-        self._receive = server.feed.receive
+        self._receive = server.feed.receive or self._receive_for_feed
         self._number = -1
         self._rest = b""
         self._large = False
@@ -315,6 +315,21 @@ class FastTransport(asyncio.Transport):
         if status != FeedStatus.AGAIN:
             self._rest = b""
         return status
+
+    def _receive_for_feed(self, core: Any, number: int, have: int) -> int:
+        """For a feed that has no sockets of its own."""
+        try:
+            data = self._sock.recv(READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return FeedStatus.AGAIN
+        except OSError as error:
+            core.wanted = error.errno
+            return FeedStatus.FAILED
+        if not data:
+            return FeedStatus.CLOSED
+        feed = self._server.feed
+        feed.give(data, have)
+        return feed.go_on(number)
 
     def _receive_large(self) -> int:
         buffer = self._server.turns.buffer

@@ -44,8 +44,10 @@ class Feed(Protocol):
     core: Any
     stale: bool
     """Others have handled frames in this turn: what the feed knows has to be refreshed."""
-    receive: Callable[[Any, int, int], int]
-    """``receive(core, number, have)`` gives a FeedStatus."""
+    receive: Callable[[Any, int, int], int] | None
+    """``receive(core, number, have)`` gives a FeedStatus; None: who drives it receives, and gives
+    what was received.
+    """
 
     @property
     def advanced(self) -> bool: ...
@@ -61,6 +63,8 @@ class Feed(Protocol):
     def flush_now(self, number: int) -> None: ...
 
     def close(self) -> None: ...
+
+    def give(self, data: bytes | memoryview, have: int = 0) -> None: ...
 
     def go_on(self, number: int) -> int: ...
 

@@ -13,7 +13,7 @@ is not known to be whole is deleted, and dispatch fills the index again from whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from attrs import define
@@ -43,6 +43,10 @@ RESERVED_ENTRIES = 16 * 1024
 """Room on the disk is taken in such pieces: a write in place that finds none ends the process."""
 assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
+
+
+IndexEntry = tuple[int, int, int]
+"""Key hash, physical offset and store time (ms) of a message."""
 
 
 class IndexFile:
@@ -116,30 +120,26 @@ class IndexFile:
         header.begin_offset = header.end_offset = previous.end_offset
         self._write_header()
 
-    def put(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> None:
-        header, data = self.header, self._file.writable
-        slot_position = index_slot_position(key_hash, self._slot_count)
-        (previous,) = INDEX_SLOT.unpack_from(data, slot_position)
-        if not 0 < previous < header.index_count:
-            previous = 0
-        time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
-        INDEX_ENTRY.pack_into(
-            data,
-            index_entry_position(header.index_count, self._slot_count),
-            key_hash,
-            physical_offset,
-            time_diff_s,
-            previous,
-        )
-        INDEX_SLOT.pack_into(data, slot_position, header.index_count)
-        if header.index_count <= 1:
-            header.begin_offset = physical_offset
-            header.begin_timestamp_ms = store_timestamp_ms
-        if not previous:
-            header.slot_count += 1
-        header.index_count += 1
-        header.end_offset = physical_offset
-        header.end_timestamp_ms = store_timestamp_ms
+    def put(self, entries: Sequence[IndexEntry]) -> None:
+        """Add entries; there is room for them."""
+        header, data, slots = self.header, self._file.writable, self._slot_count
+        for key_hash, physical_offset, store_timestamp_ms in entries:
+            number = header.index_count
+            slot_position = index_slot_position(key_hash, slots)
+            (previous,) = INDEX_SLOT.unpack_from(data, slot_position)
+            if not 0 < previous < number:
+                previous = 0
+                header.slot_count += 1
+            time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
+            place = index_entry_position(number, slots)
+            INDEX_ENTRY.pack_into(data, place, key_hash, physical_offset, time_diff_s, previous)
+            INDEX_SLOT.pack_into(data, slot_position, number)
+            if number <= 1:
+                header.begin_offset = physical_offset
+                header.begin_timestamp_ms = store_timestamp_ms
+            header.index_count = number + 1
+            header.end_offset = physical_offset
+            header.end_timestamp_ms = store_timestamp_ms
         self._write_header()
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -339,7 +339,20 @@ class KeyIndex:
             except OSError:
                 self._resume_offset, self._resume_skip = physical_offset, number
                 raise
-            file.put(key_hash, physical_offset, store_timestamp_ms)
+            file.put(((key_hash, physical_offset, store_timestamp_ms),))
+
+    def put_run(self, entries: Sequence[IndexEntry]) -> None:
+        """The same for the keys of consecutive messages."""
+        file = self._row[-1] if self._row else None
+        room = file.reserved_entries - file.header.index_count if file is not None else 0
+        if file is not None and file.header.end_offset < entries[0][1] and len(entries) <= room:
+            file.put(entries)
+            return
+        hashes: dict[tuple[int, int], list[int]] = {}
+        for key_hash, physical_offset, store_timestamp_ms in entries:
+            hashes.setdefault((physical_offset, store_timestamp_ms), []).append(key_hash)
+        for (physical_offset, store_timestamp_ms), of_message in hashes.items():
+            self.put(of_message, physical_offset, store_timestamp_ms)
 
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of at most ``count_max`` messages, newest file first."""

@@ -1,6 +1,6 @@
-"""The hot path against Python: two brokers of the same settings get the same frames, one with C and
-one without; equal replies, equal files, equal state. Random streams come from a seed that a
-failure names.
+"""The hot path against the ordinary way: two brokers of the same settings get the same frames, one
+with a hot path (in C, or in Python) and one without; equal replies, equal files, equal state.
+Random streams come from a seed that a failure names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from rmqpy.codec import chosen
 from rmqpy.dledger.node import Proposal, Refused
 from rmqpy.model.config_keys import BrokerRole
 from rmqpy.model.errors import RemoteFault
@@ -77,10 +78,11 @@ class Pure:
 
 @define
 class Hot:
-    """The same by way of C, in the driver's order of steps."""
+    """The same by way of a feed, in the driver's order of steps."""
 
     kit: Any
     feed: Any
+    implementation: str
     channels: list[_HotChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
     numbers: list[int] = field(factory=list)
@@ -196,10 +198,14 @@ class Slave:
         )
 
 
-@pytest.fixture
-def pair(build: Callable[..., Any]) -> Iterator[Callable[..., Pair]]:
-    """Makes two brokers of the same settings."""
-    hots = []
+@pytest.fixture(params=["c", "pure"])
+def pair(
+    request: pytest.FixtureRequest, build: Callable[..., Any]
+) -> Iterator[Callable[..., Pair]]:
+    """Makes two brokers of the same settings, one with the hot path, in C or in Python."""
+    if request.param == "c" and chosen.implementation != "c":
+        pytest.skip(f"no C to compare with: {chosen.reason}")
+    feeds = []
 
     def make(**settings: Any) -> Pair:
         from rmqpy.broker.hot_setup import accelerate
@@ -212,13 +218,15 @@ def pair(build: Callable[..., Any]) -> Iterator[Callable[..., Pair]]:
         if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
             Slave(pure)
             Slave(hot)
-        feed = accelerate(hot.broker, hot.store, hot.scheduler)
+        feed = accelerate(hot.broker, hot.store, hot.scheduler, request.param)
+        if feed is None:
+            pytest.skip("in Python a DLedger log has the ordinary way only")
         feed.core.frame_max = (1 << 24) - 4
-        hots.append(feed)
-        return Pure(pure), Hot(hot, feed)
+        feeds.append(feed)
+        return Pure(pure), Hot(hot, feed, request.param)
 
     yield make
-    for feed in hots:
+    for feed in feeds:
         feed.close()
 
 

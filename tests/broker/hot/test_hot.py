@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from rmqpy.codec import chosen
 from rmqpy.model.config_keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command, encode_command
-
-pytestmark = pytest.mark.skipif(
-    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
-)
 
 GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
@@ -79,7 +74,7 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: An
     assert_same(both)
     hot = both[1]
     assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
-    assert hot.handed_back[11] == 1
+    assert hot.handed_back[11] == (1 if hot.implementation == "c" else 5), "sends only in Python"
 
 
 def test_arrivals_wake_who_waits(pair: Callable[..., Any], assert_same: Any) -> None:

@@ -7,18 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmqpy.codec import chosen
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-
-pytestmark = pytest.mark.skipif(
-    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
-)
 
 EXAMPLES = 100
 FRAMES_MAX = 24

@@ -13,16 +13,11 @@ from typing import Any
 import pytest
 from attrs import define
 
-from rmqpy.codec import chosen
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.model.config_keys import BrokerRole, FlushDiskType
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-
-pytestmark = pytest.mark.skipif(
-    chosen.implementation != "c", reason=f"no C to compare with: {chosen.reason}"
-)
 
 SEEDS = int(os.environ.get("RMQPY_HOT_SEEDS", "60"))
 FRAMES = 120
