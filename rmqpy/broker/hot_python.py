@@ -60,7 +60,6 @@ FRAME_BYTES_MAX: Final = 256 * 1024
 OUT_BYTES: Final = 4 * 1024 * 1024
 """Replies of a turn; a turn that would have more ends early."""
 COLD_MAX: Final = 32
-LINES_MAX: Final = 4096
 OFFSET_HEX: Final = 16
 
 _WORD: Final = Struct(">I")
@@ -381,6 +380,7 @@ class HotPython:
         self._store_host = identity.store_host
         self._size_max = identity.store.max_message_size
         self._reply = send_template(identity, SERIALIZE_JSON)
+        self._key_hashes: dict[str, Callable[[bytes], int]] = {}
 
     def _learn(self, start: int, command: RemotingCommand) -> None:
         """``command`` begins at ``start`` of the buffer."""
@@ -423,9 +423,15 @@ class HotPython:
             topic_part=bytes((len(name),)) + name,
             fixed_size=record_size(sys_flag, 0, len(name), 0),
             reply=self._reply_format(header.queue_id),
-            key_hash=index_key_hasher(header.topic),
+            key_hash=self._key_hash(header.topic),
             queue_name=(header.topic, header.queue_id),
         )
+
+    def _key_hash(self, topic: str) -> Callable[[bytes], int]:
+        found = self._key_hashes.get(topic)
+        if found is None:
+            found = self._key_hashes[topic] = index_key_hasher(topic)
+        return found
 
     def _reply_format(self, queue_id: int) -> bytes:
         """The header of the reply as a format of physical offset, queue offset and opaque."""

@@ -42,9 +42,12 @@ from rmqpy.model.errors import RemoteFault
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command
 
-SHAPES_MAX: Final = 4096
+SHAPES_MAX: Final = 1024
+SHAPE_BYTES_MAX: Final = 2048
 PLANS_MAX: Final = 1024
+NAMES_BYTES_MAX: Final = 1024
 TAGS_MAX: Final = 1024
+TAGS_BYTES_MAX: Final = 128
 PROPERTIES_MAX: Final = 64
 """A message with more of them is for the ordinary way."""
 BORN_DIGITS_MAX: Final = 18
@@ -149,6 +152,8 @@ class SendShapes:
             return
         front, middle = header[:born_at], header[born_end:text_at]
         gap, back = header[text_end:opaque_at], header[opaque_end:]
+        if len(front) + len(middle) + len(gap) + len(back) > SHAPE_BYTES_MAX:
+            return
         other = b"".join((front, b"17", middle, b"x\\u0001y", gap, b"77", back))
         changed = {**command.ext_fields, "g": "17", "i": "x\x01y"}
         if _decoded(other) != evolve(command, ext_fields=changed, opaque=77, body=b""):
@@ -224,6 +229,8 @@ class PropertyPlans:
         names = [name.decode() for name in raw_names]
         if len(set(names)) < len(names) or "" in names or not _ELSEWHERE.isdisjoint(names):
             return None
+        if sum(map(len, names)) > NAMES_BYTES_MAX:
+            return None
         places = {name: place for place, name in enumerate([*names, PROPERTY_CLUSTER])}
         stored = [places[name] for name in stored_properties(dict.fromkeys(places, ""))]
         if len(self._plans) == PLANS_MAX:
@@ -239,6 +246,8 @@ class PropertyPlans:
 
     def _tags_code(self, tags: bytes) -> int:
         code = self._tags_codes.get(tags)
+        if len(tags) > TAGS_BYTES_MAX:
+            return java_hash_of_bytes(tags)
         if code is None:
             if len(self._tags_codes) == TAGS_MAX:
                 self._tags_codes.clear()

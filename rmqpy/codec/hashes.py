@@ -19,6 +19,7 @@ from rmqpy.codec.layout import CRC_MASK
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _UTF16 = "utf-16-le" if byteorder == "little" else "utf-16-be"
 _CHUNK = 128
+CONTINUED_MAX = _CHUNK
 
 
 def _powers() -> tuple[int, ...]:
@@ -48,7 +49,7 @@ def java_hash_of_bytes(raw: bytes) -> int:
 
 def java_hash_continued(value: int, raw: bytes) -> int:
     """String.hashCode of a text whose first part has the hash ``value`` and whose rest is ``raw``,
-    ASCII and at most 128 characters long.
+    ASCII and at most ``CONTINUED_MAX`` characters long.
     """
     front, weights = _WEIGHTS[len(raw)]
     return _signed(value * front + sum(map(mul, raw, weights)))

@@ -13,7 +13,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.hashes import java_hash_continued, java_string_hash
+from rmqpy.codec.hashes import CONTINUED_MAX, java_hash_continued, java_string_hash
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,7 +27,7 @@ _INT_MAX: Final = 0x7FFFFFFF
 
 KEY_END_BYTES: Final = 8
 """Characters of a unique key that change with each message or millisecond: counter, and time."""
-KEY_BEGINS_MAX: Final = 1024
+KEY_BEGINS_MAX: Final = 64
 
 ENTRIES_PER_SLOT: Final = 4
 """Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
@@ -86,8 +86,8 @@ def index_key_hasher(topic: str) -> Callable[[bytes], int]:
     begins: dict[bytes, int] = {}
 
     def hash_of(key: bytes) -> int:
-        if len(key) <= KEY_END_BYTES:
-            return _index_hash(java_hash_continued(first, key))
+        if not KEY_END_BYTES < len(key) <= CONTINUED_MAX:
+            return index_key_hash(topic, key.decode())
         begin = key[:-KEY_END_BYTES]
         known = begins.get(begin)
         if known is None:

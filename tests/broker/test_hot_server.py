@@ -1,4 +1,4 @@
-"""The hot path behind real sockets: a broker in memory, C's receive and send, pipelined clients."""
+"""The hot path behind real sockets: a broker in memory, pipelined clients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
 
-pytestmark = pytest.mark.skipif(
-    chosen.implementation != "c", reason=f"no C to serve with: {chosen.reason}"
-)
 DEADLINE_S = 20
 
 
@@ -77,9 +74,14 @@ def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
 
 
-@pytest.fixture(params=["off", "auto"], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=["c-off", "c-auto", "pure-off", "pure-auto"])
 def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callable[..., None]:
-    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's."""
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's, in C
+    or in Python, on asyncio's loop or on uvloop's where that is installed.
+    """
+    implementation, _, uvloop = request.param.partition("-")
+    if implementation == "c" and chosen.implementation != "c":
+        pytest.skip(f"no C to serve with: {chosen.reason}")
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
         from rmqpy.broker.hot_setup import accelerate
@@ -89,7 +91,8 @@ def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callab
         kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
 
         async def whole(scheduler: AsyncioScheduler) -> None:
-            feed = accelerate(kit.broker, kit.store, scheduler)
+            feed = accelerate(kit.broker, kit.store, scheduler, implementation)
+            assert feed is not None
             server = FastServer(kit.broker, scheduler, limits, feed)
             address = await server.listen("127.0.0.1", 0)
 
@@ -100,7 +103,7 @@ def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callab
                 await main(connect, kit, server)
                 await server.close()
 
-        run(whole, uvloop=request.param)
+        run(whole, uvloop=uvloop)
 
     return serve
 

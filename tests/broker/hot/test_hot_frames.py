@@ -110,3 +110,58 @@ def test_equal_on_made_frames(
                 side.end_turn()
     assert_same(both)
     both[1].feed.close()
+
+
+HEADER = (
+    b'{"code":310,"extFields":{"a":"PG","b":"T","c":"TBW102","d":"4","e":"0","f":"0",'
+    b'"g":"1700000000000","h":"0","i":"UNIQ_KEY\\u0001k1\\u0002WAIT\\u0001true\\u0002","j":"0",'
+    b'"k":"false","m":"false"},"flag":0,"language":"JAVA","opaque":77,'
+    b'"serializeTypeCurrentRPC":"JSON","version":407}'
+)
+OTHER_BYTES = b'"\\,:{}0-\x01\xff'
+DOUBLED = (
+    b'"g":"5"',
+    b'"i":"WAIT\\u0001true"',
+    b'"x":"\\"g\\":\\"9\\""',
+    b'"x":"g\\":\\"9"',
+    b'"opaque":5',
+)
+
+
+def _frame(header: bytes, body: bytes = b"body") -> bytes:
+    return b"".join(
+        ((4 + len(header) + len(body)).to_bytes(4), len(header).to_bytes(4), header, body)
+    )
+
+
+def _changed_headers() -> list[bytes]:
+    """A known header, with each byte in turn another one, missing or twice, and with fields that
+    look like those which differ from message to message.
+    """
+    found = []
+    for place in range(len(HEADER)):
+        before, behind = HEADER[:place], HEADER[place + 1 :]
+        byte = OTHER_BYTES[place % len(OTHER_BYTES) :][:1]
+        twice = HEADER[place : place + 1] * 2
+        found += [before + byte + behind, before + behind, before + twice + behind]
+    for field in DOUBLED:
+        found += [HEADER.replace(at, field + b"," + at) for at in (b'"a":', b'"k":')]
+        found += [b"{" + field + b"," + HEADER[1:], HEADER[:-1] + b"," + field + b"}"]
+    return found
+
+
+def test_equal_on_headers_that_are_nearly_known(
+    pair: Callable[..., Any], assert_same: Any
+) -> None:
+    both = pair()
+    known = _frame(HEADER)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, known)
+        side.end_turn()
+        for number, header in enumerate(_changed_headers()):
+            if side.channels[-1].closed:
+                side.connect(("10.0.0.1", 2000 + number))
+            side.receive(len(side.channels) - 1, known + _frame(header, b"%d" % number) + known)
+            side.end_turn()
+    assert_same(both)
