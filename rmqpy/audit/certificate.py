@@ -28,6 +28,7 @@ from rmqpy.audit.log_reader import MessageValue, QueueMessages
 from rmqpy.audit.manifest import Bucket, Manifest, QueueDigest
 from rmqpy.codec.tally import BUCKET_SHIFT
 from rmqpy.model.errors import RmqError
+from rmqpy.store.old_log import digest_of_blocks
 
 __all__ = [
     "Certificate",
@@ -62,6 +63,11 @@ class Subject:
     by_id: int
     keys: int
     keys_found: int
+    divided_offset: int = -1
+    """Where the old log in front of the DLedger log ends, or would; -1 without one."""
+    old_log_end: int = -1
+    old_log_digest: str = ""
+    """Of its messages, as a member tells it to others (:mod:`rmqpy.store.old_log`)."""
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
 
@@ -219,6 +225,8 @@ def certify(
 
 def _subject(manifest: Manifest) -> Subject:
     messages = manifest.messages
+    old_log = manifest.log("classic")
+    files = () if old_log is None else old_log.files
     return Subject(
         name=manifest.name,
         digest=manifest.content_digest(),
@@ -230,6 +238,11 @@ def _subject(manifest: Manifest) -> Subject:
         by_id=messages - manifest.findings.get("RECORD_PLACE", 0),
         keys=manifest.keys,
         keys_found=manifest.keys_found,
+        divided_offset=files[-1].end_offset if files else -1,
+        old_log_end=files[-1].end if files else -1,
+        old_log_digest=",".join(
+            digest_of_blocks(file.blocks) for file in reversed(files) if file.blocks
+        ),
         findings=manifest.findings,
         first_findings=manifest.first_findings,
     )

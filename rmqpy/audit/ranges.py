@@ -25,6 +25,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.search import content_end, find_frames
 from rmqpy.codec.tally import (
+    BLOCK_DIGEST_BYTES,
     BLOCK_SHIFT,
     BLOCK_SIZE,
     Event,
@@ -39,8 +40,6 @@ __all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "s
 
 RANGE_BYTES = 64 << 20
 """Size of a range unless asked for another; a multiple of the block size."""
-
-BLOCK_DIGEST_BYTES = 16
 
 
 class Ending(Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from attrs import define
 
+from rmqpy.broker.fitness import TablesGate, Vouching
 from rmqpy.broker.group_status import GroupStatusProcessor
 from rmqpy.broker.role import GroupRole, RoleChange
 from rmqpy.broker.service import Broker
@@ -61,6 +62,8 @@ def join_group(
             store_host=broker.identity.store_host,
             on_role=role.changed,
             flush=broker.begin_flush,
+            vouch=Vouching.of(store, lambda: driver.introduce()),
+            lacks_tables=TablesGate.of(broker, store),
             tick_ms=around.tick_ms,
         ),
     )

@@ -52,6 +52,8 @@ class TableWriter:
         self._encode = encode
         self._changed = False
         self._writing = False
+        self.held = False
+        """Nothing is written."""
         self._closed: Callable[[], None] | None = None
         self._pace = Paced(scheduler, self._begin)
 
@@ -70,7 +72,7 @@ class TableWriter:
             self._pace.ask()
 
     def _begin(self) -> None:
-        if self._writing or not self._changed or self._closed is not None:
+        if self._writing or not self._changed or self._closed is not None or self.held:
             return
         self._changed = False
         self._writing = True
@@ -89,7 +91,8 @@ class TableWriter:
     def _write_last(self, done: Callable[[], None]) -> None:
         self._changed = False
         try:
-            self._file.save(self._encode())
+            if not self.held:
+                self._file.save(self._encode())
         except OSError as error:
             _log.error("%s could not be written: %s", self._file.path, error)
         done()

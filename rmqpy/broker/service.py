@@ -278,6 +278,11 @@ class Broker:
         """Answer one more request code, of what is put beside the broker."""
         self._handlers[code] = handler
 
+    def hold_topics(self, held: bool) -> None:
+        """Whether topics.json is not written; it is, as soon as it may be again."""
+        self._tables.topics.held = held
+        self._tables.topics.changed()
+
     # -------------------------------------------------------------------------------------- life
 
     def start(self) -> None:

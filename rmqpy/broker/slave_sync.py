@@ -55,6 +55,14 @@ FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
 TIMEOUT_MS: Final = 3_000
 NAMES_SHOWN: Final = 5
+_ALL: Final = frozenset(
+    (
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    )
+)
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +142,7 @@ class SlaveSync:
     _faults: dict[int, str] = field(factory=dict, init=False)
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
+    _fetched: set[int] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         strict = self.around.identity.store.enable_dledger_commit_log
@@ -147,6 +156,11 @@ class SlaveSync:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every table was fetched from a master since the start."""
+        return self._fetched >= _ALL
 
     def runtime_info(self) -> dict[str, str]:
         """When a slave last fetched something, and what is wrong."""
@@ -212,6 +226,7 @@ class SlaveSync:
                 self._failed(code, f"{address}: {fault}")
             else:
                 self._faults.pop(code, None)
+                self._fetched.add(code)
                 self._done_ms = self.around.scheduler.monotonic_ms()
 
         self.around.network.request(address, RemotingCommand.request(code), TIMEOUT_MS, answered)

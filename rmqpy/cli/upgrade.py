@@ -27,6 +27,7 @@ from rmqpy.cli.upgrade_inputs import (
     ground_at,
     local_replicas,
     locked,
+    name_of,
     named,
     now_ms,
     situation_of,
@@ -78,6 +79,16 @@ def add_commands(commands: Commands) -> None:
     switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
     switch.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     _runbook(switch)
+
+    join = _verb(
+        verbs, "join", "give a member that its group refuses what it lacks of the old log", _join
+    )
+    join.add_argument("directory", metavar="[NAME=]DIR")
+    join.add_argument(
+        "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
+    )
+    _inputs(join)
+    join.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
 
     leave = _verb(verbs, "leave", "the way back from DLedger to a classic log", _leave)
     replica_options(leave)
@@ -161,6 +172,10 @@ def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterabl
 
 def replica_options(parser: Parser, at_least: str = "+") -> None:
     parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
+    _inputs(parser)
+
+
+def _inputs(parser: Parser) -> None:
     parser.add_argument(
         "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
     )
@@ -257,6 +272,7 @@ def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.planning import plan_switch
     from rmqpy.upgrade.runbook import switch_runbook
     from rmqpy.upgrade.situation import Wish
+    from rmqpy.upgrade.switch import keep_old_log
 
     wish = Wish(
         peers=options.peers,
@@ -275,12 +291,31 @@ def _switch(options: argparse.Namespace) -> int:
         ground = situation.ground_of(situation.group.replica(part.replica))
         with locked(ground.files, part.root):
             journals.append(apply_plan(ground, plan, part.replica, phase="switched"))
+            keep_old_log(ground.files, situation.group.replica(part.replica))
     _print(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
         [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
     )
     return EXIT_DONE
+
+
+def _join(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.engine import apply_plan
+    from rmqpy.upgrade.planning import plan_joining
+    from rmqpy.upgrade.situation import Wish
+
+    options.replica = [options.directory, options.source]
+    name, source = (name_of(text) for text in options.replica)
+    situation = situation_of(options, Wish(reference=source))
+    plan = plan_joining(situation, name)
+    if options.dry_run or plan.is_empty:
+        return _show_plan(options, plan)
+    ground = situation.ground_of(situation.group.replica(name))
+    (part,) = plan.nodes
+    with locked(ground.files, part.root):
+        journal = apply_plan(ground, plan, name, phase="aligned")
+    return _tell_journal(options, journal, f"{name} has the old log of {source}: start its broker")
 
 
 def _leave(options: argparse.Namespace) -> int:

@@ -63,6 +63,7 @@ from rmqpy.model.flags import (
 )
 
 __all__ = [
+    "BLOCK_DIGEST_BYTES",
     "BLOCK_SHIFT",
     "BLOCK_SIZE",
     "BUCKET_SHIFT",
@@ -81,6 +82,8 @@ __all__ = [
 BLOCK_SHIFT: Final = 16
 BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
 """Frames are counted by the 64 KiB block of the file in which they begin."""
+BLOCK_DIGEST_BYTES: Final = 16
+"""Of the BLAKE2b of a block."""
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
 """So many events and the walk pauses: the caller takes them and goes on."""

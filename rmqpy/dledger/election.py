@@ -29,7 +29,15 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Member, Membership, Role
+from rmqpy.dledger.member import (
+    NOT_LEADING,
+    Disk,
+    HardState,
+    LedgerEnd,
+    Member,
+    Membership,
+    Role,
+)
 from rmqpy.dledger.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.ids import LedgerIndex, Term
@@ -269,7 +277,7 @@ class Election:
             self.increase_now = False
             self._enter_next_term()
             self.next_vote_ms = now_ms + self._interval()
-        elif now_ms >= self.next_vote_ms and self.member.disk is not Disk.DAMAGED:
+        elif now_ms >= self.next_vote_ms and self.member.disk not in NOT_LEADING:
             self._begin()
 
     def _begin(self) -> None:

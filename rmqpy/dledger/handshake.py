@@ -9,7 +9,8 @@ answers code 3 and is taken as it is, unverified. Body: JSON, members in alphabe
     file_size          mappedFileSizeCommitLog
     group, member      names
     least_version      lowest protocol version that is still understood
-    old_log_digest     of what is valid in the last two old files, "" where it cannot be told
+    old_log_digest     one digest of what is valid in each old file that was read so far, the last
+                       file first, with commas between; "" where it cannot be told
     old_log_end        offset behind the last old message, -1 likewise
     peers              address by member id
     version            protocol version
@@ -25,6 +26,9 @@ one has an old log, the other neither  refused: its readers would miss the old m
 that nor any entry
 peers table                            noted by name
 =====================================  =================================================
+
+Digests of the last two old files are there before the first vote, those of the others follow: a
+member that has read more introduces itself again.
 """
 
 from __future__ import annotations
@@ -103,11 +107,12 @@ def compare(own: Introduction, other: Introduction) -> Differences:
             f"its mappedFileSizeCommitLog is {other.file_size}, ours {own.file_size}: set the size"
             " that the files of the group have"
         )
-    refusals += _old_logs(own, other)
+    refusals += compare_old_logs(own, other)
     return Differences(tuple(refusals), tuple(_peer_tables(own, other)))
 
 
-def _old_logs(own: Introduction, other: Introduction) -> list[str]:
+def compare_old_logs(own: Introduction, other: Introduction) -> list[str]:
+    """Why the logs in front of the two DLedger logs are not the same; empty when they are."""
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:
@@ -119,8 +124,8 @@ def _old_logs(own: Introduction, other: Introduction) -> list[str]:
     if lacking.end_index >= 0:
         return []  # the old files have expired there
     return [
-        f"{lacking.member} has no old commit log, the other one has: copy the store of a member"
-        " that has it"
+        f"{lacking.member} has no old commit log, the other one has: stop {lacking.member}, then"
+        f" rmqpy upgrade join DIR --from NAME=DIR|URL with the store of a member that has it"
     ]
 
 
@@ -138,12 +143,15 @@ def _old_content(own: Introduction, other: Introduction) -> list[str]:
             f"its old messages end at {other.old_log_end}, ours at {own.old_log_end}: the old logs"
             f" differ from offset {first} on; {mend}"
         ]
-    # Of one of them the earlier file may have expired: what both have is compared.
+    # Earlier files may have expired, or not been read yet: what both have is compared.
     files = zip(own.old_log_digest.split(","), other.old_log_digest.split(","), strict=False)
-    if any(ours != theirs for ours, theirs in files):
+    differ = [number for number, (ours, theirs) in enumerate(files) if ours != theirs]
+    if differ:
+        first = own.divided_offset - (differ[-1] + 1) * own.file_size
         return [
-            f"its old log ends at {own.old_log_end} as ours, but holds other messages; rmqpy"
-            f" upgrade check tells the first differing offset; {mend}"
+            f"its old log ends at {own.old_log_end} as ours, but holds other messages, first in"
+            f" the file that begins at {first}; rmqpy upgrade check tells the first differing"
+            f" offset; {mend}"
         ]
     return []
 

@@ -46,12 +46,22 @@ class Role(Enum):
 class Disk(Enum):
     """What the disk can do: ``FULL`` takes no entries, ``FAILED`` cannot even keep a vote. With an
     entry that is ``DAMAGED`` a member follows and votes, but does not lead: others read it there.
+    Nor does one that ``LACKS_TABLES``: it would take from the others what only they know.
     """
 
     GOOD = "GOOD"
     DAMAGED = "DAMAGED"
+    LACKS_TABLES = "LACKS_TABLES"
     FULL = "FULL"
     FAILED = "FAILED"
+
+
+NOT_LEADING: Final = {
+    Disk.FAILED: "the disk has failed",
+    Disk.DAMAGED: "an entry is damaged",
+    Disk.LACKS_TABLES: "topics and offsets are not known",
+}
+"""With these a member does not lead, and why."""
 
 
 @define(slots=True, frozen=True)

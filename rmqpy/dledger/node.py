@@ -44,7 +44,15 @@ from rmqpy.dledger.election import Election
 from rmqpy.dledger.entry_log import EntryLog, LogView
 from rmqpy.dledger.follower import Follower
 from rmqpy.dledger.heartbeat import Heartbeat
-from rmqpy.dledger.member import Disk, HardState, Member, Membership, Options, Role
+from rmqpy.dledger.member import (
+    NOT_LEADING,
+    Disk,
+    HardState,
+    Member,
+    Membership,
+    Options,
+    Role,
+)
 from rmqpy.dledger.messages import (
     RESPONSES,
     AppendEntryRequest,
@@ -310,10 +318,9 @@ class Node:
 
     def _disk(self, disk: Disk) -> None:
         member = self._member
-        if disk in (Disk.FAILED, Disk.DAMAGED) and member.role is Role.LEADER:
-            reason = "the disk has failed" if disk is Disk.FAILED else "an entry is damaged"
+        if disk in NOT_LEADING and member.role is Role.LEADER:
             member.outbox.notices.append(
-                f"leadership of term {member.term} is given up: {reason}"
+                f"leadership of term {member.term} is given up: {NOT_LEADING[disk]}"
             )
             member.become_candidate(member.term)
         member.disk = disk

@@ -526,6 +526,24 @@ class StoreSettings:
         default=None,
         doc="This member's id: one letter and a number.",
     )
+    rmqpy_accept_unverified_peers: bool = key(
+        "rmqpyAcceptUnverifiedPeers",
+        default=False,
+        doc="Own key of rmqpy: with an old log in front of the DLedger log, join Java members "
+        "although no certificate says that their old log is the same.",
+    )
+    rmqpy_certificate: str | None = key(
+        "rmqpyCertificate",
+        default=None,
+        doc="Own key of rmqpy: what rmqpy upgrade verify wrote of all members, each named by its "
+        "id; it vouches for Java members. Absent: rmqpy/certificate.json in storePathRootDir.",
+    )
+    rmqpy_certificate_key: str | None = key(
+        "rmqpyCertificateKey",
+        default=None,
+        doc="Own key of rmqpy: file with the secret that must have signed the certificate; absent: "
+        "a signature is not asked for.",
+    )
     preferred_leader_id: str | None = key(
         "preferredLeaderId",
         default=None,

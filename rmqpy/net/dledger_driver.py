@@ -64,7 +64,7 @@ from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.entry_scrub import Scrub
 from rmqpy.store.entry_store import DamagedEntry
 from rmqpy.store.health import NO_ROOM
-from rmqpy.store.old_log import OldLogMark
+from rmqpy.store.old_log import FileDigest, OldLog, OldLogMark
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
@@ -88,7 +88,7 @@ class GroupStore(Protocol):
     def disk_full(self) -> bool: ...
 
     @property
-    def old_log(self) -> OldLogMark: ...
+    def old_log(self) -> OldLog | None: ...
 
     @property
     def divided_offset(self) -> int | None:
@@ -111,7 +111,9 @@ class GroupStore(Protocol):
 @define(slots=True, frozen=True, kw_only=True)
 class DriverSurroundings:
     """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
-    make the log durable, unless that is under way; ``store_host`` stands in the marker.
+    make the log durable, unless that is under way; ``store_host`` stands in the marker; ``vouch``
+    says why a Java member may not be joined, ``lacks_tables`` whether this member would lead
+    without knowing topics and offsets.
     """
 
     log: DLedgerCommitLog
@@ -121,6 +123,8 @@ class DriverSurroundings:
     store_host: Host
     on_role: Callable[[Role], None]
     flush: Callable[[], None]
+    vouch: Callable[[str], str] = lambda _member: ""
+    lacks_tables: Callable[[], bool] = lambda: False
     tick_ms: int = TICK_MS
 
 
@@ -149,8 +153,9 @@ class DLedgerDriver:
             around.network,
             around.scheduler,
             self._answered,
-            self._introduce,
+            self.introduce,
             self.node.take_batches,
+            around.vouch,
         )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
@@ -166,15 +171,18 @@ class DLedgerDriver:
         self._planned = self._busy = self._saving = False
         self._stopped = self._dead = False
 
-    def _introduce(self) -> Introduction:
+    def introduce(self) -> Introduction:
+        """What this member says of itself."""
         divided = self._store.divided_offset
+        old_log = self._store.old_log
+        mark = OldLogMark() if old_log is None else old_log.mark
         return Introduction(
             group=self.membership.group,
             member=self.membership.self_id,
             file_size=self.entries.file_size,
             divided_offset=-1 if divided is None else divided,
-            old_log_end=self._store.old_log.end,
-            old_log_digest=self._store.old_log.digest,
+            old_log_end=mark.end,
+            old_log_digest=mark.digest,
             end_index=self.entries.end.index,
             peers=self.options.addresses,
         )
@@ -194,7 +202,31 @@ class DLedgerDriver:
         self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
+        if len(self.membership.peers) > 1:
+            self._read_old_log()
         self._tick()
+
+    def _read_old_log(self) -> None:
+        """The next file of the old log, where it may block; once all are read, every member is met
+        again.
+        """
+        old_log = self._store.old_log
+        work = None if old_log is None else old_log.next_work()
+        if old_log is None or work is None:
+            return
+
+        def read(found: FileDigest | None, error: BaseException | None) -> None:
+            if self._stopped or self._dead:
+                return
+            if error is not None:
+                _log.warning("an old commit log file cannot be read for its digest: %s", error)
+            old_log.take(found)
+            if old_log.next_work() is None:
+                self.peers.tell_more()
+            else:
+                self._read_old_log()
+
+        self._scheduler.run_blocking(work, read)
 
     def stop(self) -> None:
         """Take part no more. What is stored still counts in a group of one."""
@@ -303,6 +335,8 @@ class DLedgerDriver:
             return Disk.FAILED
         if self._scrub.damaged and len(self.membership.peers) > 1:
             return Disk.DAMAGED
+        if self._around.lacks_tables() and len(self.membership.peers) > 1:
+            return Disk.LACKS_TABLES
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
     def _step(self, event: Event) -> None:

@@ -16,14 +16,21 @@ any other code                             remoting code 3
 Before anything else is sent to a member it is asked for its handshake (``dledger.handshake``), and
 again after each failure, as somebody else may have come back::
 
-    state     a send                     leaves by
-    unknown   waits, asks                an answer; no answer -> unknown, what waits gets None
-    verified  goes out                   a failure -> unknown
-    java      goes out                   the same
-    refused   gets None                  after ``REFUSED_MS`` -> unknown
+    state     a send         its requests            leaves by
+    unknown   waits, asks    taken, once it was      an answer; no answer -> unknown, what waits
+                             judged; else dropped,   gets None
+                             and it is asked
+    verified  goes out       taken                   a failure, or more to tell -> unknown
+    java      goes out       taken                   the same
+    refused   gets None      UNEXPECTED_MEMBER       after ``REFUSED_MS``, or when it introduces
+                                                     itself and fits
+
+A member introduces itself before it sends, so it has been judged by then. A Java member does not:
+with an old log in front of ours it has to be vouched for (a certificate, or the operator's word).
 
 Invariants: nothing that cannot be read reaches the core; a line is logged once a cause and peer,
-not once a frame; nothing of ours is sent to a member whose files do not fit.
+not once a frame; nothing of ours is sent to a member whose files do not fit, and nothing of its is
+taken; where there is an old log, no vote and no entry of a member that was not judged.
 """
 
 from __future__ import annotations
@@ -121,6 +128,9 @@ class Way:
     reason: str = ""
     """Why it is refused."""
 
+    judged: bool = False
+    """Was found to fit since this one runs."""
+
     ask_again_ms: int = 0
     asking: bool = False
     waiting: list[Send] = field(factory=list)
@@ -129,7 +139,7 @@ class Way:
 @define(slots=True, eq=False)
 class Peers:
     """See the module. ``introduce`` tells who this member is, ``takes_batches`` is told who is one
-    of ours.
+    of ours, ``vouch`` says why a Java member may not be joined ("" when it may).
     """
 
     membership: Membership
@@ -139,6 +149,7 @@ class Peers:
     answered: Callable[[Answered], None]
     introduce: Callable[[], Introduction]
     takes_batches: Callable[[str, bool], None]
+    vouch: Callable[[str], str]
     ways: dict[str, Way] = field(init=False)
     once: Once = field(factory=Once)
     _ticket: int = 0
@@ -204,7 +215,12 @@ class Peers:
     def _judge(self, way: Way, body: bytes | None) -> None:
         """``body`` is its introduction; None: it is a Java member."""
         if body is None:
+            missing = self.vouch(way.name)
+            if missing:
+                self._refuse(way, missing)
+                return
             way.standing = Standing.JAVA
+            way.judged = True
             self.takes_batches(way.name, False)
             return
         try:
@@ -218,11 +234,24 @@ class Peers:
         if found.refusals:
             self._refuse(way, "; ".join(found.refusals))
         else:
-            way.standing = Standing.VERIFIED
-            way.reason = ""
-            self.takes_batches(way.name, True)
+            self._fits(way)
+
+    def _fits(self, way: Way) -> None:
+        way.standing = Standing.VERIFIED
+        way.reason = ""
+        way.judged = True
+        self.takes_batches(way.name, True)
+
+    def tell_more(self) -> None:
+        """This member can say more of itself: all are met again before anything else is sent."""
+        for way in self.ways.values():
+            if way.standing is Standing.VERIFIED:
+                way.standing = Standing.UNKNOWN
+                if not way.asking:
+                    self._ask(way)
 
     def _refuse(self, way: Way, reason: str) -> None:
+        way.judged = False
         way.standing = Standing.REFUSED
         way.reason = reason
         way.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
@@ -317,9 +346,31 @@ class Peers:
             )
             self._write(channel, _answer(command, refusal))
             return None
+        way = self.ways.get(request.leader_id or request.local_id or "")
+        if way is not None and not self._may_enter(way):
+            if way.standing is Standing.REFUSED:
+                refusal = RESPONSES[kind](
+                    group=self.membership.group,
+                    remote_id=self.membership.self_id,
+                    code=_CODE.UNEXPECTED_MEMBER,
+                )
+                self._write(channel, _answer(command, refusal))
+            return None
         self._ticket += 1
         self._asked[self._ticket] = Asked(channel, command, request)
         return Received(self._ticket, request)
+
+    def _may_enter(self, way: Way) -> bool:
+        """Whether what a member sends is taken; who was never judged is asked who it is."""
+        if way.standing is Standing.REFUSED:
+            if self.clock.monotonic_ms() < way.ask_again_ms:
+                return False
+            way.standing = Standing.UNKNOWN
+        if way.judged or self.introduce().divided_offset < 0:
+            return True
+        if not way.asking:
+            self._ask(way)
+        return False
 
     def _meet(self, command: RemotingCommand) -> bytes:
         """A member introduces itself: so does this one, and both judge."""
@@ -333,6 +384,8 @@ class Peers:
         refusals = compare(own, other).refusals
         if way is not None and refusals:
             self._refuse(way, "; ".join(refusals))
+        elif way is not None and way.standing is not Standing.VERIFIED:
+            self._fits(way)
         answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
         return encode_command(answer)
 

@@ -30,7 +30,7 @@ from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.flushes import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
-from rmqpy.store.old_log import OldLogMark
+from rmqpy.store.old_log import OldLog
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.puts import StorePuts
 from rmqpy.store.queue_reader import (
@@ -117,7 +117,11 @@ class MessageStore:
         return self._reader.memory_distance
 
     @property
-    def old_log(self) -> OldLogMark:
+    def settings(self) -> StoreSettings:
+        return self._settings
+
+    @property
+    def old_log(self) -> OldLog | None:
         """What a member says of the log in front of the divide."""
         return self._parts.opened.old_log
 

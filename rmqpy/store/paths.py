@@ -52,6 +52,10 @@ class StorePaths:
         return f"{self.root}/rmqpy"
 
     @property
+    def certificate(self) -> str:
+        return f"{self.own}/certificate.json"
+
+    @property
     def own_format(self) -> str:
         return f"{self.own}/format"
 

@@ -60,7 +60,7 @@ class _Aligning:
         ops = list(self._drop_ahead())
         changes = list(self._log()) if self._differs() else []
         ops += changes
-        if changes and self.survey.manifest.facts.get("ledger"):
+        if changes and self.survey.has_entries:
             ops += self._derived_at_start()
         elif changes:
             ops += self._derived()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attrs import evolve
+
+from rmqpy.upgrade.align import align_replica
+from rmqpy.upgrade.comparison import classic_log
 from rmqpy.upgrade.ground import UpgradeRefused
+from rmqpy.upgrade.operations import MoveAside
 from rmqpy.upgrade.plan import NodePlan, Plan
+from rmqpy.upgrade.replica import Replica
 from rmqpy.upgrade.situation import Situation
 from rmqpy.upgrade.states import State, detect, load_step
 
@@ -34,6 +40,37 @@ def plan_alignment(situation: Situation) -> Plan:
     }
     conflicts = [*situation.merged.conflicts, *_given_twice(situation)]
     return _plan(situation, ALIGN, facts, conflicts)
+
+
+def plan_joining(situation: Situation, name: str) -> Plan:
+    """For one replica that the group has refused: what it lacks of the reference's old log and
+    tables. The reference may be running: its old log does not change any more. Raises
+    UpgradeRefused for a replica that has entries of its own at other offsets.
+    """
+    replica, reference = situation.group.replica(name), situation.reference
+    if not classic_log(reference.replica).files:
+        raise UpgradeRefused(f"{reference.replica.name} has no old log to give")
+    _check_divides(situation)
+    part = align_replica(situation, replica)
+    aside = list(_empty_ledgers(situation, replica, part.keep))
+    facts = {"reference": reference.replica.name, **_baseline(situation)}
+    conflicts = (*situation.merged.conflicts,)
+    part = evolve(part, ops=(*aside, *part.ops))
+    return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
+
+
+def _empty_ledgers(situation: Situation, replica: Replica, keep: str) -> Iterator[MoveAside]:
+    """What a refused start has made: no entry is in it, and it may begin at a wrong offset."""
+    survey = replica.survey()
+    if survey.has_entries:
+        return
+    for name in situation.files.list_dir(survey.root):
+        if name.startswith("dledger-"):
+            yield MoveAside(
+                path=f"{survey.root}/{name}",
+                to=f"{keep}/{name}",
+                why="no entry is in it, and it begins elsewhere",
+            )
 
 
 def plan_switch(situation: Situation) -> Plan:
@@ -101,7 +138,7 @@ def _check_divides(situation: Situation) -> None:
     divide = situation.group.divide(situation.reference.replica)
     for survey in situation.group.surveys:
         ledger = survey.manifest.facts.get("ledger")
-        if ledger and ledger["begin"] != divide:
+        if ledger and survey.has_entries and ledger["begin"] != divide:
             raise UpgradeRefused(
                 f"{survey.name}: its DLedger log begins at {ledger['begin']}, the old log of"
                 f" {situation.reference.replica.name} ends at {divide}: entries and old messages"

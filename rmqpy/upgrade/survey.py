@@ -76,6 +76,12 @@ class Survey:
             return int(self.config.get(SIZE_KEY, DEFAULT_FILE_SIZE))
         return max((span.size for span in self.spans), default=DEFAULT_FILE_SIZE)
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is more of a DLedger log than empty files."""
+        log = self.manifest.log("dledger")
+        return log is not None and bool(log.files)
+
     def setting(self, key: str, default: str = "") -> str:
         return (self.config or {}).get(key, default)
 

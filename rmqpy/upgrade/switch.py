@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
+from rmqpy.store.files import FileLayer
 from rmqpy.store.half_done import upgrade_work
+from rmqpy.store.old_log import FileDigest, digest_of_blocks, keep_mark
 from rmqpy.upgrade.comparison import classic_log
 from rmqpy.upgrade.configuration import dledger_config
 from rmqpy.upgrade.ground import UpgradeRefused, digest_of
@@ -65,6 +67,27 @@ def configure_replica(situation: Situation, replica: Replica) -> NodePlan:
     before = digest_of(situation.files.read_bytes(survey.config_path))
     op = Write.of(survey.config_path, before, text.encode(), "the flag and the group")
     return _part(replica, survey.root, [op], [f"{key}={value}" for key, value in keys.items()])
+
+
+def keep_old_log(files: FileLayer, replica: Replica) -> None:
+    """The survey has read the whole old log: the member need not do it again before it tells the
+    others what stands there. Only where the files are still those of the survey.
+    """
+    survey, log = replica.survey(), classic_log(replica)
+    if not log.files or not survey.manifest.fits(files, survey.root):
+        return
+    digests = []
+    for file in reversed(log.files):
+        path = file.path if file.path.startswith("/") else f"{survey.root}/{file.path}"
+        digests.append(
+            FileDigest(
+                name=path.rpartition("/")[2],
+                mtime_ms=files.mtime_ms(path),
+                end=file.end,
+                digest=digest_of_blocks(file.blocks),
+            )
+        )
+    keep_mark(files, f"{survey.root}/rmqpy", log.files[-1].end_offset, digests)
 
 
 def _broker_name(replica: Replica) -> str:

@@ -14,6 +14,7 @@ import time
 import pytest
 from attrs import define, field
 
+from rmqpy.cli import main
 from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
 from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.errors import NetworkFault
@@ -206,6 +207,7 @@ def test_an_upgraded_master_and_slave_go_on(kinds, ground, golden_copy, manifest
     stores.append(tmp_path / "copy")
     shutil.copytree(stores[0], stores[2])
     facts = manifest("B-master-slave-v497")
+    certify(stores, tmp_path / "certificate.json")
     namesrv = ground.namesrv("java", f"golden-{'-'.join(kinds)}-namesrv")
     ports = ground.block(3)
     brokers = []
@@ -238,6 +240,15 @@ def test_an_upgraded_master_and_slave_go_on(kinds, ground, golden_copy, manifest
     finally:
         for broker in brokers:
             broker.kill()
+
+
+def certify(stores, path):
+    """Our members join Java ones in front of an old log only with a certificate."""
+    replicas = [f"n{number}={store}" for number, store in enumerate(stores)]
+    assert main(["upgrade", "verify", *replicas, "--out", str(path)]) == 0
+    for store in stores:
+        (store / "rmqpy").mkdir(exist_ok=True)
+        shutil.copy(path, store / "rmqpy")
 
 
 def check_old(probe, messages):

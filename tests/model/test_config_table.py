@@ -73,6 +73,14 @@ def default_text(facts: KeyFacts) -> str | None:
     return None if facts.default is None else facts.kind.print(facts.default)
 
 
+OWN_STORE_KEYS = (
+    "haFetchFromBeginning",
+    "rmqpyAcceptUnverifiedPeers",
+    "rmqpyCertificate",
+    "rmqpyCertificateKey",
+)
+
+
 @pytest.mark.parametrize(("owner", "name"), JAVA_KEYS, ids=lambda part: part)
 def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
     java = JAVA[owner][name]
@@ -85,7 +93,7 @@ def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
     own = {
         "bindAddress",
-        "haFetchFromBeginning",
+        *OWN_STORE_KEYS,
         "namesrvAclEnable",
         "registrationAddresses",
         "administrationAddresses",
@@ -107,7 +115,10 @@ def test_recorded_broker_configuration_reads_and_prints_back() -> None:
     # Java answers unknown keys of its file, too; the recorded file had one.
     assert loaded.unknown == {"registerBrokerPeriod": "10000"}
     printed = {**effective_values(loaded.configuration), **loaded.unknown}
-    assert printed.pop("haFetchFromBeginning") == "false"  # our own
+    assert {name: printed.pop(name) for name in OWN_STORE_KEYS if name in printed} == {
+        "haFetchFromBeginning": "false",
+        "rmqpyAcceptUnverifiedPeers": "false",
+    }
     more = FROM_5 | key_facts(DLedgerSettings).keys() | key_facts(SecuritySettings).keys()
     assert {name: value for name, value in printed.items() if name not in more} == recorded
 

@@ -7,17 +7,30 @@ from typing import Any
 
 import pytest
 
+from rmqpy.audit.engine import AuditPlan
+from rmqpy.audit.manifest import ManifestPlan, make_manifest
+from rmqpy.store.disk import Disk
 from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import OldLogMark, forget_old_log_mark, old_log_mark
+from rmqpy.store.old_log import (
+    OldLog,
+    OldLogMark,
+    digest_of_blocks,
+    forget_old_log_mark,
+    open_old_log,
+)
 from rmqpy.testing.memory_files import MemoryFiles
 
 FILE_SIZE = 65536
 
 
 def marked(files: MemoryFiles, root: str, divided: int = 262144) -> OldLogMark:
+    return opened(files, root, divided).mark
+
+
+def opened(files: MemoryFiles, root: str, divided: int = 262144) -> OldLog:
     row = MappedFiles(files, (f"{root}/commitlog",), FILE_SIZE)
     row.load("mappedFileSizeCommitLog")
-    found = old_log_mark(files, row, divided, f"{root}/rmqpy")
+    found = open_old_log(files, row, divided, f"{root}/rmqpy")
     row.close()
     return found
 
@@ -68,3 +81,48 @@ def test_a_file_that_was_written_to_is_marked_anew(golden: Any, kit: Any) -> Non
         files.nodes["/s/rmqpy/old_log.json"].data
     )
     assert marked(files, "/s") == again
+
+
+def read_all(old_log: OldLog) -> int:
+    count = 0
+    while (work := old_log.next_work()) is not None:
+        old_log.take(work())
+        count += 1
+    return count
+
+
+def test_the_rest_is_read_later_and_kept(golden: Any, kit: Any) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+    old_log = opened(files, "/s")
+    assert old_log.mark.digest.count(",") == 1, "two files before the first vote"
+    assert read_all(old_log) == 2
+    whole = old_log.mark
+    assert whole.digest.count(",") == 3
+    again = opened(files, "/s")
+    assert again.mark == whole and again.next_work() is None, "kept"
+    files.unlink("/s/commitlog/00000000000000000000")
+    expired = opened(files, "/s")
+    assert expired.mark == whole and expired.next_work() is None
+    files.unlink("/s/rmqpy/old_log.json")
+    shorter = opened(files, "/s")
+    assert read_all(shorter) == 1
+    assert whole.digest.startswith(shorter.mark.digest)
+
+
+def test_a_file_that_goes_while_it_waits_ends_the_mark(golden: Any, kit: Any) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+    old_log = opened(files, "/s")
+    old_log.take(None)
+    assert old_log.next_work() is None and old_log.mark.digest.count(",") == 1
+
+
+def test_a_manifest_says_the_same(golden: Any, kit: Any) -> None:
+    store = golden("C-upgraded-v497") / "n0"
+    old_log = opened(loaded(store, kit, "/s"), "/s")
+    read_all(old_log)
+    audit = AuditPlan(root=str(store))
+    manifest, _ = make_manifest(Disk(), ManifestPlan(name="n0", audit=audit, now_ms=lambda: 0))
+    log = manifest.log("classic")
+    assert log is not None and log.files[-1].end == old_log.mark.end
+    blocks = [digest_of_blocks(file.blocks) for file in reversed(log.files)]
+    assert ",".join(blocks) == old_log.mark.digest

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import ssl
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import pytest
 from rmqpy.audit.certificate import check_signature
 from rmqpy.cli import main
 from rmqpy.model.errors import RmqError
+from rmqpy.store.disk import Disk
+from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.old_log import forget_old_log_mark, open_old_log
 from rmqpy.testing.processes import python_environment
 from rmqpy.upgrade.hazards import HAZARDS
 from rmqpy.upgrade.replica import RemoteReplica
@@ -100,6 +104,72 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
         for number in range(3)
     ]
     assert logs[0] == logs[1] == logs[2]
+    for number in range(3):
+        root = os.fspath(hosts / f"n{number}")
+        row = MappedFiles(Disk(), (f"{root}/commitlog",), 65536)
+        row.load("mappedFileSizeCommitLog")
+        own = f"{root}/rmqpy"
+        told = open_old_log(Disk(), row, row.last.end_offset, own)
+        assert told.next_work() is None, "switch has read the whole log and says so"
+        forget_old_log_mark(Disk(), own)
+        again = open_old_log(Disk(), row, row.last.end_offset, own)
+        while (work := again.next_work()) is not None:
+            again.take(work())
+        row.close()
+        assert again.mark == told.mark
+
+
+def joined_group(root: Path) -> None:
+    """With broker.conf files, as docs/upgrade.md has them."""
+    peers = "dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913\n"
+    for number in range(3):
+        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}") + peers
+        text += f"dLegerSelfId=n{number}\nenableDLegerCommitLog=true\ndLegerGroup=b0\n"
+        (root / f"n{number}.conf").write_text(text)
+
+
+@pytest.mark.parametrize("lack", ["messages", "everything", "files"])
+def test_the_page_of_a_refused_member(
+    golden_copy: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lack: str,
+) -> None:
+    if lack == "messages":
+        root = golden_copy("X-gap_same_file-v497")
+        (root / "n2").rename(root / "short")
+        (root / "n0").rename(root / "long")
+        root.joinpath("short").rename(root / "n2")
+        root.joinpath("long").rename(root / "n0")
+    else:
+        root = golden_copy("C-upgraded-v497")
+    joined_group(root)
+    monkeypatch.chdir(root)
+    odd = root / "n2"
+    if lack == "everything":
+        shutil.rmtree(odd)
+    elif lack == "files":
+        shutil.rmtree(odd / "dledger-n2")
+        last = max((odd / "commitlog").iterdir())
+        last.unlink()
+    if lack != "messages":
+        # What a refused start has made.
+        empty = odd / "dledger-n2" / "data" / "00000000000000131072"
+        empty.parent.mkdir(parents=True)
+        empty.write_bytes(bytes(65536))
+    logs = [file.name for file in (root / "n0/commitlog").iterdir()]
+    ((line, code),) = commands("A member that is refused")
+    (_, shown) = run(f"{line} --dry-run", capsys)
+    assert "n2 (" in shown and "n0 (" not in shown, "only the member itself is changed"
+    found, out = run(line, capsys)
+    assert (found, "start its broker" in out) == (code, True)
+    for name in logs:
+        whole = (root / "n0/commitlog" / name).read_bytes()
+        assert (odd / "commitlog" / name).read_bytes() == whole
+    assert (odd / "config/topics.json").exists()
+    assert not (odd / "dledger-n2/data/00000000000000131072").exists()
+    assert (odd / "dledger-n2").exists() == (lack == "messages"), "entries stay"
+    assert run("rmqpy upgrade rollback n2", capsys)[0] == 0
 
 
 def test_the_page_and_back(
@@ -108,11 +178,7 @@ def test_the_page_and_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = golden_copy("C-upgraded-v497")
-    peers = "dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913\n"
-    for number in range(3):
-        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}") + peers
-        text += f"dLegerSelfId=n{number}\nenableDLegerCommitLog=true\ndLegerGroup=b0\n"
-        (root / f"n{number}.conf").write_text(text)
+    joined_group(root)
     monkeypatch.chdir(root)
     done = 0
     for line, code in commands("And back"):

@@ -40,7 +40,7 @@ from rmqpy.store.entry_recovery import EntryOpening, open_entries
 from rmqpy.store.entry_store import EntryPaths, EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import OldLogMark, old_log_mark
+from rmqpy.store.old_log import OldLog, open_old_log
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.recovery_point import RecoveryPoint
 
@@ -72,7 +72,7 @@ class OpenedLog:
     entries: EntryStore | None = None
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
-    old_log: OldLogMark = field(factory=OldLogMark)
+    old_log: OldLog | None = None
     """What there is to say of the log in front of the divide."""
 
 
@@ -188,8 +188,8 @@ class Opening:
         opened.old_log = self._old_log(row, divided)
         return opened
 
-    def _old_log(self, row: MappedFiles, divided: int) -> OldLogMark:
-        return old_log_mark(self.files, row, divided, self._paths.own)
+    def _old_log(self, row: MappedFiles, divided: int) -> OldLog:
+        return open_old_log(self.files, row, divided, self._paths.own)
 
     def _open_joined(self, row: MappedFiles) -> OpenedLog:
         entries, notes = self._open_entries(row.last.end_offset if row else None)

@@ -102,7 +102,7 @@ class World:
     def begin(self) -> None:
         """All brokers run; with a classic log in front, where the plan wants one."""
         if self.plan.old_messages:
-            self._make_old_log()
+            self.make_old_log()
         for host in self.hosts.values():
             self.start(host)
 
@@ -239,7 +239,7 @@ class World:
     def _looked_at(self, host: BrokerHost) -> None:
         self.watch.look(host)
 
-    def _make_old_log(self) -> None:
+    def make_old_log(self) -> None:
         """A broker with the classic log takes messages, is stopped, and is copied to all."""
         old = World(
             evolve(self.plan, members=1, dledger=False, power=False, old_messages=0),
