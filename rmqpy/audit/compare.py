@@ -34,10 +34,9 @@ from rmqpy.audit.facts import RecordFacts
 from rmqpy.audit.log_facts import record_at
 from rmqpy.audit.manifest import LogDigest, LogFileDigest, Manifest
 from rmqpy.audit.queue_units import map_file
-from rmqpy.audit.ranges import BLOCK_DIGEST_BYTES
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import BLOCK_SIZE
+from rmqpy.codec.tally import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer
 
