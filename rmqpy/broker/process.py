@@ -245,7 +245,7 @@ class _Member:
         (own,) = (peer for peer in members if peer.peer_id == settings.dledger_self_id)
         if not configuration.remoting.bind_address and _is_local(own.host, numeric=False):
             bind = own.host
-        await self.server.listen(bind, own.port)
+        await self.server.listen(bind, own.port, "dLegerPeers (on every member)")
 
 
 def _main_server(

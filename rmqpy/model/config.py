@@ -276,7 +276,8 @@ class _Reading:
         try:
             raw = Path(path).read_bytes()
         except OSError as error:
-            raise ConfigFault(f"{path}: the configuration file cannot be read: {error}") from error
+            reason = error.strerror or error
+            raise ConfigFault(f"{path}: the configuration file cannot be read: {reason}") from error
         seen: dict[str, int] = {}
         for item in parse_properties(decode_properties_bytes(raw), str(path)):
             if item.key in seen:

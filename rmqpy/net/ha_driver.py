@@ -21,9 +21,10 @@ from attrs import define, field
 
 from rmqpy.ha.frames import Transfer
 from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, SlaveLink
-from rmqpy.model.errors import ConfigFault, StoreFault
+from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server import listen_fault
 from rmqpy.store.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
@@ -94,10 +95,8 @@ class HaServer:
                 lambda: _Slave(self), host, port, reuse_address=True
             )
         except OSError as error:
-            raise ConfigFault(
-                f"cannot listen on {host}:{port} for slaves: {error.strerror or error};"
-                " stop what uses the port, or set listenPort (this port is the next one)"
-            ) from error
+            setting = "listenPort (the slaves' port is the one above)"
+            raise listen_fault(host, port, error, setting) from error
         self.log.written.subscribe(self._grown)
         self._tick()
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]

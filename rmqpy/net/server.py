@@ -10,7 +10,9 @@ given or could have been given; a connection beyond ``limits.max_connections`` n
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -27,6 +29,8 @@ LOG = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
 """A full server says so once in this time, with the number of connections turned away."""
+LISTEN_PORT = "listenPort (a broker also takes the port 2 below) or bindAddress"
+"""What to change when a port of the server cannot be had."""
 
 
 class Listener(Protocol):
@@ -46,6 +50,16 @@ class ServerCounts:
     turned_away: int = 0
     faults: int = 0
     overdue: int = 0
+
+
+def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigFault:
+    """Why there is no listening on a port; the loop hides the system's word in its own sentence."""
+    number = error.errno or 0
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    return ConfigFault(
+        f"cannot listen on {host}:{port}: {reason};"
+        f" stop what uses the port, or set {setting} to another"
+    )
 
 
 class RemotingServer:
@@ -70,20 +84,17 @@ class RemotingServer:
         self._closing = False
         self._sweep_timer: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
         """Accept on ``host`` (an address or name) and ``port`` (0: any free).
 
-        Returns the address that it became. Raises ConfigFault when the address cannot be had.
+        Returns the address that it became. Raises ConfigFault when the address cannot be had; it
+        tells to change ``setting``.
         """
         assert not self._closing
         try:
             server = await self.open_listener(host, port)
         except OSError as error:
-            raise ConfigFault(
-                f"cannot listen on {host}:{port}: {error.strerror or error};"
-                " stop what uses the port, or set"
-                " listenPort (a broker also takes the port 2 below) or bindAddress to another"
-            ) from error
+            raise listen_fault(host, port, error, setting) from error
         self._listening.append(server)
         if self._sweep_timer is None:
             self._plan_sweep()

@@ -246,8 +246,17 @@ class Disk:
             path = os.path.dirname(path) or "."
 
     def lock(self, path: str) -> DiskLock:
-        self.make_dirs(os.path.dirname(path))
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        root = os.path.dirname(path)
+        try:
+            self.make_dirs(root)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise StoreFault(
+                root,
+                error.strerror or str(error),
+                "a directory in which this user may write",
+                "set storePathRootDir to one, or give it to this user",
+            ) from error
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         try:

@@ -1,0 +1,433 @@
+"""docs/troubleshooting.md: every message in its table comes from a start that fails here.
+
+``RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py`` writes the table again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define
+
+from rmqpy.cli import main
+from rmqpy.client import Message, Producer
+from rmqpy.testing.in_process import broker_in_process, name_server_in_process
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import dledger_settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+START, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
+FILE_SIZE = 16_384
+STORE = {
+    "mappedFileSizeCommitLog": str(FILE_SIZE),
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+
+
+@define(frozen=True)
+class Ground:
+    """A folder of its own for each case, and free ports."""
+
+    folder: Path
+    block: PortBlock
+    peer_block: PortBlock
+    stores: Path
+    keep: Callable[[Any], Any]
+    """Closes what it is given when the case is over."""
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def log(self) -> Path:
+        return self.store / "commitlog"
+
+    def filled(self, name: str = "classic") -> None:
+        """A store with three log files and a clean stop; ``joined``: flipped to DLedger too."""
+        shutil.copytree(self.stores / name, self.store)
+
+    def listen(self, port: int) -> None:
+        taken = self.keep(socket.socket())
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+
+
+Provoke = Callable[[Ground], "dict[str, str] | list[str] | None"]
+"""Makes the ground bad; settings for the start, or words for its command line."""
+
+
+@define(frozen=True)
+class Case:
+    group: str
+    title: str
+    provoke: Provoke
+
+
+CASES: list[Case] = []
+
+
+def case(group: str, title: str) -> Callable[[Provoke], Provoke]:
+    def kept(provoke: Provoke) -> Provoke:
+        CASES.append(Case(group, title, provoke))
+        return provoke
+
+    return kept
+
+
+# ------------------------------------------------------------------------------------- settings
+
+
+@case("Settings", "the configuration file is not there")
+def _no_file(ground: Ground) -> list[str]:
+    return ["-c", str(ground.folder / "missing.conf")]
+
+
+@case("Settings", "a value is not of its kind")
+def _no_number(_: Ground) -> dict[str, str]:
+    return {"listenPort": "many"}
+
+
+@case("Settings", "a value is out of its range")
+def _too_small(_: Ground) -> dict[str, str]:
+    return {"mappedFileSizeCommitLog": "12"}
+
+
+@case("Settings", "a key asks for what this version does not have")
+def _refused(_: Ground) -> dict[str, str]:
+    return {"duplicationEnable": "true"}
+
+
+@case("Settings", "several commit log folders")
+def _several(_: Ground) -> dict[str, str]:
+    return {"storePathCommitLog": "/one,/two"}
+
+
+@case("Settings", "an escape that properties files do not know")
+def _escape(ground: Ground) -> list[str]:
+    path = ground.folder / "broker.conf"
+    path.write_text("brokerName=\\u12\n", encoding="utf-8")
+    return ["-c", str(path)]
+
+
+@case("Settings", "`--set` without a value")
+def _no_value(_: Ground) -> list[str]:
+    return ["--set", "listenPort"]
+
+
+@case("Settings", "an address that is none")
+def _no_address(_: Ground) -> dict[str, str]:
+    return {"brokerIP1": "no.such.host"}
+
+
+@case("Settings", "a DLedger member that is not among its peers")
+def _not_among(_: Ground) -> dict[str, str]:
+    return dledger_settings("group", 40911) | {"dLegerSelfId": "n7"}
+
+
+@case("Settings", "a peers string that is none")
+def _no_peers(_: Ground) -> dict[str, str]:
+    return dledger_settings("group", 40911) | {"dLegerPeers": "n0=127.0.0.1:40911"}
+
+
+@case("Settings", "a slave with the id of a master")
+def _slave_id(_: Ground) -> dict[str, str]:
+    return {"brokerRole": "SLAVE", "brokerId": "0"}
+
+
+# ----------------------------------------------------------------------------------------- ports
+
+
+@case("Ports", "the port is in use")
+def _port_taken(ground: Ground) -> None:
+    ground.listen(ground.block.broker_port)
+
+
+@case("Ports", "the port of the slaves is in use")
+def _ha_port_taken(ground: Ground) -> None:
+    ground.listen(ground.block.broker_port + 1)
+
+
+@case("Ports", "the port of the DLedger peers is in use")
+def _peer_port_taken(ground: Ground) -> dict[str, str]:
+    ground.listen(ground.peer_block[0])
+    return dledger_settings("group", ground.peer_block[0])
+
+
+# ------------------------------------------------------------------------------------- directory
+
+HOLD_LOCK = """
+import sys
+from rmqpy.store.disk import Disk
+lock = Disk().lock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@case("Directory", "another broker uses it")
+def _locked(ground: Ground) -> None:
+    ground.store.mkdir()
+    words = [sys.executable, "-c", HOLD_LOCK, str(ground.store / "lock")]
+    other = ground.keep(
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    )
+    assert other.stdout.readline() == "locked\n"
+
+
+@case("Directory", "it is a file")
+def _a_file(ground: Ground) -> None:
+    ground.store.write_bytes(b"")
+
+
+@case("Directory", "a newer version wrote it")
+def _newer(ground: Ground) -> None:
+    ground.filled()
+    (ground.store / "rmqpy" / "format").write_text("99\n", encoding="utf-8")
+
+
+@case("Directory", "an upgrade is half done")
+def _half_done(ground: Ground) -> None:
+    ground.filled()
+    work = ground.store / "rmqpy" / "upgrade"
+    work.mkdir(parents=True)
+    (work / "journal.json").write_text('{"state": "applying"}', encoding="utf-8")
+
+
+@case("Directory", "it has DLedger data, the flag is off")
+def _flag_off(ground: Ground) -> None:
+    ground.filled("joined")
+
+
+# ------------------------------------------------------------------------------------------- log
+
+
+@case("Log", "a foreign file")
+def _foreign(ground: Ground) -> None:
+    ground.filled()
+    (ground.log / "notes.txt").write_text("copied here", encoding="utf-8")
+
+
+@case("Log", "a file of another size")
+def _cut(ground: Ground) -> None:
+    ground.filled()
+    os.truncate(log_files(ground)[0], 5000)
+
+
+@case("Log", "the file size of the settings is not that of the files")
+def _other_size(ground: Ground) -> dict[str, str]:
+    ground.filled()
+    return {"mappedFileSizeCommitLog": str(2 * FILE_SIZE)}
+
+
+@case("Log", "a file is missing")
+def _gap(ground: Ground) -> None:
+    ground.filled()
+    log_files(ground)[1].unlink()
+
+
+@case("Log", "a file was renamed")
+def _renamed(ground: Ground) -> None:
+    ground.filled()
+    first = log_files(ground)[0]
+    first.rename(ground.log / f"{FILE_SIZE + 17:020}")
+
+
+@case("Log", "a damaged record with valid ones behind it")
+def _damaged(ground: Ground) -> None:
+    ground.filled()
+    (ground.store / "abort").touch()
+    (ground.store / "rmqpy" / "recovery-point").unlink()
+    path = log_files(ground)[-1]
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+
+@case("Log", "the DLedger log does not begin where the old one ends")
+def _not_joined(ground: Ground) -> dict[str, str]:
+    ground.filled("joined")
+    log_files(ground)[-1].unlink()
+    return JOINED
+
+
+# ---------------------------------------------------------------------------------- beside the log
+
+
+@case("Beside the log", "a foreign file among the consume queues")
+def _foreign_queue(ground: Ground) -> None:
+    ground.filled()
+    (ground.store / "consumequeue" / "TopicTest" / "old").mkdir()
+
+
+@case("Beside the log", "index files of other sizes than the settings say")
+def _index_size(ground: Ground) -> dict[str, str]:
+    ground.filled()
+    return {"maxIndexNum": "300"}
+
+
+@case("Beside the log", "consumer offsets and their backup cannot be read")
+def _offsets(ground: Ground) -> None:
+    ground.filled()
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (ground.store / "config" / name).write_text("{", encoding="utf-8")
+
+
+@case("Beside the log", "a DLedger checkpoint that is none")
+def _checkpoint(ground: Ground) -> dict[str, str]:
+    ground.filled("joined")
+    for path in (ground.store / "dledger-n0").glob("checkpoint*"):
+        path.write_text("committedIndex=many\n", encoding="utf-8")
+    return JOINED
+
+
+JOINED = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "group",
+    "dLegerSelfId": "n0",
+    "dLegerPeers": "n0-127.0.0.1:40911",
+}
+
+
+def log_files(ground: Ground) -> list[Path]:
+    return sorted(ground.log.iterdir())
+
+
+# --------------------------------------------------------------------------------------- the tests
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stores that nobody may change: ``classic``, and the same after the flip: ``joined``."""
+    root = tmp_path_factory.mktemp("stores")
+
+    async def fill(folder: Path, settings: dict[str, str], count: int) -> None:
+        async with (
+            name_server_in_process(folder) as name_server,
+            broker_in_process(folder, name_server, {**STORE, **settings}),
+            Producer("troubles", name_server) as producer,
+        ):
+            message = Message(topic="TopicTest", body=bytes(1000), keys="key")
+            for _ in range(count):
+                await producer.send(message)
+
+    asyncio.run(fill(root / "a", {}, 45))
+    shutil.copytree(root / "a" / "store", root / "classic")
+    asyncio.run(fill(root / "a", dledger_settings("group", free_port_block()[0]), 2))
+    shutil.copytree(root / "a" / "store", root / "joined")
+    return root
+
+
+@pytest.fixture
+def ground(tmp_path: Path, stores: Path) -> Iterator[Ground]:
+    with ExitStack() as stack:
+        blocks = free_port_block(BROKER_PORT_COUNT), free_port_block()
+        yield Ground(tmp_path, *blocks, stores, stack.enter_context)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Commands configure the root logger; tests that follow get it back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(scope="session")
+def seen() -> dict[str, str]:
+    """The messages, by the title of their case."""
+    return {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_a_start_that_fails(
+    case: Case, ground: Ground, seen: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = case.provoke(ground)
+    settings = {
+        "listenPort": str(ground.block.broker_port),
+        "brokerIP1": "127.0.0.1",
+        "brokerName": "a",
+        "storePathRootDir": str(ground.store),
+        **STORE,
+        **(wish if isinstance(wish, dict) else {}),
+    }
+    words = [f"--set={key}={value}" for key, value in settings.items()]
+    before = snapshot(ground.store)
+
+    # A broker that starts after all is asked to stop, and the code is 0.
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    signal.alarm(5)
+    try:
+        code = main(["broker", *words, *(wish if isinstance(wish, list) else [])])
+    finally:
+        signal.alarm(0)
+    assert code == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("rmqpy: "), error
+    seen[case.title] = told(error, ground)
+    if before:
+        assert snapshot(ground.store) == before, "a refused start changed the directory"
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """What a start must leave as it is: everything but locks and marks of our own."""
+    if not folder.is_dir():
+        return {}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for name in ("commitlog", "consumequeue", "index", "config", "dledger-n0", "checkpoint")
+        for path in sorted([folder / name, *(folder / name).rglob("*")])
+        if path.is_file()
+    }
+
+
+def told(error: str, ground: Ground) -> str:
+    """The message, without what differs from run to run."""
+    text = error.replace(str(ground.store), "STORE").replace(str(ground.folder), "DIR")
+    ports = {ground.block.broker_port: "PORT", ground.block.broker_port + 1: "PORT+1"}
+    ports[ground.peer_block[0]] = "PEER-PORT"
+    for port, name in ports.items():
+        text = text.replace(f":{port}", f":{name}")
+    text = re.sub(r"/index/[0-9]{17}", "/index/TIME", text)
+    return text.removeprefix("rmqpy: ")
+
+
+def test_the_page_has_what_was_seen(seen: dict[str, str]) -> None:
+    if len(seen) != len(CASES):
+        pytest.skip("needs all cases of this module in one run")
+    table = "".join(rows(seen))
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(START)
+    shown, _, after = rest.partition(END)
+    if os.environ.get("RMQPY_WRITE_PAGES") == "1":
+        PAGE.write_text(before + START + table + END + after, encoding="utf-8")
+        return
+    assert shown == table, "RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py"
+
+
+def rows(seen: dict[str, str]) -> Iterator[str]:
+    group = ""
+    for each in CASES:
+        if each.group != group:
+            group = each.group
+            yield f"\n### {group}\n\n| what is wrong | what `rmqpy broker` says |\n|---|---|\n"
+        yield f"| {each.title} | {seen[each.title].replace('|', chr(92) + '|')} |\n"
+    yield "\n"
