@@ -149,7 +149,7 @@ def test_nobody_there_is_an_end_too(in_loop):
 def test_a_port_in_use_is_refused_by_name(in_loop):
     async def main(scheduler):
         server, (host, port) = await serve(scheduler, Log())
-        with pytest.raises(ConfigFault, match="for slaves"):
+        with pytest.raises(ConfigFault, match="slaves' port"):
             await HaServer(Log(), SETTINGS, scheduler).listen(host, port)
         await server.close()
 
