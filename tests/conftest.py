@@ -23,6 +23,13 @@ hypothesis.settings.register_profile("rmqpy", deadline=None)
 hypothesis.settings.load_profile("rmqpy")
 
 GOLDEN = Path(__file__).parent / "golden"
+TLS = Path(__file__).parent / "tls"
+
+
+@pytest.fixture(scope="session")
+def tls_folder() -> Path:
+    """Certificates and keys (tests/tls/README.md)."""
+    return TLS
 
 
 @pytest.fixture(scope="session")

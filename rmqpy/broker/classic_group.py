@@ -10,11 +10,22 @@ from attrs import define
 
 from rmqpy.broker.following import Following, FollowingSurroundings, link_settings
 from rmqpy.broker.identity import HA_PORT_DISTANCE
+from rmqpy.broker.replication_door import ReplicationDoor
 from rmqpy.broker.service import Broker
 from rmqpy.net.ha_driver import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server import Doors
+from rmqpy.net.tls import Tls
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
+
+
+@define(slots=True, frozen=True)
+class Transport:
+    """Outgoing requests, and the TLS of this process."""
+
+    network: Network
+    tls: Tls = Tls()  # noqa: RUF009 - a frozen value
 
 
 @define(slots=True, frozen=True)
@@ -27,7 +38,7 @@ class ClassicGroup:
 
     @classmethod
     def of(
-        cls, broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, network: Network
+        cls, broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: Transport
     ) -> ClassicGroup | None:
         """None with DLedger, which replicates by itself."""
         identity = broker.identity
@@ -35,7 +46,11 @@ class ClassicGroup:
         if identity.store.enable_dledger_commit_log:
             return None
         assert log is not None
-        server = HaServer(log, link_settings(identity), scheduler)
+        door = ReplicationDoor.of(identity.configuration.security)
+        broker.replication.others.append(door.runtime_info)
+        tls = transport.tls
+        doors = Doors(tls.replication, door.admits)
+        server = HaServer(log, link_settings(identity), scheduler, doors)
         broker.replication.slaves = server
         following = None
         if identity.is_slave:
@@ -45,8 +60,10 @@ class ClassicGroup:
                     identity=identity,
                     store=store,
                     scheduler=scheduler,
-                    network=network,
-                    dial=lambda address, follower: dial(address, follower, scheduler),
+                    network=transport.network,
+                    dial=lambda address, follower: dial(
+                        address, follower, scheduler, tls.to_master
+                    ),
                     choice=broker.masters,
                 )
             )

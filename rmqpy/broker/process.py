@@ -21,7 +21,8 @@ from attrs import define
 
 from rmqpy.broker.access import own_credentials
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
-from rmqpy.broker.classic_group import ClassicGroup
+from rmqpy.broker.classic_group import ClassicGroup, Transport
+from rmqpy.broker.replication_door import ReplicationDoor
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.codec import chosen
@@ -29,7 +30,8 @@ from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server import Doors, RemotingServer
+from rmqpy.net.tls import Tls, tls_of
 from rmqpy.store.disk import Disk, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.saving import SavedFile
@@ -149,10 +151,12 @@ class BrokerProcess:
         configuration = self._configuration
         for note in store.opened.notes:
             _log.info("%s", note)
+        tls = tls_of(configuration.security, outgoing=configuration.remoting.use_tls)
         network = RemotingClient(
             self._scheduler,
             ClientLimits.of(configuration.remoting),
             credentials=own_credentials(configuration),
+            tls=tls.client,
         )
         broker = Broker(
             BrokerSurroundings(
@@ -167,12 +171,11 @@ class BrokerProcess:
             )
         )
         limits = ConnectionLimits.of(configuration.remoting)
-        group = ClassicGroup.of(broker, store, self._scheduler, network)
-        main = _main_server(broker, store, self._scheduler, limits)
-        fast = RemotingServer(broker.fast_port, self._scheduler, limits)
-        running = _Running(
-            store, broker, network, (main, fast), _member(broker, store, self._scheduler), group
-        )
+        group = ClassicGroup.of(broker, store, self._scheduler, Transport(network, tls))
+        main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
+        fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
+        member = _member(broker, store, self._scheduler, tls)
+        running = _Running(store, broker, network, (main, fast), member, group)
         try:
             await main.listen(addresses.bind, broker.identity.listen_port)
             await fast.listen(addresses.bind, broker.identity.fast_port)
@@ -249,25 +252,29 @@ class _Member:
 
 
 def _main_server(
-    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, limits: ConnectionLimits
+    broker: Broker,
+    store: MessageStore,
+    scheduler: AsyncioScheduler,
+    bounds: tuple[ConnectionLimits, Doors],
 ) -> RemotingServer:
     """The server of the hot path where there is one, the ordinary one otherwise (or with
     ``RMQPY_FAST=0`` in the environment).
     """
     guarded = broker.access is not None  # the hot paths know no accounts
     if guarded or os.environ.get("RMQPY_FAST") == "0":
-        return RemotingServer(broker, scheduler, limits)
+        return RemotingServer(broker, scheduler, *bounds)
     from rmqpy.broker.hot_setup import accelerate
     from rmqpy.net.fast_server import FastServer
 
     feed = accelerate(broker, store, scheduler)
     if feed is None:
-        return RemotingServer(broker, scheduler, limits)
-    return FastServer(broker, scheduler, limits, feed)
+        return RemotingServer(broker, scheduler, *bounds)
+    limits, doors = bounds
+    return FastServer(broker, scheduler, limits, feed, doors)
 
 
 def _member(
-    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
 ) -> _Member | None:
     """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
     if store.dledger is None:
@@ -276,14 +283,23 @@ def _member(
 
     # What is pushed in one turn to a follower that has fallen behind may be much.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
-    network = RemotingClient(scheduler, ClientLimits(connection=limits))
+    network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
     dice = random.SystemRandom().randrange
     around = GroupSurroundings(scheduler=scheduler, network=network, dice=dice)
     driver = join_group(broker, store, around)
     if driver is None:
         return None
-    remoting = broker.identity.configuration.remoting
-    server = RemotingServer(driver, scheduler, ConnectionLimits.of(remoting))
+    configuration = broker.identity.configuration
+    door = ReplicationDoor.of(
+        configuration.security, [peer.host for peer in configuration.store.dledger_members]
+    )
+    broker.replication.others.append(door.runtime_info)
+    server = RemotingServer(
+        driver,
+        scheduler,
+        ConnectionLimits.of(configuration.remoting),
+        Doors(tls.server, door.admits),
+    )
     return _Member(driver, network, server)
 
 

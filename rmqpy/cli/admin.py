@@ -42,6 +42,14 @@ def add_commands(commands: Commands) -> None:
             help="accessKey and secretKey to sign with; default RMQPY_ACCESS_KEY and "
             "RMQPY_SECRET_KEY of the environment, else $ROCKETMQ_HOME/conf/tools.yml",
         )
+        parser.add_argument(
+            "--tls", action="store_true", help="TLS; the servers' certificates are not verified"
+        )
+        parser.add_argument(
+            "--tls-config",
+            metavar="FILE",
+            help="TLS by the tls.client.* keys of a tls.properties of Java's form",
+        )
         for option in command.options:
             _add_option(parser, option)
         add_format_option(parser)
@@ -88,7 +96,14 @@ def _run(options: argparse.Namespace) -> int:
     }
     as_json = options.format == "json"
     credentials = find_credentials(options.credentials, os.environ)
-    settings = ClientSettings(name_servers=options.name_servers, credentials=credentials)
+    tls = None
+    if options.tls or options.tls_config:
+        from rmqpy.net.tls import side_of_file
+
+        tls = side_of_file(options.tls_config)
+    settings = ClientSettings(
+        name_servers=options.name_servers, credentials=credentials, tls=tls
+    )
     outcome = asyncio.run(_call(command, Given(values), settings, as_json))
     text = outcome.as_json() if as_json else outcome.text
     if text:

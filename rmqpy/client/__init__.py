@@ -25,6 +25,7 @@ from rmqpy.client.transactional_producer import (
     TransactionSendResult,
     TransactionState,
 )
+from rmqpy.net.tls import TlsSide
 from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import MessageQueue
 
@@ -47,6 +48,7 @@ __all__ = [
     "ReceivedMessage",
     "SendResult",
     "SendStatus",
+    "TlsSide",
     "TransactionSendResult",
     "TransactionState",
     "TransactionalProducer",

@@ -34,6 +34,7 @@ from rmqpy.model.names import check_group
 from rmqpy.model.runtime import Clock
 from rmqpy.net.client import RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.tls import TlsSide, client_tls
 from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
@@ -69,7 +70,8 @@ class ClientSettings:
     """``name_servers`` as ``host:port;host:port`` or a sequence of such.
 
     ``instance_name`` makes the client id unique on its host; the default does so by process id and
-    chance. ``credentials`` sign every request, where the brokers control access.
+    chance. ``credentials`` sign every request, where the brokers control access; ``tls`` puts
+    all connections behind TLS.
     """
 
     name_servers: tuple[str, ...] = field(converter=split_name_servers)
@@ -81,6 +83,7 @@ class ClientSettings:
     heartbeat_ms: int = 30_000
     topics_max: int = 10_000
     credentials: Credentials | None = None
+    tls: TlsSide | None = None
 
 
 @define(frozen=True, kw_only=True)
@@ -140,7 +143,11 @@ class ClientInstance:
         handler = loop.get_exception_handler()
         scheduler = AsyncioScheduler(loop)
         loop.set_exception_handler(handler)  # the loop is the application's, not ours
-        transport = RemotingClient(scheduler, credentials=settings.credentials)
+        transport = RemotingClient(
+            scheduler,
+            credentials=settings.credentials,
+            tls=client_tls(settings.tls) if settings.tls is not None else None,
+        )
         client_ip = settings.client_ip or await _address_towards(settings.name_servers[0])
         instance = cls(
             settings,

@@ -180,7 +180,6 @@ class RemotingSettings(ServerSettings):
     )
     use_tls: bool = key(
         "useTLS",
-        effect=Effect.LATER,
         default=False,
         doc="Java's field for tls.enable: either of the two puts TLS on outgoing connections.",
     )

@@ -92,21 +92,18 @@ class SecuritySettings:
     )
     tls_server_mode: TlsMode = key(  # noqa: RUF009 (key is attrs' field)
         "tls.server.mode",
-        effect=Effect.LATER,
         default=TlsMode.PERMISSIVE,
         doc="System property of Java: plain and TLS on one port, TLS alone, or plain alone. "
         "Permissive needs a certificate too; without one TLS clients are turned away.",
     )
     tls_enable: bool = key(
         "tls.enable",
-        effect=Effect.LATER,
         default=False,
         doc="System property of Java: TLS on the connections that this server makes, to name "
         "servers, masters and members of its DLedger group.",
     )
     tls_config_file: str = key(
         "tls.config.file",
-        effect=Effect.LATER,
         default="/etc/rocketmq/tls.properties",
         doc="System property of Java: file with the keys tls.server.* and tls.client.* below; they "
         "win over those here. Need not exist.",
@@ -120,83 +117,70 @@ class SecuritySettings:
     )
     tls_server_need_client_auth: ClientAuth = key(  # noqa: RUF009 (key is attrs' field)
         "tls.server.need.client.auth",
-        effect=Effect.LATER,
         default=ClientAuth.NONE,
         doc="Whether clients have to show a certificate; with tls.server.authClient only.",
     )
     tls_server_key_path: str | None = key(
         "tls.server.keyPath",
-        effect=Effect.LATER,
         default=None,
         doc="Private key of the server, PEM.",
     )
     tls_server_key_password: str | None = key(
         "tls.server.keyPassword",
-        effect=Effect.LATER,
         default=None,
         secret=True,
         doc="Password of that file.",
     )
     tls_server_cert_path: str | None = key(
         "tls.server.certPath",
-        effect=Effect.LATER,
         default=None,
         doc="Certificate chain of the server, PEM.",
     )
     tls_server_auth_client: bool = key(
         "tls.server.authClient",
-        effect=Effect.LATER,
         default=False,
         doc="Verify the certificates of clients by tls.server.trustCertPath.",
     )
     tls_server_trust_cert_path: str | None = key(
         "tls.server.trustCertPath",
-        effect=Effect.LATER,
         default=None,
         doc="Certificates that clients' are signed by.",
     )
     tls_client_key_path: str | None = key(
         "tls.client.keyPath",
-        effect=Effect.LATER,
         default=None,
         doc="Private key for outgoing connections, PEM.",
     )
     tls_client_key_password: str | None = key(
         "tls.client.keyPassword",
-        effect=Effect.LATER,
         default=None,
         secret=True,
         doc="Password of that file.",
     )
     tls_client_cert_path: str | None = key(
         "tls.client.certPath",
-        effect=Effect.LATER,
         default=None,
         doc="Certificate chain for outgoing connections, PEM.",
     )
     tls_client_auth_server: bool = key(
         "tls.client.authServer",
-        effect=Effect.LATER,
         default=False,
         doc="Verify the certificates of servers by tls.client.trustCertPath (not their host names, "
         "as in Java).",
     )
     tls_client_trust_cert_path: str | None = key(
         "tls.client.trustCertPath",
-        effect=Effect.LATER,
         default=None,
         doc="Certificates that servers' are signed by.",
     )
     ha_tls_enable: bool = key(
         "haTlsEnable",
-        effect=Effect.LATER,
         default=False,
         doc="Own key: TLS on both ends of the classic replication. Java's replication has none, so "
         "masters and slaves have to be of this broker.",
     )
     replication_addresses: str = key(
         "replicationAddresses",
-        effect=Effect.LATER,
         default="",
         kind=ADDRESS_PATTERNS,
         doc="Own key: who may fetch the log at the replication port, besides the members of a "

@@ -8,7 +8,8 @@ from rmqpy.model.config import LoadedNamesrvConfiguration, NamesrvConfiguration
 from rmqpy.namesrv.service import NameServer
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server import Doors, RemotingServer
+from rmqpy.net.tls import tls_of
 from rmqpy.store.disk import Disk
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class NamesrvProcess:
         self._configuration = configuration
         self.name_server = NameServer(configuration, scheduler, Disk(), unknown or {})
         limits = ConnectionLimits.of(configuration.server)
-        self._server = RemotingServer(self.name_server, scheduler, limits)
+        doors = Doors(tls_of(configuration.security).server)
+        self._server = RemotingServer(self.name_server, scheduler, limits, doors)
         self.address = ""
 
     async def start(self) -> None:

@@ -23,6 +23,7 @@ from rmqpy.model.config import RemotingSettings
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.tls import TlsContext
 from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -91,10 +92,12 @@ class RemotingClient:
         scheduler: AsyncioScheduler,
         limits: ClientLimits = ClientLimits(),  # noqa: B008 - a frozen value
         credentials: Credentials | None = None,
+        tls: TlsContext | None = None,
     ) -> None:
         self.handler: RequestHandler | None = None
         self.credentials = credentials
         """What every request is signed with; None: unsigned."""
+        self._tls = tls
         self.limits = limits.connection
         self.turns = Turns(scheduler, self._turn_ended)
         self.faults = 0
@@ -338,7 +341,12 @@ class RemotingClient:
         usable = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._scheduler.loop.create_connection(lambda: connection, host, port)
+                await self._scheduler.loop.create_connection(
+                    lambda: connection,
+                    host,
+                    port,
+                    ssl=self._tls.current() if self._tls is not None else None,
+                )
                 usable = True
         except TimeoutError:
             self._fail(link, NetworkFault(f"connect to {link.address}: not within {timeout_ms} ms"))

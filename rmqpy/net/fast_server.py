@@ -4,6 +4,7 @@ Instead of asyncio's transport a :class:`FastTransport` stands under each
 :class:`rmqpy.net.channels.Connection`. It watches the descriptor with ``add_reader`` and lets a
 :class:`Feed` receive and answer; only frames that the feed hands back become commands. Limits,
 deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
+Connections behind TLS are read by the ordinary way, whose frames the feed hears of.
 
 =======  ==========================================  =============================
 mode     when                                        who reads
@@ -20,30 +21,20 @@ Replies of the feed leave at the end of the turn, behind the commit; the handler
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from typing import Any
-
-from attrs import define, field
 
 from rmqpy.model.errors import RemoteFault
 from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
 from rmqpy.net.feed import Feed, FeedStatus
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server import Doors, RemotingServer
 from rmqpy.remoting.channel import RequestHandler
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command
 
 LOG = logging.getLogger(__name__)
-
-ACCEPTED_AT_ONCE = 64
-"""Connections taken in one turn before others have theirs."""
-ACCEPT_PAUSE_MS = 1000
-"""No connections are accepted for so long when descriptors or memory ran out."""
-
-_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 
 class FastServer(RemotingServer):
@@ -55,27 +46,17 @@ class FastServer(RemotingServer):
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits,
         feed: Feed,
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(handler, scheduler, limits)
+        super().__init__(handler, scheduler, limits, doors)
         self.turns = Turns(scheduler, self._turn_ended)
         self.feed = feed
         feed.core.frame_max = limits.max_frame - LENGTH_BYTES
         self.loop = scheduler.loop
         self.now_ms = 0
         self.turn_open = False
-
-    async def open_listener(self, host: str, port: int) -> _Listener:
-        found = await self.loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = _Listener(self)
-        try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                listener.open(socket.socket(family, kind, protocol), address)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
+        self.own_sockets = True
+        self._behind_tls: set[Connection] = set()
 
     async def close(self) -> None:
         await super().close()
@@ -93,8 +74,19 @@ class FastServer(RemotingServer):
         self._handler.turn_ended()
         self.feed.open_turn()
 
-    def accepted(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+        if connection not in self._behind_tls:
+            super().received(connection, commands)  # its transport asks the feed
+            return
+        self.feed.before_cold()
+        super().received(connection, commands)
+        self.feed.after_cold(commands)
+
+    def lost(self, connection: Connection) -> None:
+        self._behind_tls.discard(connection)
+        super().lost(connection)
+
+    def take_plain(self, sock: socket.socket) -> None:
         connection = self._connection()
         try:
             transport = FastTransport(self, sock, connection)
@@ -105,55 +97,14 @@ class FastServer(RemotingServer):
             return
         transport.start()
 
+    def tls_connection(self) -> Connection:
+        connection = self._connection()
+        self._behind_tls.add(connection)
+        return connection
+
     def _turn_ended(self) -> None:
         self.turn_open = False
         self._handler.turn_ended()
-
-
-@define(slots=True, eq=False)
-class _Listener:
-    """The listening sockets of one ``listen``; has what an ``asyncio.Server`` has for us."""
-
-    server: FastServer
-    sockets: list[socket.socket] = field(factory=list)
-
-    def open(self, sock: socket.socket, address: Any) -> None:
-        self.sockets.append(sock)
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if len(self.sockets) > 1 and address[1] == 0:
-            address = (address[0], self.sockets[0].getsockname()[1], *address[2:])
-        sock.bind(address)
-        sock.listen(self.server.limits.backlog)
-        self._watch(sock)
-
-    def close(self) -> None:
-        for sock in self.sockets:
-            self.server.loop.remove_reader(sock.fileno())
-            sock.close()
-
-    def _watch(self, sock: socket.socket) -> None:
-        if sock.fileno() >= 0:
-            self.server.loop.add_reader(sock.fileno(), self._accept, sock)
-
-    def _accept(self, sock: socket.socket) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                connected, _ = sock.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in _GONE:
-                    continue
-                if error.errno not in _NO_MORE_FILES:
-                    raise
-                LOG.error("no connection can be accepted: %s", error)
-                self.server.loop.remove_reader(sock.fileno())
-                self.server.loop.call_later(ACCEPT_PAUSE_MS / 1000, self._watch, sock)
-                return
-            self.server.accepted(connected)
 
 
 class FastTransport(asyncio.Transport):

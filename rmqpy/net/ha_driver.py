@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
@@ -23,8 +24,10 @@ from rmqpy.ha.frames import Transfer
 from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, SlaveLink
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.net.listening import open_sockets
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server import listen_fault
+from rmqpy.net.server import Doors, Listener, listen_fault
+from rmqpy.net.tls import TlsContext, adopt
 from rmqpy.store.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
@@ -64,16 +67,22 @@ class HaServer:
     """``await listen(host, port)`` once, ``await close()`` at the end."""
 
     def __init__(
-        self, log: StreamedLog, settings: LinkSettings, scheduler: AsyncioScheduler
+        self,
+        log: StreamedLog,
+        settings: LinkSettings,
+        scheduler: AsyncioScheduler,
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> None:
         self.log = log
+        self.doors = doors
         self.settings = settings
         self.scheduler = scheduler
         self.replicated = Watermark("replicated")
         self.turned_away = 0
         self.last_refused = ""
         """Which connection was closed last because of what its slave said, and why."""
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._slaves: set[_Slave] = set()
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
@@ -91,9 +100,7 @@ class HaServer:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Raises ConfigFault when the address cannot be had."""
         try:
-            self._server = await self.scheduler.loop.create_server(
-                lambda: _Slave(self), host, port, reuse_address=True
-            )
+            self._server = await self._open(host, port)
         except OSError as error:
             setting = "listenPort (the slaves' port is the one above)"
             raise listen_fault(host, port, error, setting) from error
@@ -101,6 +108,28 @@ class HaServer:
         self._tick()
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
+
+    async def _open(self, host: str, port: int) -> Listener:
+        loop = self.scheduler.loop
+        if self.doors.tls is None:
+            return await loop.create_server(lambda: _Slave(self), host, port, reuse_address=True)
+        return await open_sockets(loop, (host, port), SLAVES_MAX, self._accepted)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        """Of a port that speaks TLS only."""
+        tls = self.doors.tls
+        assert tls is not None
+        if len(self._handshakes) >= SLAVES_MAX:
+            self.turned_away += 1
+            sock.close()
+            return
+
+        async def whole() -> None:
+            await adopt(lambda: _Slave(self), sock, tls.context)
+
+        task = self.scheduler.loop.create_task(whole())
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
     async def close(self) -> None:
         """Let all slaves go; they connect again by themselves."""
@@ -110,6 +139,8 @@ class HaServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for task in list(self._handshakes):
+            task.cancel()
         for slave in list(self._slaves):
             slave.abort("this broker stops")
 
@@ -171,7 +202,8 @@ class _Slave(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = _peer_of(self._transport)
-        if not self._server.enter(self):
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._server.doors.admits(host) or not self._server.enter(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=ROOM_BYTES, low=ROOM_BYTES // 2)
@@ -250,16 +282,26 @@ class Connection(Protocol):
         """Let go of it; ``ended`` is not called any more. Harmless twice."""
 
 
-def dial(address: tuple[str, int], follower: Follower, scheduler: AsyncioScheduler) -> Connection:
+def dial(
+    address: tuple[str, int],
+    follower: Follower,
+    scheduler: AsyncioScheduler,
+    tls: TlsContext | None = None,
+) -> Connection:
     """Connect to a master's HA port."""
-    return _Dial(address, follower, scheduler)
+    return _Dial(address, follower, scheduler, tls)
 
 
 class _Dial:
     def __init__(
-        self, address: tuple[str, int], follower: Follower, scheduler: AsyncioScheduler
+        self,
+        address: tuple[str, int],
+        follower: Follower,
+        scheduler: AsyncioScheduler,
+        tls: TlsContext | None,
     ) -> None:
         self._scheduler = scheduler
+        self._tls = tls
         self._over = False
         self._master = _Master(follower, scheduler, self._end)
         self._follower = follower
@@ -274,7 +316,10 @@ class _Dial:
         host, port = address
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await self._scheduler.loop.create_connection(lambda: self._master, host, port)
+                tls = self._tls.current() if self._tls is not None else None
+                await self._scheduler.loop.create_connection(
+                    lambda: self._master, host, port, ssl=tls
+                )
         except TimeoutError:
             self._end(None, f"{host}:{port} does not answer within {CONNECT_TIMEOUT_MS} ms")
         except OSError as error:

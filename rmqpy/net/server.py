@@ -13,14 +13,18 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from attrs import define
 
+from rmqpy.model.config_keys_security import TlsMode
 from rmqpy.model.errors import ConfigFault, RemoteFault
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.listening import open_sockets
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.tls import FirstByte, ServerTls, TlsContext, adopt
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
@@ -42,12 +46,19 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
+def everybody(_address: str) -> bool:
+    """No address is turned away."""
+    return True
+
+
 @define(slots=True)
 class ServerCounts:
     """What happened since the start; for runtime info and tests."""
 
     accepted: int = 0
     turned_away: int = 0
+    refused: int = 0
+    """Not admitted: by their address, or plain where TLS is demanded."""
     faults: int = 0
     overdue: int = 0
 
@@ -62,6 +73,14 @@ def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigFa
     )
 
 
+@define(slots=True, frozen=True)
+class Doors:
+    """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
+
+    tls: ServerTls | None = None
+    admits: Callable[[str], bool] = everybody
+
+
 class RemotingServer:
     """``await listen(host, port)`` once or more, ``await close()`` at the end."""
 
@@ -70,10 +89,16 @@ class RemotingServer:
         handler: RequestHandler,
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> None:
         self.limits = limits
         self.turns = Turns(scheduler, handler.turn_ended)
         self.counts = ServerCounts()
+        self.own_sockets = doors.tls is not None
+        """Whether connections are accepted here; asyncio does it otherwise."""
+        self._doors = doors
+        self._undecided: set[FirstByte] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._handler = handler
         self._scheduler = scheduler
         self._listening: list[Listener] = []
@@ -102,6 +127,10 @@ class RemotingServer:
 
     async def open_listener(self, host: str, port: int) -> Listener:
         """Sockets that listen, and the connections that come of them."""
+        if self.own_sockets:
+            return await open_sockets(
+                self._scheduler.loop, (host, port), self.limits.backlog, self._accepted
+            )
         return await self._scheduler.loop.create_server(
             self._connection, host, port, backlog=self.limits.backlog, reuse_address=True
         )
@@ -122,6 +151,11 @@ class RemotingServer:
         self._closing = True
         for server in self._listening:
             server.close()
+        for undecided in list(self._undecided):
+            undecided.close()
+        self._undecided.clear()
+        for task in list(self._handshakes):
+            task.cancel()
         for connection in list(self._connections):
             connection.close()
         self._all_gone.clear()
@@ -140,6 +174,11 @@ class RemotingServer:
     def sweep(self) -> None:
         """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
+        for undecided in list(self._undecided):
+            if now_ms - undecided.since_ms >= self.limits.idle_close_ms:
+                self.counts.overdue += 1
+                undecided.close()
+                self._undecided.discard(undecided)
         for connection in list(self._connections):
             reason = connection.overdue(now_ms)
             if reason is not None:
@@ -152,6 +191,11 @@ class RemotingServer:
     def connected(self, connection: Connection) -> None:
         if self._closing or len(self._connections) >= self.limits.max_connections:
             self._turn_away(connection)
+            return
+        if not self._doors.admits(connection.peer[0]):
+            self.counts.refused += 1
+            self._turned_away.add(connection)
+            connection.abort()
             return
         self.counts.accepted += 1
         self._connections.add(connection)
@@ -179,6 +223,60 @@ class RemotingServer:
             self._handler.channel_closed(connection)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
             self._scheduler.supervisor.report("the handler's channel_closed", error)
+
+    # -- sockets that are accepted here
+
+    def take_plain(self, sock: socket.socket) -> None:
+        """A connection without TLS."""
+        self._adopt(sock, self._connection, None)
+
+    def tls_connection(self) -> Connection:
+        """The connection behind TLS."""
+        return self._connection()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        if self._doors.tls is None:
+            self.take_plain(sock)
+        elif self._busy >= self.limits.max_connections:
+            self.counts.turned_away += 1
+            sock.close()
+        else:
+            now_ms = self._scheduler.monotonic_ms()
+            undecided = FirstByte(
+                sock, now_ms, self._scheduler.loop, self._decided, self._undecided.discard
+            )
+            self._undecided.add(undecided)
+            undecided.start()
+
+    @property
+    def _busy(self) -> int:
+        return len(self._connections) + len(self._undecided) + len(self._handshakes)
+
+    def _decided(self, undecided: FirstByte, is_tls: bool) -> None:
+        self._undecided.discard(undecided)
+        tls = self._doors.tls
+        assert tls is not None
+        if is_tls:
+            self._adopt(undecided.sock, self.tls_connection, tls.context)
+        elif tls.mode is TlsMode.ENFORCING:
+            self.counts.refused += 1
+            undecided.sock.close()
+        else:
+            self.take_plain(undecided.sock)
+
+    def _adopt(
+        self, sock: socket.socket, factory: Callable[[], Connection], tls: TlsContext | None
+    ) -> None:
+        async def whole() -> None:
+            made = factory()
+            if not await adopt(lambda: made, sock, tls):
+                self.counts.faults += 1
+                if not made.opened:
+                    self.lost(made)
+
+        task = self._scheduler.loop.create_task(whole())
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
     # -- inside
 

@@ -15,7 +15,7 @@ from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.fast_server import FastServer
 from rmqpy.net.feed import FeedStatus, HotChannel
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server import Doors, RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -37,10 +37,15 @@ class EchoHandler:
 
     fast = False
 
-    def make_server(self, scheduler: AsyncioScheduler, limits: ConnectionLimits) -> RemotingServer:
+    def make_server(
+        self,
+        scheduler: AsyncioScheduler,
+        limits: ConnectionLimits,
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+    ) -> RemotingServer:
         if self.fast:
-            return FastServer(self, scheduler, limits, ColdFeed())
-        return RemotingServer(self, scheduler, limits)
+            return FastServer(self, scheduler, limits, ColdFeed(), doors)
+        return RemotingServer(self, scheduler, limits, doors)
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []

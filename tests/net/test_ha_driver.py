@@ -10,10 +10,13 @@ from attrs import define, field
 
 from rmqpy.ha.frames import Transfer, encode_report, encode_transfer
 from rmqpy.ha.link import LinkSettings, SlaveLink
+from rmqpy.model.config import SecuritySettings
 from rmqpy.model.errors import ConfigFault, StoreFault
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net import ha_driver
 from rmqpy.net.ha_driver import HaServer, dial
+from rmqpy.net.server import Doors
+from rmqpy.net.tls import tls_of
 from rmqpy.store.watermark import Watermark
 
 FILE = 64 << 10
@@ -253,5 +256,48 @@ def test_frames_of_a_master_that_cannot_be_are_refused(in_loop, sent, reason):
         assert any(part in slave.ends[0] for part in reason.split("|")), slave.ends
         assert len(slave.data) in (0, 10)
         server.close()
+
+    in_loop(main)
+
+
+def test_the_log_travels_behind_tls(in_loop, tls_folder):
+    async def main(scheduler):
+        settings = SecuritySettings(
+            tls_server_cert_path=str(tls_folder / "server.pem"),
+            tls_server_key_path=str(tls_folder / "server.key"),
+            tls_client_trust_cert_path=str(tls_folder / "ca.pem"),
+            tls_client_auth_server=True,
+            ha_tls_enable=True,
+        )
+        tls = tls_of(settings)
+        assert tls.client is None  # requests stay plain
+        log = Log(bytes(2 * FILE) + b"secret")
+        server = HaServer(log, SETTINGS, scheduler, Doors(tls.replication))
+        address = await server.listen("127.0.0.1", 0)
+        plain = Copy(begin_at=0)
+        dial(address, plain, scheduler)
+        slave = Copy(begin_at=0)
+        connection = dial(address, slave, scheduler, tls.to_master)
+        await until(lambda: server.replicated.value == len(log.data))
+        assert slave.data == log.data
+        await until(lambda: plain.ends)
+        assert plain.data == b""
+        connection.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_an_address_that_is_not_admitted_gets_nothing(in_loop):
+    async def main(scheduler):
+        log = Log(b"x" * 100)
+        server = HaServer(log, SETTINGS, scheduler, Doors(admits=lambda _address: False))
+        address = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(bytes(8))  # what makes Java's port give the whole log
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        await server.close()
 
     in_loop(main)

@@ -3,14 +3,18 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * A RocketMQ client that is told by lines what to do and prints what it saw as JSON lines.
  *
  * Each line of standard input is one command: its name, then name=value words. The answer is any number of lines
- * {"event":...} closed by {"event":"done"} or {"event":"fault","error":...}. Every command takes namesrv=HOST:PORT.
+ * {"event":...} closed by {"event":"done"} or {"event":"fault","error":...}. Every command takes namesrv=HOST:PORT,
+ * and accessKey and secretKey to sign its requests.
  *
  * createTopic  topic broker=HOST:PORT [readQueues=4] [writeQueues=4] [perm=6] [order=false]
  * send         topic count [first=0] [mode=sync|async|oneway|batch|transaction] [group] [sizes=100,20] [keys=PREFIX] [tags=A,B]
@@ -77,7 +81,7 @@ public final class Probe {
     }
 
     static void withAdmin(Options options, AdminWork work) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(20_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(hook(options), 20_000);
         admin.setInstanceName(freshName("admin"));
         admin.setNamesrvAddr(options.need("namesrv"));
         admin.start();
@@ -86,6 +90,14 @@ public final class Probe {
         } finally {
             admin.shutdown();
         }
+    }
+
+    /** Signs with accessKey and secretKey, where they are given. */
+    static RPCHook hook(Options options) {
+        if (!options.has("accessKey")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(options.need("accessKey"), options.need("secretKey")));
     }
 
     /** Clients of one JVM share a connection by instance name; a fresh one keeps name servers apart. */

@@ -4,6 +4,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -88,7 +89,8 @@ final class Reading {
     }
 
     static void consume(Options options) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.need("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.need("group"), Probe.hook(options),
+            new AllocateMessageQueueAveragely());
         consumer.setInstanceName(Probe.freshName("consumer"));
         consumer.setNamesrvAddr(options.need("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -142,7 +144,7 @@ final class Reading {
     }
 
     private static void eachQueue(Options options, QueueWork work) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "probe-reader"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group", "probe-reader"), Probe.hook(options));
         consumer.setInstanceName(Probe.freshName("reader"));
         consumer.setNamesrvAddr(options.need("namesrv"));
         consumer.start();

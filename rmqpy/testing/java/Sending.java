@@ -25,7 +25,7 @@ final class Sending {
     static void send(Options options) throws Exception {
         boolean transactional = options.text("mode", "sync").equals("transaction");
         DefaultMQProducer producer = transactional ? transactionProducer(options)
-            : new DefaultMQProducer(options.text("group", "probe-producer"));
+            : new DefaultMQProducer(options.text("group", "probe-producer"), Probe.hook(options));
         producer.setInstanceName(Probe.freshName("producer"));
         producer.setNamesrvAddr(options.need("namesrv"));
         producer.setPollNameServerInterval(1000);
@@ -171,7 +171,7 @@ final class Sending {
 
     private static TransactionMQProducer transactionProducer(Options options) {
         String outcomes = options.text("outcomes", "c"), checks = options.text("checks", "u");
-        TransactionMQProducer producer = new TransactionMQProducer(options.text("group", "probe-transactions"));
+        TransactionMQProducer producer = new TransactionMQProducer(options.text("group", "probe-transactions"), Probe.hook(options));
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object index) {
