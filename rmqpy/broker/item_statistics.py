@@ -46,7 +46,7 @@ _ROWS: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS
 """Distance of samples and how many are kept: a minute, an hour, a day."""
 
 ITEMS_MAX: Final = 50_000
-STEP_UNITS: Final = 65_536
+STEP_UNITS: Final = 8_192
 STEP_PAUSE_MS: Final = 1
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"

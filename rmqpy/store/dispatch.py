@@ -107,7 +107,8 @@ class Dispatch:
     @property
     def behind_bytes(self) -> int:
         """Readable log that the consume queues do not have yet."""
-        return max(0, self._log.confirm_offset - self.queue_cursor)
+        behind = self._log.confirm_offset - self.queue_cursor
+        return behind if behind > 0 else 0
 
     @property
     def index_behind_bytes(self) -> int:
@@ -118,8 +119,9 @@ class Dispatch:
         """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
         StoreFault for a record that cannot be read.
         """
+        log = self._log
         stop = self.queue_cursor + bytes_max
-        while self.behind_bytes and self.queue_cursor < stop and self._step():
+        while self.queue_cursor < log.confirm_offset and self.queue_cursor < stop and self._step():
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
             self.index_step()

@@ -12,22 +12,19 @@ from collections.abc import Callable
 class Watermark:
     """A growing position with listeners, called once for each growth, in order of registration."""
 
-    __slots__ = ("_listeners", "_value", "name")
+    __slots__ = ("_listeners", "name", "value")
 
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
-        self._value = value
+        self.value = value
+        """Raised by :meth:`advance` alone; a plain attribute, as it is read many times a turn."""
         self._listeners: list[Callable[[int], None]] = []
-
-    @property
-    def value(self) -> int:
-        return self._value
 
     def advance(self, value: int) -> None:
         """Raise to ``value``; a smaller one is ignored (acknowledgements overtake each other)."""
-        if value <= self._value:
+        if value <= self.value:
             return
-        self._value = value
+        self.value = value
         for listener in self._listeners:
             listener(value)
 
@@ -35,4 +32,4 @@ class Watermark:
         self._listeners.append(listener)
 
     def __repr__(self) -> str:
-        return f"Watermark({self.name}={self._value})"
+        return f"Watermark({self.name}={self.value})"

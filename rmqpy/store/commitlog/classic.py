@@ -157,7 +157,8 @@ class ClassicCommitLog:
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
         if not self._row:
             return
-        offset = max(offset, self.min_offset)
+        if offset < self._row.min_offset:
+            offset = self.min_offset
         while offset < self.written.value:
             file = self._row.find(offset)
             assert file is not None
