@@ -21,14 +21,16 @@ class FastPort:
 
     _broker: RequestHandler
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand] | None:
         others = []
         for command in commands:
             if command.code in _PULLS and not command.is_response:
                 channel.write(encode_command(not_supported(command)))
             else:
                 others.append(command)
-        self._broker.handle(channel, others)
+        return self._broker.handle(channel, others)
 
     def turn_ended(self) -> None:
         self._broker.turn_ended()

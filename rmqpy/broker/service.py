@@ -57,6 +57,7 @@ from rmqpy.broker.tools import tool_handlers
 from rmqpy.broker.topics import TopicTable
 from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
 from rmqpy.broker.transactions import TransactionProcessor
+from rmqpy.broker.turn_slice import TurnSlice
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
 from rmqpy.model.errors import ConfigFault, Refusal
@@ -195,7 +196,11 @@ class Broker:
             )
         )
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
-        self._handlers = {**self._traffic(around), **tool_handlers(self, around)}
+        traffic = self._traffic(around)
+        self._handlers = {**traffic, **tool_handlers(self, around)}
+        self._brief = frozenset(traffic)
+        """Request codes of producers and consumers, which are answered in the turn they come in."""
+        self._slice = TurnSlice(clock)
         self._periodic = PeriodicWork(around.scheduler)
         self.hot: HotReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
@@ -340,16 +345,22 @@ class Broker:
 
     # ---------------------------------------------------------------------------------- requests
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand] | None:
         self._turning = True
         if self.hot is not None:
             self.hot.stale = True
         answers: list[bytes] = []
         collected = 0
-        for command in commands:
+        rest = None
+        for number, command in enumerate(commands):
             if command.is_response:
                 self.calls.answered(channel, command)
                 continue
+            if command.code not in self._brief and not self._slice.begin():
+                rest = commands[number:]
+                break
             response = self._answer(channel, command)
             if response is None:
                 continue
@@ -364,9 +375,11 @@ class Broker:
         answers += self._finish_sends(channel)
         if answers:
             channel.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        return rest
 
     def turn_ended(self) -> None:
         self._turning = True
+        self._slice.end()
         self.store.commit()
         if self.hot is not None:
             self.hot.let_go()

@@ -87,7 +87,7 @@ class TableAdminProcessor:
         return RemotingCommand.response_to(
             request,
             header=GetAllTopicConfigResponseHeader(),
-            body=self.topics.wrapper().encode(),
+            body=self.topics.encoded(),
         )
 
     def delete_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:

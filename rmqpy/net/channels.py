@@ -5,7 +5,8 @@ States of a connection::
     state     enters by                          reads  writes  leaves by
     open      connection_made                    yes    yes     close, abort, peer, fault
     held      turn budget used, or peer does     no     yes     next turn, or peer has read
-              not read what we wrote
+              not read what we wrote, or
+              requests are postponed
     closing   close(), fault of the peer         no     flush   connection_lost, linger deadline
     lost      connection_lost                    no     no      -
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from attrs import define, field
@@ -118,7 +119,7 @@ class Turns:
         self._asked = False
         self._handled = False
         self._written: list[Connection] = []
-        self._held: list[Connection] = []
+        self._held: dict[Connection, None] = {}
 
     def handled(self) -> None:
         self._handled = True
@@ -129,7 +130,7 @@ class Turns:
         self._ask()
 
     def held(self, connection: Connection) -> None:
-        self._held.append(connection)
+        self._held[connection] = None
         self._ask()
 
     def _ask(self) -> None:
@@ -144,7 +145,7 @@ class Turns:
             self._guard(self._turn_ended)
         self._asked = False
         written, self._written = self._written, []
-        held, self._held = self._held, []
+        held, self._held = self._held, {}
         for connection in written:
             self._guard(connection.flush)
         for connection in held:
@@ -180,6 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     _budget_used: bool = False
     _congested: bool = False
     _reading: bool = True
+    _postponed: Sequence[RemotingCommand] = ()
     _counted_bytes: int = 0
     _swept_bytes: int = 0
 
@@ -221,8 +223,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._congested and not self.closed:
             self._count_pending()
 
+    @property
+    def postponing(self) -> bool:
+        """Whether requests of this connection wait for the next turn."""
+        return bool(self._postponed)
+
+    def postpone(self, commands: Sequence[RemotingCommand]) -> None:
+        """Let the owner receive these in the next turn; nothing is read before."""
+        self._postponed = commands
+        self.turns.held(self)
+        self._choose_reading()
+
     def turn_over(self) -> None:
         self._budget_used = False
+        postponed, self._postponed = self._postponed, ()
+        if postponed and not self.closed:
+            self.owner.received(self, list(postponed))
         self._choose_reading()
 
     @property
@@ -318,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self._choose_reading()
 
     def _choose_reading(self) -> None:
-        wanted = not (self._budget_used or self._congested)
+        wanted = not (self._budget_used or self._congested or self._postponed)
         if wanted == self._reading or self.closed or self._transport is None:
             return
         self._reading = wanted

@@ -224,6 +224,8 @@ class FastTransport(asyncio.Transport):
         if self._paused and not self._closing:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
+            if self._rest:
+                self._loop.call_soon(self._go_on_with_rest)
 
     def close(self) -> None:
         if self._closing:
@@ -241,8 +243,7 @@ class FastTransport(asyncio.Transport):
 
     def _readable(self) -> None:
         server = self._server
-        if not server.turn_open or server.feed.stale:
-            server.open_turn()
+        self._open_turn()
         self._connection.last_traffic_ms = self._connection.last_read_ms = server.now_ms
         if self._rest:
             status = self._receive_behind()
@@ -254,6 +255,11 @@ class FastTransport(asyncio.Transport):
             self._go_on(status)
         elif self._connection.partial_since_ms is not None and not self._large:
             self._connection.partial_since_ms = None
+
+    def _open_turn(self) -> None:
+        server = self._server
+        if not server.turn_open or server.feed.stale:
+            server.open_turn()
 
     def _receive_behind(self) -> int:
         rest = self._rest
@@ -321,8 +327,24 @@ class FastTransport(asyncio.Transport):
                 return
             if self._closing or self._connection.closed:
                 return
+            if self._connection.postponing:
+                # What is left of the buffer waits with them.
+                status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
+                break
             status = feed.go_on(self._number)
         self._keep_rest(status)
+
+    def _go_on_with_rest(self) -> None:
+        """What was left of a buffer when requests were postponed, without anything new."""
+        rest, feed = self._rest, self._server.feed
+        if self._paused or self._closing or not rest:
+            return
+        self._open_turn()
+        if not feed.put_front(rest):
+            return  # the begin of a large frame: more of it has to come
+        self._rest = b""
+        feed.give(b"", len(rest))
+        self._go_on(FeedStatus(feed.go_on(self._number)))
 
     def _handle_cold(self) -> None:
         feed, connection = self._server.feed, self._connection

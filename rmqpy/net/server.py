@@ -203,7 +203,9 @@ class RemotingServer:
     def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
         self.turns.handled()
         try:
-            self._handler.handle(connection, commands)
+            rest = self._handler.handle(connection, commands)
+            if rest:
+                connection.postpone(rest)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
             self._scheduler.supervisor.report("the request handler", error)
             connection.close()

@@ -35,9 +35,12 @@ class Channel(Protocol):
 class RequestHandler(Protocol):
     """The upper half of a server."""
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand] | None:
         """All complete frames of one read, in order. Replies go out by ``channel.write``, now or
-        later.
+        later. Returns the last ones of ``commands`` if they are to be handled in the next turn,
+        because this one has taken long enough: nothing is read from the channel until then.
 
         Must not raise: a fault of one request is answered to that request.
         """

@@ -281,3 +281,29 @@ def test_whatever_a_request_says_it_gets_one_answer(kit: Any, data: st.DataObjec
     assert len(answers) == 1
     assert not re.match(r"\w*[Ee]rror: ", answers[0].remark or ""), answers[0].remark
     assert not [path for path in kit.files.nodes if ".." in path or "\0" in path]
+
+
+def test_requests_of_tools_take_a_slice_of_a_turn(build: Any) -> None:
+    """What is not begun in time is handed back, with what stands behind it; sends are not."""
+    kit = build()
+    asked: list[int] = []
+
+    def slow(_channel: Any, request: RemotingCommand) -> RemotingCommand:
+        asked.append(request.opaque)
+        kit.scheduler.advance(3)
+        return RemotingCommand.response_to(request)
+
+    kit.broker.serve(9001, slow)
+    tools = [RemotingCommand(9001, opaque) for opaque in range(3)]
+    send = kit.send_command()
+    commands: list[RemotingCommand] = [*tools, send]
+    turns = 0
+    while commands:
+        turns += 1
+        commands = list(kit.broker.handle(kit.channel, commands) or ())
+        assert asked == list(range(turns))
+        kit.broker.turn_ended()
+    assert turns == 3
+    assert [answer.code for answer in kit.channel.take()] == [0] * 4
+    assert not kit.broker.handle(kit.channel, [tools[0], kit.send_command()])
+    assert kit.broker.handle(MemoryChannel(), [kit.pull_command(), tools[1]]) == [tools[1]]

@@ -66,6 +66,19 @@ def test_topics_that_are_not_wanted_are_not_there(build: Any) -> None:
     assert kit.broker.topics.get("broker-a").perm == 1
 
 
+def test_the_table_is_told_as_it_is_after_each_change(kit: Any) -> None:
+    for change in (
+        lambda: put_topic(kit, topic="One"),
+        lambda: put_topic(kit, topic="One", perm=4),
+        lambda: kit.broker.topics.set_ordered(["One"]),
+        lambda: kit.ask(215, DeleteTopicRequestHeader(topic="One")),
+    ):
+        change()
+        kit.channel.take()
+        for _ in range(2):
+            assert kit.ask(21).body == kit.broker.topics.wrapper().encode()
+
+
 def test_an_administrators_topic(kit: Any) -> None:
     before = kit.broker.topics.data_version
     kit.scheduler.advance(5)

@@ -54,9 +54,15 @@ class EchoHandler:
         self.closed: list[Channel] = []
         self.answer_body: bytes | None = None
         self.fail_on: int | None = None
+        self.at_once: int | None = None
+        """How many requests of one call are handled in a turn; the others are postponed."""
         self._replies: list[tuple[Channel, bytes]] = []
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand]:
+        rest = commands[self.at_once :] if self.at_once is not None else ()
+        commands = commands[: self.at_once]
         self.calls.append([command.code for command in commands])
         if channel not in self.channels:
             self.channels.append(channel)
@@ -68,6 +74,7 @@ class EchoHandler:
             body = command.body if self.answer_body is None else self.answer_body
             response = RemotingCommand.response_to(command, body=body)
             self._replies.append((channel, encode_command(response)))
+        return rest
 
     def turn_ended(self) -> None:
         self.turns += 1
@@ -126,9 +133,12 @@ class ColdFeed:
             return FeedStatus.FAILED
         if not data:
             return FeedStatus.CLOSED
-        self._data = self._front[:have] + data
-        self._position = 0
+        self.give(data, have)
         return self.go_on(number)
+
+    def give(self, data: bytes | memoryview, have: int = 0) -> None:
+        self._data = self._front[:have] + bytes(data)
+        self._position = 0
 
     def go_on(self, number: int) -> int:
         self._cold = []

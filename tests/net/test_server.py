@@ -115,6 +115,47 @@ def test_all_frames_of_one_read_are_one_call_and_one_turn(in_loop, handler):
     in_loop(main)
 
 
+def test_postponed_requests_keep_their_order_and_let_others_pass(in_loop, handler):
+    """One connection has many requests under way, each of which takes a turn."""
+
+    async def main(scheduler):
+        handler.at_once = 1
+        server, address = await started(scheduler, handler)
+        slow, quick = await Peer.connect(address), await Peer.connect(address)
+        slow.writer.write(b"".join(frame(opaque=number) for number in range(100)) + frame()[:9])
+        await slow.read(1)
+        turns = handler.turns
+        quick.writer.write(frame(code=11))
+        await quick.read(1)
+        assert handler.turns - turns < 20, "served among the postponed ones"
+        answers = await slow.read(100)
+        assert [each.opaque for each in answers] == list(range(100))
+        assert handler.turns >= 100
+        slow.writer.write(frame()[9:] + frame(opaque=7))
+        answers = await slow.read(102)
+        assert [each.opaque for each in answers[100:]] == [1, 7]
+        await server.close()
+
+    in_loop(main)
+
+
+def test_postponed_requests_of_a_connection_that_ends_are_dropped(in_loop, handler):
+    async def main(scheduler):
+        handler.at_once = 1
+        server, address = await started(scheduler, handler)
+        gone, other = await Peer.connect(address), await Peer.connect(address)
+        gone.writer.write(b"".join(frame(opaque=number) for number in range(2000)))
+        await gone.read(1)
+        gone.writer.transport.abort()
+        other.writer.write(frame())
+        await other.read(1)
+        await until(lambda: handler.closed)
+        assert scheduler.supervisor.failures == 0
+        await server.close()
+
+    in_loop(main)
+
+
 def test_connections_read_in_one_loop_turn_share_one_turn_end(handler):
     from rmqpy.net.loop import run
 
