@@ -20,6 +20,7 @@ SOURCES = (
     "replies",
     "feed",
     "pull",
+    "push",
     "dispatch",
     "socket",
 )

@@ -277,6 +277,27 @@ typedef struct {
 /* Stops in front of the first record that it does not know how to take. */
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state);
 
+/* A run: entries one right behind the other in one data file, and the JSON list of a batch push (push.c).
+ * `source`, `target` and what is *_max or *_capacity are the caller's; so are the first two places for rmq_run_encode. */
+typedef struct {
+    const uint8_t *source;
+    int64_t source_length;
+    uint8_t *target;
+    int64_t target_capacity;
+    uint8_t *units; /* rmq_run_decode: the index units, room for count_max */
+    int64_t count_max, size_max;
+    int64_t first_index, first_position, first_size, first_term;
+    int64_t last_term, count, size; /* size: of all entries, with their headers */
+    int64_t target_length; /* rmq_run_encode: of the text */
+    int64_t used;       /* rmq_run_decode: of `source`, the brackets included */
+} rmq_run;
+
+/* Entries from the begin of `source` on, as long as they are whole and fit, until they have size_max bytes. */
+void rmq_run_encode(rmq_run *run);
+
+/* 0: not a list of entries as DLedger writes them, one right behind the other. */
+int rmq_run_decode(rmq_run *run);
+
 /* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.EventKind. */
 enum rmq_event {
     RMQ_EVENT_BODY_CRC,

@@ -13,9 +13,17 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import hashes, scan, tally
+from rmqpy.codec import entry_run, hashes, scan, tally
 
-__all__ = ["crc32", "implementation", "reason", "scan_records", "tally_frames"]
+__all__ = [
+    "crc32",
+    "decode_run",
+    "encode_run",
+    "implementation",
+    "reason",
+    "scan_records",
+    "tally_frames",
+]
 
 
 class _ScanRecords(Protocol):
@@ -35,6 +43,15 @@ _TallyFrames = Callable[
 ]
 
 
+class _EncodeRun(Protocol):
+    def __call__(
+        self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+    ) -> tuple[entry_run.RunSpan, bytes] | None: ...
+
+
+_DecodeRun = Callable[[bytes, int], tuple[entry_run.RunSpan, bytes, bytes, int] | None]
+
+
 @define(slots=True, frozen=True)
 class _Choice:
     implementation: str
@@ -42,6 +59,8 @@ class _Choice:
     crc32: Callable[[bytes | bytearray | memoryview], int]
     scan_records: _ScanRecords
     tally_frames: _TallyFrames
+    encode_run: _EncodeRun
+    decode_run: _DecodeRun
 
 
 def _pure(reason: str) -> _Choice:
@@ -51,6 +70,8 @@ def _pure(reason: str) -> _Choice:
         hashes.crc32,
         scan.scan_records,
         tally.tally_frames,
+        entry_run.encode_run,
+        entry_run.decode_run,
     )
 
 
@@ -58,7 +79,7 @@ def _choose(environment: str | None) -> _Choice:
     if environment == "1":
         return _pure("RMQPY_PURE=1 asks for it")
     try:
-        from rmqpy.codec import native, native_tally
+        from rmqpy.codec import native, native_run, native_tally
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
@@ -67,6 +88,8 @@ def _choose(environment: str | None) -> _Choice:
         native.crc32,
         native.scan_records,
         native_tally.tally_frames,
+        native_run.encode_run,
+        native_run.decode_run,
     )
 
 
@@ -77,3 +100,5 @@ reason = _choice.reason
 crc32 = _choice.crc32
 scan_records = _choice.scan_records
 tally_frames = _choice.tally_frames
+encode_run = _choice.encode_run
+decode_run = _choice.decode_run

@@ -12,10 +12,12 @@ which begins a data file.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE
+from rmqpy.dledger.entries import EntryRun, Part, first_of, last_of
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Buffer, Entry
 from rmqpy.model.ids import LedgerIndex, Term
@@ -46,6 +48,23 @@ class EntryLog(Protocol):
     def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
         """Header and body of a stored entry. Raises IndexError outside begin..end."""
 
+    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        """Stored entries from ``first`` on, none behind ``last``: until they have ``size_max``
+        bytes, or fewer; at least one. Raises IndexError outside begin..end.
+        """
+
+
+def collect(
+    entry: Callable[[int], Entry], first: int, last: int, size_max: int
+) -> tuple[Entry, ...]:
+    """A batch, entry by entry."""
+    entries = [entry(first)]
+    size = entries[0].size
+    while size < size_max and first + len(entries) <= last:
+        entries.append(entry(first + len(entries)))
+        size += entries[-1].size
+    return tuple(entries)
+
 
 def place(end_offset: int, size: int, file_size: int) -> int:
     """Where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there, or at
@@ -65,7 +84,7 @@ class LogView:
         self._log = log
         self._kept: LedgerIndex | None = None
         self._again = False
-        self._new: list[Entry] = []
+        self._new: list[Part] = []
         self._new_end = LedgerEnd()
         """The end, when there are new entries."""
 
@@ -81,7 +100,7 @@ class LogView:
     @property
     def begin_index(self) -> LedgerIndex:
         if self._again or self._log.begin_index < 0:
-            return self._new[0].index if self._new else LedgerIndex(-1)
+            return first_of(self._new[0]) if self._new else LedgerIndex(-1)
         return self._log.begin_index
 
     @property
@@ -107,34 +126,39 @@ class LogView:
     def term_of(self, index: int) -> Term:
         """Term of an entry that the log has."""
         assert self.has(index), f"no entry {index}"
-        if self._new and index >= self._new[0].index:
-            return self._new[index - self._new[0].index].term
+        if self._new and index >= first_of(self._new[0]):
+            return self._new_entry(index).term
         return self._log.term_of(index)
 
     def entry(self, index: int) -> Entry:
         """An entry that the log has."""
         assert self.has(index), f"no entry {index}"
-        if self._new and index >= self._new[0].index:
-            return self._new[index - self._new[0].index]
+        if self._new and index >= first_of(self._new[0]):
+            return self._new_entry(index)
         return self._stored(index)
+
+    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        """See :meth:`EntryLog.batch`."""
+        if self.changed:
+            return collect(self.entry, first, last, size_max)
+        return self._log.batch(first, last, size_max)
 
     def end_offset_of(self, index: int) -> int:
         """Offset behind entry ``index``, which is the end or has one behind it."""
         return self.end_offset if index == self.end.index else self.entry(index).end_offset
 
-    def append(self, entry: Entry) -> None:
-        """Put ``entry`` behind the end."""
+    def append(self, part: Part) -> None:
+        """Put an entry, or a run of them, behind the end."""
         end = self.end
-        assert entry.index == end.index + 1, "entries are appended in order"
-        assert entry.term >= end.term, "terms never fall"
-        self._add(entry)
+        assert first_of(part) == end.index + 1, "entries are appended in order"
+        assert last_of(part)[1] >= end.term, "terms never fall"
+        self._add(part)
 
     def keep_to(self, index: int) -> None:
         """Drop everything behind ``index``, which stays."""
         assert self.has(index), f"no entry {index} to keep"
-        if self._new and index >= self._new[0].index:
-            del self._new[index - self._new[0].index + 1 :]
-            self._add(self._new.pop())
+        if self._new and index >= first_of(self._new[0]):
+            self._keep_new(index)
         elif index < self.end.index:
             self._new.clear()
             if index < self._log.end.index:
@@ -148,16 +172,31 @@ class LogView:
         self._new = []
         self._add(entry)
 
-    def take(self) -> tuple[LedgerIndex | None, bool, tuple[Entry, ...]]:
+    def take(self) -> tuple[LedgerIndex | None, bool, tuple[Part, ...]]:
         """(first index to drop, drop everything, entries to append) since the last call."""
         first = LedgerIndex(self._kept + 1) if self._kept is not None else None
         taken = first, self._again, tuple(self._new)
         self._kept, self._again, self._new = None, False, []
         return taken
 
-    def _add(self, entry: Entry) -> None:
-        self._new.append(entry)
-        self._new_end = LedgerEnd(entry.index, entry.term)
+    def _add(self, part: Part) -> None:
+        self._new.append(part)
+        self._new_end = LedgerEnd(*last_of(part))
+
+    def _new_entry(self, index: int) -> Entry:
+        part = next(part for part in reversed(self._new) if first_of(part) <= index)
+        return part[index - part.first_index] if isinstance(part, EntryRun) else part
+
+    def _keep_new(self, index: int) -> None:
+        """Of the new ones those up to ``index``."""
+        kept = [part for part in self._new if first_of(part) <= index]
+        last = kept.pop()
+        self._new = kept
+        if isinstance(last, EntryRun) and last.last_index > index:
+            for entry in last[: index - last.first_index + 1]:
+                self._add(entry)
+        else:
+            self._add(last)
 
     def _stored(self, index: int) -> Entry:
         header, body = self._log.entry(index)

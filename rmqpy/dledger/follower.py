@@ -39,6 +39,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE
+from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import NO_TERM, Disk, Member, Role
 from rmqpy.dledger.messages import (
@@ -191,6 +192,10 @@ class Follower:
             new = new[len(old) :]
         if new and self.matched_index != end_index:
             return False
+        if isinstance(new, EntryRun) and self._run_fits(new, request.term):
+            log.append(new)
+            self._matched, self._matched_term = new.last_index, self.member.term
+            new = ()
         for entry in new:
             if not self._fits(entry, request.term):
                 return False
@@ -288,6 +293,16 @@ class Follower:
             and end.term <= entry.term <= term
             and entry.size + ENTRY_FILLER_SIZE <= log.file_size
             and entry.position == place(log.end_offset, entry.size, log.file_size)
+        )
+
+    def _run_fits(self, run: EntryRun, term: Term) -> bool:
+        """Whether all of a run may stand behind our last entry; False: look at each of them."""
+        file_size = self.member.log.file_size
+        file_end = run.position - run.position % file_size + file_size
+        return (
+            self._fits(run[0], term)
+            and run.last_term <= term
+            and run.end_offset + ENTRY_FILLER_SIZE <= file_end
         )
 
     def _equal(self, entry: Entry) -> bool:

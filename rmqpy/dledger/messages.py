@@ -21,18 +21,17 @@ that begins from its request's base fields (votes, refusals) repeats that reques
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import ClassVar, Final
 
 from attrs import define
 
-from rmqpy.codec.entry import EntryHeader, encode_entry_header
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.dledger.entries import Buffer as Buffer
+from rmqpy.dledger.entries import Entry as Entry
+from rmqpy.dledger.entries import EntryRun
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.ids import LedgerIndex, Term
-
-Buffer = bytes | bytearray | memoryview
+from rmqpy.model.ids import Term
 
 
 class DLedgerResponseCode(IntEnum):
@@ -102,51 +101,6 @@ class PushType(Enum):
     COMMIT = "COMMIT"
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
-
-
-@define(slots=True, frozen=True)
-class Entry:
-    """One entry of the ledger: ``header.encode()`` and ``body`` are its bytes in the data file."""
-
-    header: EntryHeader
-    body: Buffer
-
-    @classmethod
-    def of(cls, index: int, term: int, position: int, body: Buffer) -> Entry:
-        """An entry with the constants that every entry has."""
-        header = EntryHeader(
-            size=ENTRY_HEADER_SIZE + len(body),
-            index=LedgerIndex(index),
-            term=Term(term),
-            position=position,
-            body_length=len(body),
-        )
-        return cls(header, body)
-
-    @property
-    def index(self) -> LedgerIndex:
-        return self.header.index
-
-    @property
-    def term(self) -> Term:
-        return self.header.term
-
-    @property
-    def position(self) -> int:
-        return self.header.position
-
-    @property
-    def size(self) -> int:
-        return self.header.size
-
-    @property
-    def end_offset(self) -> int:
-        return self.header.position + self.header.size
-
-    def encode_header(self) -> bytes:
-        """The 48 bytes in front of the body."""
-        header = self.header
-        return encode_entry_header(header.index, header.term, header.position, len(self.body))
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -240,16 +194,19 @@ class PushEntryRequest(Request):
     CODE = RequestCode.PUSH
     type: PushType = PushType.APPEND
     commit_index: int = -1
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()
     batch: bool = False
 
     @property
     def first_index(self) -> int:
-        return self.entries[0].index if self.entries else -1
+        entries = self.entries
+        if not entries:
+            return -1
+        return entries.first_index if isinstance(entries, EntryRun) else entries[0].index
 
     @property
     def last_index(self) -> int:
-        return self.entries[-1].index if self.entries else -1
+        return self.first_index + len(self.entries) - 1 if self.entries else -1
 
 
 @define(slots=True, frozen=True, kw_only=True)

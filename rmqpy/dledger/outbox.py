@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from attrs import define, field
 
+from rmqpy.dledger.entries import Part
 from rmqpy.dledger.member import HardState, Role
-from rmqpy.dledger.messages import DLedgerResponseCode, Entry, Request, Response
+from rmqpy.dledger.messages import DLedgerResponseCode, Request, Response
 from rmqpy.model.ids import LedgerIndex, Term
 
 
@@ -77,8 +78,8 @@ class Ready:
     begin_again: bool = False
     """Drop all entries; the first of ``entries`` stands at the begin of a data file."""
 
-    entries: tuple[Entry, ...] = ()
-    """Write behind the end, byte for byte, each at its position."""
+    entries: tuple[Part, ...] = ()
+    """Single entries and runs. Write behind the end, byte for byte, each at its position."""
 
     messages: tuple[Send | Reply, ...] = ()
     """Send, in this order for each peer."""
@@ -167,7 +168,7 @@ class Outbox:
             or self.notices
         )
 
-    def take(self, log: tuple[LedgerIndex | None, bool, tuple[Entry, ...]]) -> Ready:
+    def take(self, log: tuple[LedgerIndex | None, bool, tuple[Part, ...]]) -> Ready:
         """All there is, with what the log asks for."""
         truncate_from, begin_again, entries = log
         ready = Ready(

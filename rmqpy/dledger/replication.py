@@ -32,11 +32,13 @@ overwritten by a leader that does not have it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from attrs import define, evolve, field
 
+from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.member import Member
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
@@ -287,9 +289,10 @@ class Replication:
                 return
             first = progress.next
             progress.next += len(entries)
-            size = sum(entry.size for entry in entries)
+            size = entries.size if isinstance(entries, EntryRun) else sum(e.size for e in entries)
             progress.outstanding[first] = _Push(len(entries), size, now_ms)
             progress.outstanding_bytes += size
+            progress.window_bytes += size
             self._push_entries(progress, first, entries)
         if (
             progress.state is PeerState.APPEND
@@ -321,24 +324,18 @@ class Replication:
         entries = tuple(map(self.member.log.entry, range(first, first + push.count)))
         self._push_entries(progress, first, entries)
 
-    def _collect(self, first: int, progress: Progress) -> tuple[Entry, ...]:
+    def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
         """The entries of the next push; none when it has to wait or the state has changed."""
         member = self.member
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
             return ()
-        entry = member.log.entry(first)
-        if self._throttled(progress, entry):
+        if self._throttled(progress, first):
             return ()
-        entries = [entry]
-        size = entry.size
-        while size < self._batch_bytes(progress.peer) and first < self.stored_index:
-            first += 1
-            entry = member.log.entry(first)
-            entries.append(entry)
-            size += entry.size
-        progress.window_bytes += size
-        return tuple(entries)
+        batch_bytes = self._batch_bytes(progress.peer)
+        if not batch_bytes:
+            return (member.log.entry(first),)
+        return member.log.batch(first, self.stored_index, batch_bytes)
 
     def _batch_bytes(self, peer: str) -> int:
         """A batch goes on growing below this."""
@@ -346,18 +343,18 @@ class Replication:
             return OWN_BATCH_BYTES
         return self.member.options.batch_push_bytes if self.member.options.batch_push else 0
 
-    def _throttled(self, progress: Progress, entry: Entry) -> bool:
+    def _throttled(self, progress: Progress, first: int) -> bool:
         member, options = self.member, self.member.options
-        if (
-            self.stored_index - entry.index <= options.push_window
-            or member.log.end_offset - entry.position < options.throttle_point_bytes
-        ):
+        if self.stored_index - first <= options.push_window:
+            return False
+        behind_bytes = member.log.end_offset - member.log.entry(first).position
+        if behind_bytes < options.throttle_point_bytes:
             return False
         if member.now_ms - progress.window_ms >= THROTTLE_WINDOW_MS:
             progress.window_ms, progress.window_bytes = member.now_ms, 0
         return progress.window_bytes >= options.push_quota_bytes
 
-    def _push_entries(self, progress: Progress, first: int, entries: tuple[Entry, ...]) -> None:
+    def _push_entries(self, progress: Progress, first: int, entries: Sequence[Entry]) -> None:
         generation, last = progress.generation, first + len(entries) - 1
         self._push(
             progress,
@@ -396,7 +393,7 @@ class Replication:
             progress.enter(PeerState.COMPARE, -1)
 
     def _push(
-        self, progress: Progress, kind: PushType, entries: tuple[Entry, ...], then: OnAnswer
+        self, progress: Progress, kind: PushType, entries: Sequence[Entry], then: OnAnswer
     ) -> None:
         member = self.member
         progress.pushed_ms = member.now_ms

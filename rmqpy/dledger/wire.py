@@ -23,14 +23,17 @@ from __future__ import annotations
 
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
-from attrs import fields
+from attrs import astuple, fields
 
+from rmqpy.codec.chosen import decode_run
 from rmqpy.codec.entry import EntryHeader
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC, ENTRY_SIZE_MAX
+from rmqpy.codec.entry_run import ENTRY_BODY_MAX, entry_text
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
@@ -49,9 +52,6 @@ from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
 
 RESPONSE_FRAME_CODE: Final = 200
 """Remoting code of every answer."""
-
-ENTRY_BODY_MAX: Final = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
-"""What fits into a Java member's encoding buffer beside the header."""
 
 M = TypeVar("M", bound=Message)
 
@@ -83,6 +83,9 @@ def decode_response(request: type[Request], body: bytes | memoryview) -> Respons
 
 
 def _decode(kind: type[M], body: bytes | memoryview) -> M:
+    run = None
+    if kind is PushEntryRequest:
+        body, run = _take_run(bytes(body))
     try:
         value = loads(body)
     except FastjsonFault as fault:
@@ -91,7 +94,7 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
         raise RemoteFault(f"a {kind.__name__} is no object but {type(value).__name__}")
     try:
         if kind is PushEntryRequest:
-            return kind(**_push_arguments(value))
+            return kind(**_push_arguments(value, run))
         return kind(**_arguments(_MEMBERS[kind], value))
     except _WrongField as fault:
         raise RemoteFault(f"a {kind.__name__}: {fault}") from None
@@ -278,30 +281,16 @@ def _push_text(push: PushEntryRequest) -> bytes:
     text = dumps(_push(push))
     if not push.entries:
         return text
-    entries = b",".join(map(_entry_text, push.entries))
     if push.batch:
+        known = isinstance(push.entries, EntryRun) and push.entries.text
+        entries = known or b",".join(map(_entry_text, push.entries))
         return text.replace(_NO_BATCH, b'"batchEntry":[%b]' % entries, 1)
     return text.replace(_NO_ENTRY, b'"entry":%b' % _entry_text(push.entries[0]), 1)
 
 
 def _entry_text(entry: Entry) -> bytes:
     """What ``dumps`` makes of :func:`_write_entry`."""
-    header = entry.header
-    return (
-        b'{"body":"%b","bodyCrc":%d,"chainCrc":%d,"channel":%d,"index":%d,"magic":%d,"pos":%d,'
-        b'"size":%d,"term":%d}'
-        % (
-            b2a_base64(entry.body, newline=False),
-            header.body_crc,
-            header.chain_crc,
-            header.channel,
-            header.index,
-            header.magic,
-            header.position,
-            header.size,
-            header.term,
-        )
-    )
+    return entry_text(astuple(entry.header), entry.body)
 
 
 def _push(push: PushEntryRequest) -> dict[str, object]:
@@ -323,14 +312,37 @@ def _push(push: PushEntryRequest) -> dict[str, object]:
         if name == "group":
             written["lastEntryIndex"] = push.last_index
     written["term"] = push.term
-    written["totalSize"] = sum(entry.size for entry in push.entries) if push.batch else 0
+    written["totalSize"] = _size_of(push.entries) if push.batch else 0
     written["type"] = push.type.value
     return written
 
 
-def _push_arguments(value: Mapping[Any, Any]) -> dict[str, Any]:
+def _size_of(entries: Sequence[Entry]) -> int:
+    return entries.size if isinstance(entries, EntryRun) else sum(each.size for each in entries)
+
+
+_BATCH_HEAD: Final = b'{"batch":true,"batchEntry":['
+
+
+def _take_run(body: bytes) -> tuple[bytes, EntryRun | None]:
+    """A batch push without its entries, and these in one piece, if they stand where every member
+    writes them and as it does. Else ``body`` as it is: whatever is wrong is found in its fields.
+    """
+    start = len(_BATCH_HEAD) - 1
+    found = decode_run(body, start) if body.startswith(_BATCH_HEAD) else None
+    if found is None:
+        return body, None
+    span, data, units, end = found
+    return body[:start] + b"[]" + body[end:], EntryRun(span, data, units)
+
+
+def _push_arguments(value: Mapping[Any, Any], run: EntryRun | None) -> dict[str, Any]:
     found = _arguments(_PUSH, value)
     batch = found.pop("batch_entry", ())
+    if run is not None:
+        if batch:
+            raise _WrongField("batchEntry: stands there twice")
+        batch = run
     single = found.pop("entry", None)
     found["entries"] = batch or ((single,) if single is not None else ())
     found["batch"] = bool(batch)
@@ -339,7 +351,7 @@ def _push_arguments(value: Mapping[Any, Any]) -> dict[str, Any]:
         raise _WrongField(f"entry: absent from a push of type {kind.value}")
     if kind is not PushType.APPEND and batch:
         raise _WrongField(f"batchEntry: not empty in a push of type {kind.value}")
-    for before, after in pairwise(batch):
+    for before, after in pairwise(() if run is not None else batch):
         if after.index != before.index + 1:
             raise _WrongField(f"batchEntry: {after.index} stands behind {before.index}")
     return found

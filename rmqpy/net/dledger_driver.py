@@ -34,6 +34,7 @@ from typing import Final, Protocol
 from attrs import define
 
 from rmqpy.codec.message import encode_messages
+from rmqpy.dledger.entries import first_of
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, Entry
@@ -424,7 +425,7 @@ class DLedgerDriver:
                     "the one to begin where the other ends",
                     "copy the store of another member: this one has been away for too long",
                 )
-            self.entries.begin_again(first.index, first.position)
+            self.entries.begin_again(first_of(first), first.position)
         elif ready.truncate_from is not None:
             self.entries.truncate_from(ready.truncate_from)
 

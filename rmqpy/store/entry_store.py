@@ -21,6 +21,7 @@ from functools import partial
 
 from attrs import define
 
+from rmqpy.codec.chosen import encode_run
 from rmqpy.codec.entry import (
     EntryHeader,
     decode_entry_header,
@@ -39,6 +40,7 @@ from rmqpy.codec.layout import (
 )
 from rmqpy.codec.message import check_record, patch_record
 from rmqpy.codec.scan import Scan
+from rmqpy.dledger.entries import EntryRun, Part, singly
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
@@ -98,6 +100,9 @@ class EntryStore:
         self.committed = Watermark("committed", data.min_offset)
         """End of the last committed entry, as an offset."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
+        self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
+        """What was asked for, and found, last."""
+
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
         """What the sync under way covers; a cut lowers it."""
@@ -161,11 +166,27 @@ class EntryStore:
             offsets.append(offset)
         return offsets
 
-    def receive(self, entries: Sequence[Entry]) -> None:
+    def receive(self, parts: Sequence[Part]) -> None:
         """Stage entries of another member byte for byte, each at the position that it names. After
         an OSError the same call goes on where it has ended.
         """
-        for entry in entries:
+        for part in parts:
+            if isinstance(part, EntryRun) and part.first_index == self.end.index + 1:
+                self._receive_run(part)
+            else:
+                self._receive_singly(part)
+
+    def _receive_run(self, run: EntryRun) -> None:
+        span = run.span
+        self._go_back_for(span.first_size)
+        self.make_room(span.size, span.count)
+        assert run.position == self.staging.state[END], "it was placed by the same rule"
+        self.staging.put(run.data)
+        self.staging.put_units(run.units)
+        self._set_end(LedgerEnd(run.last_index, run.last_term))
+
+    def _receive_singly(self, part: Part) -> None:
+        for entry in singly([part]):
             if entry.index <= self.end.index:
                 continue
             assert entry.index == self.end.index + 1, "entries are received in order"
@@ -180,7 +201,7 @@ class EntryStore:
         unit = encode_index_unit(state[END], size, end.index, end.term)
         staging.put(header)
         staging.put(body)
-        staging.put_unit(unit)
+        staging.put_units(unit)
         state[INDEX] = end.index + 1
         state[TERM] = end.term
 
@@ -209,6 +230,7 @@ class EntryStore:
         """Drop the entries from ``index`` on, durably; the first one stays. Blocks."""
         assert not self.staging.state[STAGED] and not self.staging.state[UNITS]
         assert max(self.committed_index, self.begin_index) < index <= self.stored_index
+        self._forget_batch()
         kept = self._index.unit(index - 1)
         end = kept.position + kept.size
         file_end = end - end % self.file_size + self.file_size
@@ -222,6 +244,7 @@ class EntryStore:
     def begin_again(self, index: int, position: int) -> None:
         """Drop all entries; ``index`` comes next, at ``position``, where a data file begins."""
         assert not self.staging.state[STAGED] and position % self.file_size == 0
+        self._forget_batch()
         while self._data:
             self._data.drop_last()
         self._index.remove_all()
@@ -252,6 +275,7 @@ class EntryStore:
         """
         following = self._data[1]
         begin = decode_entry_header(following.view, 0, following.first_offset).index
+        self._forget_batch()
         file = self._data.take_first()
         self.begin_index = LedgerIndex(begin)
         self._index.expire(begin)
@@ -277,6 +301,31 @@ class EntryStore:
         except RecordFault as fault:
             raise DamagedEntry(file.path, index, str(fault)) from fault
         return header, body
+
+    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        """See :meth:`rmqpy.dledger.entry_log.EntryLog.batch`. What is asked for again at once, for
+        the next follower, is there already. Raises DamagedEntry when not even the first is whole.
+        """
+        wanted = (first, last, size_max)
+        if self._batch[0] != wanted:
+            self._batch = (wanted, self._read_batch(first, last, size_max))
+        return self._batch[1]
+
+    def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        self._check_index(first)
+        self._check_index(last)
+        unit, end = self._index.unit(first), self._index.unit(last)
+        file = self._data.find(unit.position)
+        assert file is not None
+        start = unit.position - file.first_offset
+        view = file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
+        found = encode_run(
+            view, first, unit.position, count_max=last - first + 1, size_max=size_max
+        )
+        if found is None:
+            return (Entry(*self.entry(first)),)
+        span, text = found
+        return EntryRun(span, text=text)
 
     def term_of(self, index: int) -> Term:
         """Term of a stored entry. Raises IndexError outside begin..end."""
@@ -336,12 +385,13 @@ class EntryStore:
         )
 
     def close(self) -> None:
+        self._forget_batch()
         self._data.close()
         self._index.close()
 
-    def make_room(self, size: int) -> None:
-        """Let an entry of ``size`` bytes follow the end: in its file (it rolls to the next one when
-        a filler head would not fit behind it), and in staging.
+    def make_room(self, size: int, count: int = 1) -> None:
+        """Let an entry of ``size`` bytes (or ``count`` of them) follow the end: in its file (it
+        rolls to the next one when a filler head would not fit behind it), and in staging.
         """
         staging = self.staging
         end = staging.state[END]
@@ -359,7 +409,7 @@ class EntryStore:
             staging.restart(file.end_offset)
             file = following
         staging.state[FILE_END] = file.end_offset
-        if not staging.has_room(size) or staging.state[UNITS] == UNITS_CAPACITY:
+        if not staging.has_room(size) or staging.state[UNITS] + count > UNITS_CAPACITY:
             self.commit()
             staging.grow(size)
 
@@ -395,6 +445,9 @@ class EntryStore:
         if end % self.file_size == 0 and place(self._last_end(), size, self.file_size) != end:
             self.commit()
             self.rewind()
+
+    def _forget_batch(self) -> None:
+        self._batch = ((-1, -1, -1), ())
 
     def _check_index(self, index: int) -> None:
         if not self.begin_index <= index <= self.stored_index or index < 0:

@@ -76,10 +76,11 @@ class Staging:
         state[STAGED] = start + length
         state[END] += length
 
-    def put_unit(self, unit: bytes) -> None:
+    def put_units(self, units: bytes) -> None:
+        """Index units behind the others. There is room."""
         start = self.state[UNITS] * INDEX_UNIT_SIZE
-        self.units[start : start + INDEX_UNIT_SIZE] = unit
-        self.state[UNITS] += 1
+        self.units[start : start + len(units)] = units
+        self.state[UNITS] += len(units) // INDEX_UNIT_SIZE
 
     def restart(self, end: int) -> None:
         """Nothing is staged; the log ends at ``end``."""

@@ -19,6 +19,7 @@ from itertools import count
 
 from attrs import define, evolve, field
 
+from rmqpy.dledger.entries import first_of, singly
 from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
@@ -289,14 +290,14 @@ class Cluster:
         if ready.begin_again:
             log.begin_again()
             self.checker.committed_by[host.name] = min(
-                self.checker.committed_by.get(host.name, -1), ready.entries[0].index - 1
+                self.checker.committed_by.get(host.name, -1), first_of(ready.entries[0]) - 1
             )
         elif ready.truncate_from is not None:
             for index in range(ready.truncate_from, log.end.index + 1):
                 checker.drops(host.name, log.entries[index - log.begin_index])
             log.truncate_from(ready.truncate_from)
             self._may_crash()
-        for entry in ready.entries:
+        for entry in singly(ready.entries):
             before = log.end.term if log.entries or entry.index == 0 else -2
             log.append([entry])
             checker.writes(host.name, entry, before)

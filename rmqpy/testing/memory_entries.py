@@ -9,11 +9,11 @@ Invariants: indexes are dense; each entry stands where :func:`rmqpy.dledger.entr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.dledger.entry_log import place
+from rmqpy.dledger.entry_log import collect, place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Buffer, Entry
 from rmqpy.model.ids import LedgerIndex, Term
@@ -51,6 +51,9 @@ class MemoryEntries:
     def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
         entry = self._at(index)
         return entry.header, entry.body
+
+    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        return collect(self._at, first, last, size_max)
 
     def propose(self, term: Term, first_index: LedgerIndex, bodies: Iterable[bytes]) -> list[Entry]:
         """Append as a leader does: the log gives the positions."""

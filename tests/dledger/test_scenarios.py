@@ -33,6 +33,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field, fields_dict
 
+from rmqpy.dledger.entries import singly
 from rmqpy.dledger.member import Disk, HardState, Membership, Options
 from rmqpy.dledger.messages import (
     RESPONSES,
@@ -215,7 +216,7 @@ class Stage:
                 member.log.begin_again()
             elif ready.truncate_from is not None:
                 member.log.truncate_from(ready.truncate_from)
-            member.log.append(ready.entries)
+            member.log.append(singly(ready.entries))
             for message in ready.messages:
                 if isinstance(message, Send):
                     self.on_the_way.append((name, message.to, message))
@@ -241,7 +242,7 @@ class Stage:
         if ready.truncate_from is not None:
             yield f"{name} truncates from {ready.truncate_from}"
         if ready.entries:
-            yield f"{name} stores {shown(ready.entries)}"
+            yield f"{name} stores {shown(tuple(singly(ready.entries)))}"
         for message in ready.messages:
             if isinstance(message, Send):
                 yield f"{name} -> {message.to} {shown_message(message.request)}"

@@ -1,0 +1,232 @@
+/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_run.py does it. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define BASE64 64 /* set in the values of the letters, so that 0 is none */
+#define BODY_MAX (4 * 1024 * 1024 - (int64_t)RMQ_ENTRY_HEADER_SIZE)
+#define TEXT_MAX 200 /* of an entry without its body */
+#define DIGITS_MAX 18
+
+static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static const uint8_t values[256] = {
+    ['A'] = 64, ['B'] = 65, ['C'] = 66, ['D'] = 67, ['E'] = 68, ['F'] = 69, ['G'] = 70, ['H'] = 71, ['I'] = 72,
+    ['J'] = 73, ['K'] = 74, ['L'] = 75, ['M'] = 76, ['N'] = 77, ['O'] = 78, ['P'] = 79, ['Q'] = 80, ['R'] = 81,
+    ['S'] = 82, ['T'] = 83, ['U'] = 84, ['V'] = 85, ['W'] = 86, ['X'] = 87, ['Y'] = 88, ['Z'] = 89, ['a'] = 90,
+    ['b'] = 91, ['c'] = 92, ['d'] = 93, ['e'] = 94, ['f'] = 95, ['g'] = 96, ['h'] = 97, ['i'] = 98, ['j'] = 99,
+    ['k'] = 100, ['l'] = 101, ['m'] = 102, ['n'] = 103, ['o'] = 104, ['p'] = 105, ['q'] = 106, ['r'] = 107,
+    ['s'] = 108, ['t'] = 109, ['u'] = 110, ['v'] = 111, ['w'] = 112, ['x'] = 113, ['y'] = 114, ['z'] = 115,
+    ['0'] = 116, ['1'] = 117, ['2'] = 118, ['3'] = 119, ['4'] = 120, ['5'] = 121, ['6'] = 122, ['7'] = 123,
+    ['8'] = 124, ['9'] = 125, ['+'] = 126, ['/'] = 127};
+
+typedef struct {
+    int64_t size, index, term, position;
+} entry;
+
+static uint8_t *put_text(uint8_t *out, const char *text)
+{
+    const size_t length = strlen(text);
+
+    memcpy(out, text, length);
+    return out + length;
+}
+
+static uint8_t *put_number(uint8_t *out, int64_t value)
+{
+    uint8_t digits[20];
+    int count = 0;
+
+    do
+        digits[count++] = (uint8_t)('0' + value % 10);
+    while ((value /= 10) > 0);
+    while (count > 0)
+        *out++ = digits[--count];
+    return out;
+}
+
+static uint8_t *put_base64(uint8_t *out, const uint8_t *body, int64_t length)
+{
+    for (; length >= 3; length -= 3, body += 3, out += 4) {
+        out[0] = (uint8_t)letters[body[0] >> 2];
+        out[1] = (uint8_t)letters[(body[0] & 3) << 4 | body[1] >> 4];
+        out[2] = (uint8_t)letters[(body[1] & 15) << 2 | body[2] >> 6];
+        out[3] = (uint8_t)letters[body[2] & 63];
+    }
+    if (length > 0) {
+        const uint8_t second = length == 2 ? body[1] : 0;
+        out[0] = (uint8_t)letters[body[0] >> 2];
+        out[1] = (uint8_t)letters[(body[0] & 3) << 4 | second >> 4];
+        out[2] = length == 2 ? (uint8_t)letters[(second & 15) << 2] : '=';
+        out[3] = '=';
+        out += 4;
+    }
+    return out;
+}
+
+/* Is this a record whose body has the CRC that it names (rmqpy.codec.message.check_record)? */
+static int is_whole(const uint8_t *record, int64_t length)
+{
+    if (length < RMQ_RECORD_SIZE_MIN || rmq_load_int(record) != length)
+        return 0;
+    const uint32_t magic = rmq_load32(record + 4);
+    const int64_t head = (int64_t)rmq_head_size(rmq_load_int(record + 36));
+    if ((magic != RMQ_MESSAGE_MAGIC_V1 && magic != RMQ_MESSAGE_MAGIC_V2) || head > length)
+        return 0;
+    const int64_t body = rmq_load_int(record + head - 4);
+    if (body < 0 || body > length - head)
+        return 0;
+    return body == 0 || rmq_crc32(record + head, (size_t)body) == rmq_load32(record + 8);
+}
+
+/* The entry at `at`, which has to be `index` at `position`; what is always 0 has to be 0. */
+static int read_entry(const uint8_t *at, int64_t rest, const entry *expected, entry *found)
+{
+    static const uint8_t zeros[12];
+
+    if (rest < RMQ_ENTRY_HEADER_SIZE || rmq_load_int(at) != 1)
+        return 0;
+    *found = (entry){rmq_load_int(at + 4), rmq_load_long(at + 8), rmq_load_long(at + 16), rmq_load_long(at + 24)};
+    return found->size >= RMQ_ENTRY_HEADER_SIZE && found->size <= rest && found->index == expected->index
+           && found->position == expected->position && found->term >= 0 && memcmp(at + 32, zeros, 12) == 0
+           && rmq_load_int(at + 44) == found->size - RMQ_ENTRY_HEADER_SIZE
+           && found->size - RMQ_ENTRY_HEADER_SIZE <= BODY_MAX
+           && is_whole(at + RMQ_ENTRY_HEADER_SIZE, found->size - RMQ_ENTRY_HEADER_SIZE);
+}
+
+static void count_entry(rmq_run *run, const entry *found)
+{
+    if (run->count++ == 0) {
+        run->first_index = found->index;
+        run->first_term = found->term;
+        run->first_size = found->size;
+        run->first_position = found->position;
+    }
+    run->last_term = found->term;
+    run->size += found->size;
+}
+
+void rmq_run_encode(rmq_run *run)
+{
+    const int64_t first = run->first_index, position = run->first_position;
+    uint8_t *out = run->target;
+    entry found;
+
+    run->count = run->size = 0;
+    while (run->count < run->count_max && run->size < run->size_max) {
+        const entry expected = {0, first + run->count, 0, position + run->size};
+        const uint8_t *const at = run->source + run->size;
+        if (!read_entry(at, run->source_length - run->size, &expected, &found)
+            || run->target_capacity - (out - run->target) < TEXT_MAX + (found.size - RMQ_ENTRY_HEADER_SIZE + 2) / 3 * 4)
+            break;
+        out = put_text(out, run->count ? ",{\"body\":\"" : "{\"body\":\"");
+        out = put_base64(out, at + RMQ_ENTRY_HEADER_SIZE, found.size - RMQ_ENTRY_HEADER_SIZE);
+        out = put_text(out, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":");
+        out = put_number(out, found.index);
+        out = put_number(put_text(out, ",\"magic\":1,\"pos\":"), found.position);
+        out = put_number(put_text(out, ",\"size\":"), found.size);
+        out = put_number(put_text(out, ",\"term\":"), found.term);
+        *out++ = '}';
+        count_entry(run, &found);
+    }
+    run->target_length = out - run->target;
+}
+
+/* The readers below return NULL for what Python has to look at, and pass it on. */
+
+static const uint8_t *skip(const uint8_t *at, const uint8_t *end, const char *text)
+{
+    const size_t length = strlen(text);
+
+    return at != NULL && (size_t)(end - at) >= length && memcmp(at, text, length) == 0 ? at + length : NULL;
+}
+
+static const uint8_t *number(const uint8_t *at, const uint8_t *end, int64_t *value)
+{
+    const uint8_t *const start = at;
+
+    *value = 0;
+    for (; at != NULL && at < end && *at >= '0' && *at <= '9'; at++) {
+        if (at - start == DIGITS_MAX)
+            return NULL;
+        *value = *value * 10 + (*at - '0');
+    }
+    return at == start || (*start == '0' && at - start > 1) ? NULL : at;
+}
+
+/* Up to the quote behind the text; *out moves on. There is room for three bytes a group of four. */
+static const uint8_t *base64(const uint8_t *at, const uint8_t *end, uint8_t **out)
+{
+    uint8_t *to = *out;
+
+    for (; end - at >= 4; at += 4) {
+        const uint8_t a = values[at[0]], b = values[at[1]], c = values[at[2]], d = values[at[3]];
+        if (!(a & b & c & d & BASE64)) {
+            if (!(a & b & BASE64) || at[3] != '=' || (c == 0 && at[2] != '='))
+                break;
+            if (c == 0 ? (b & 15) != 0 : (c & 3) != 0)
+                return NULL;
+            *to++ = (uint8_t)(a << 2 | (b & 63) >> 4);
+            if (c != 0)
+                *to++ = (uint8_t)(b << 4 | (c & 63) >> 2);
+            at += 4;
+            break;
+        }
+        *to++ = (uint8_t)(a << 2 | (b & 63) >> 4);
+        *to++ = (uint8_t)(b << 4 | (c & 63) >> 2);
+        *to++ = (uint8_t)(c << 6 | (d & 63));
+    }
+    *out = to;
+    return at;
+}
+
+static void put_entry(uint8_t *out, uint8_t *unit, const entry *found)
+{
+    rmq_store32(out, 1);
+    rmq_store32(out + 4, (uint32_t)found->size);
+    rmq_store_long(out + 8, found->index);
+    rmq_store_long(out + 16, found->term);
+    rmq_store_long(out + 24, found->position);
+    memset(out + 32, 0, 12);
+    rmq_store32(out + 44, (uint32_t)(found->size - RMQ_ENTRY_HEADER_SIZE));
+    rmq_store32(unit, 1);
+    rmq_store_long(unit + 4, found->position);
+    rmq_store32(unit + 12, (uint32_t)found->size);
+    rmq_store_long(unit + 16, found->index);
+    rmq_store_long(unit + 24, found->term);
+}
+
+int rmq_run_decode(rmq_run *run)
+{
+    const uint8_t *const end = run->source + run->source_length;
+    const uint8_t *at = skip(run->source, end, "[");
+    entry found;
+
+    run->count = run->size = run->last_term = 0;
+    while (run->count < run->count_max) {
+        uint8_t *const start = run->target + run->size, *out = start + RMQ_ENTRY_HEADER_SIZE;
+        at = skip(at, end, "{\"body\":\"");
+        /* The text of a body is longer than the body: what is left of it is room enough. */
+        if (at == NULL || run->target_capacity - run->size < RMQ_ENTRY_HEADER_SIZE + (end - at))
+            return 0;
+        at = base64(at, end, &out);
+        at = number(skip(at, end, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":"), end, &found.index);
+        at = number(skip(at, end, ",\"magic\":1,\"pos\":"), end, &found.position);
+        at = number(skip(at, end, ",\"size\":"), end, &found.size);
+        at = number(skip(at, end, ",\"term\":"), end, &found.term);
+        at = skip(at, end, "}");
+        if (at == NULL || found.size != out - start || found.size - RMQ_ENTRY_HEADER_SIZE > BODY_MAX
+            || (run->count > 0
+                && (found.index != run->first_index + run->count || found.term < run->last_term
+                    || found.position != run->first_position + run->size)))
+            return 0;
+        put_entry(start, run->units + run->count * 32, &found);
+        count_entry(run, &found);
+        if (at < end && *at == ']') {
+            run->used = at + 1 - run->source;
+            return 1;
+        }
+        at = skip(at, end, ",");
+    }
+    return 0;
+}

@@ -1,0 +1,158 @@
+"""Entries of the ledger: one alone, or the run of a batch push as one piece, which is never taken
+apart on the usual way.
+
+A leader's run has the text of its entries, the same for every follower; a follower's has their
+bytes and index units as they go into its files. As a sequence it has entries like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from attrs import define
+
+from rmqpy.codec.chosen import decode_run
+from rmqpy.codec.entry import EntryHeader, decode_entry_header, encode_entry_header
+from rmqpy.codec.entry_run import RunSpan
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.model.ids import LedgerIndex, Term
+
+Buffer = bytes | bytearray | memoryview
+
+
+@define(slots=True, frozen=True)
+class Entry:
+    """One entry of the ledger: ``header.encode()`` and ``body`` are its bytes in the data file."""
+
+    header: EntryHeader
+    body: Buffer
+
+    @classmethod
+    def of(cls, index: int, term: int, position: int, body: Buffer) -> Entry:
+        """An entry with the constants that every entry has."""
+        header = EntryHeader(
+            size=ENTRY_HEADER_SIZE + len(body),
+            index=LedgerIndex(index),
+            term=Term(term),
+            position=position,
+            body_length=len(body),
+        )
+        return cls(header, body)
+
+    @property
+    def index(self) -> LedgerIndex:
+        return self.header.index
+
+    @property
+    def term(self) -> Term:
+        return self.header.term
+
+    @property
+    def position(self) -> int:
+        return self.header.position
+
+    @property
+    def size(self) -> int:
+        return self.header.size
+
+    @property
+    def end_offset(self) -> int:
+        return self.header.position + self.header.size
+
+    def encode_header(self) -> bytes:
+        """The 48 bytes in front of the body."""
+        header = self.header
+        return encode_entry_header(header.index, header.term, header.position, len(self.body))
+
+
+@define(slots=True, frozen=True, eq=False)
+class EntryRun(Sequence[Entry]):
+    """See the module."""
+
+    span: RunSpan
+    data: bytes = b""
+    """The entries, headers included; empty in a run that is only sent."""
+
+    units: bytes = b""
+    """32 bytes an entry; empty in a run that is only sent."""
+
+    text: bytes = b""
+    """What stands between the brackets of a push; empty in a run that came in."""
+
+    @property
+    def first_index(self) -> LedgerIndex:
+        return LedgerIndex(self.span.first_index)
+
+    @property
+    def last_index(self) -> LedgerIndex:
+        return LedgerIndex(self.span.first_index + self.span.count - 1)
+
+    @property
+    def last_term(self) -> Term:
+        return Term(self.span.last_term)
+
+    @property
+    def position(self) -> int:
+        """Of the first entry."""
+        return self.span.first_position
+
+    @property
+    def size(self) -> int:
+        """Of all entries."""
+        return self.span.size
+
+    @property
+    def end_offset(self) -> int:
+        return self.span.first_position + self.span.size
+
+    def __len__(self) -> int:
+        return self.span.count
+
+    def __iter__(self) -> Iterator[Entry]:
+        data = self.data
+        if not data:
+            again = decode_run(b"[%b]" % self.text, 0)
+            assert again is not None, "the text of a run is one"
+            data = again[1]
+        place = 0
+        while place < self.span.size:
+            header = decode_entry_header(data, place, self.position + place)
+            yield Entry(header, data[place + ENTRY_HEADER_SIZE : place + header.size])
+            place += header.size
+
+    @overload
+    def __getitem__(self, number: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Entry, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> Entry | tuple[Entry, ...]:
+        if number == 0 and self.data:
+            header = decode_entry_header(self.data, 0, self.position)
+            return Entry(header, self.data[ENTRY_HEADER_SIZE : header.size])
+        return tuple(self)[number]
+
+
+Part = Entry | EntryRun
+
+
+def singly(parts: Iterable[Part]) -> Iterator[Entry]:
+    """The entries of single ones and runs, one after the other."""
+    for part in parts:
+        if isinstance(part, EntryRun):
+            yield from part
+        else:
+            yield part
+
+
+def first_of(part: Part) -> LedgerIndex:
+    """Index of the first entry."""
+    return part.first_index if isinstance(part, EntryRun) else part.index
+
+
+def last_of(part: Part) -> tuple[LedgerIndex, Term]:
+    """Index and term of the last entry."""
+    if isinstance(part, EntryRun):
+        return part.last_index, part.last_term
+    return part.index, part.term

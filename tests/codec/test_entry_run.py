@@ -1,0 +1,182 @@
+"""Runs of entries: text and back, in Python and in C alike, on good and on damaged input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.codec import chosen, entry_run
+from rmqpy.codec.entry import encode_entry_header, encode_filler_head
+from rmqpy.codec.message import encode_messages
+from rmqpy.model.message import MessageDraft
+
+try:
+    from rmqpy.codec import native_run
+except ImportError:
+    IMPLEMENTATIONS: list[Any] = [entry_run]
+else:
+    IMPLEMENTATIONS = [entry_run, native_run]
+
+both = pytest.mark.parametrize(
+    "code", IMPLEMENTATIONS, ids=lambda module: module.__name__.rpartition(".")[2]
+)
+ALL = {"count_max": 1 << 20, "size_max": 1 << 30}
+HOST = (b"\x7f\0\0\1", 10911)
+
+
+def record(body: bytes) -> bytes:
+    draft = MessageDraft(
+        topic=b"T",
+        queue_id=1,
+        body=body,
+        properties=b"",
+        born_timestamp_ms=5,
+        born_host=HOST,
+        store_host=HOST,
+    )
+    return bytes(encode_messages([draft])[0])
+
+
+def run_of(bodies: list[bytes], index: int = 7, position: int = 4096, term: int = 3) -> bytes:
+    data = b""
+    for number, body in enumerate(bodies):
+        part = record(body)
+        place = position + len(data)
+        data += encode_entry_header(index + number, term, place, len(part)) + part
+    return data
+
+
+@both
+def test_a_run_goes_there_and_back(code: Any) -> None:
+    data = run_of([b"", b"a", b"ab", b"abc" * 99])
+    encoded = code.encode_run(memoryview(data + encode_filler_head(64)), 7, 4096, **ALL)
+    assert encoded is not None
+    span, text = encoded
+    assert (span.first_index, span.count, span.size, span.last_term) == (7, 4, len(data), 3)
+    body = b"%b[%b]%b" % (b'{"batch":true,"batchEntry":', text, b',"code":200}')
+    decoded = code.decode_run(body, 27)
+    assert decoded is not None
+    again, entries, units, end = decoded
+    assert (again, entries) == (span, data)
+    assert len(units) == 4 * 32
+    assert body[end:] == b',"code":200}'
+
+
+def test_the_text_is_that_of_one_entry_after_the_other() -> None:
+    data = run_of([b"hi"])
+    encoded = chosen.encode_run(memoryview(data), 7, 4096, **ALL)
+    assert encoded is not None
+    header = (1, len(data), 7, 3, 4096, 0, 0, 0, len(data) - 48)
+    assert encoded[1] == entry_run.entry_text(header, data[48:])
+
+
+@both
+@pytest.mark.parametrize(("count", "size", "expected"), [(2, 1 << 20, 2), (9, 1, 1), (9, 200, 2)])
+def test_limits(code: Any, count: int, size: int, expected: int) -> None:
+    data = run_of([b"x"] * 4)
+    encoded = code.encode_run(memoryview(data), 7, 4096, count_max=count, size_max=size)
+    assert encoded is not None
+    assert encoded[0].count == expected
+
+
+@both
+@pytest.mark.parametrize("place", [0, 4, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56, 136, 137])
+def test_a_damaged_entry_ends_the_run(code: Any, place: int) -> None:
+    """Each field of the header, size, magic, CRC and body of the record."""
+    data = bytearray(run_of([b"xy"] * 3))
+    second = len(data) // 3
+    data[second + min(place, second - 1)] ^= 0x81
+    encoded = code.encode_run(memoryview(data), 7, 4096, **ALL)
+    assert encoded is not None
+    assert encoded[0].count == 1
+    assert code.encode_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
+
+
+def list_of(*items: bytes) -> bytes:
+    return b"[%b]" % b",".join(items)
+
+
+GOOD = (
+    b'{"body":"aGk=","bodyCrc":0,"chainCrc":0,"channel":0,"index":2,"magic":1,"pos":100,'
+    b'"size":50,"term":3}'
+)
+NEXT = GOOD.replace(b'"index":2', b'"index":3').replace(b'"pos":100', b'"pos":150')
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"[",
+        GOOD,
+        b"[" + GOOD,
+        list_of(GOOD)[:-1] + b",]",
+        list_of(GOOD, GOOD),
+        list_of(NEXT, GOOD),
+        list_of(GOOD, NEXT.replace(b'"term":3', b'"term":2')),
+        list_of(GOOD.replace(b"aGk=", b"aGl=")),
+        list_of(GOOD.replace(b"aGk=", b"aGk")),
+        list_of(GOOD.replace(b"aGk=", b"aGk==")),
+        list_of(GOOD.replace(b"aGk=", b"a=k=")),
+        list_of(GOOD.replace(b"aGk=", b"aG-=")),
+        list_of(GOOD.replace(b"aGk=", b"aGk=\\")),
+        list_of(GOOD.replace(b"aGk=", b"")),
+        list_of(GOOD.replace(b'"size":50', b'"size":49')),
+        list_of(GOOD.replace(b'"size":50', b'"size":050')),
+        list_of(GOOD.replace(b'"size":50', b'"size":"50"')),
+        list_of(GOOD.replace(b'"index":2', b'"index":-2')),
+        list_of(GOOD.replace(b'"index":2', b'"index":')),
+        list_of(GOOD.replace(b'"index":2', b'"index":1234567890123456789')),
+        list_of(GOOD.replace(b'"magic":1', b'"magic":2')),
+        list_of(GOOD.replace(b'"channel":0', b'"channel":1')),
+        list_of(GOOD.replace(b",", b", ")),
+    ],
+)
+def test_what_is_no_run(code: Any, text: bytes) -> None:
+    assert code.decode_run(text, 0) is None
+
+
+@both
+def test_base64_of_every_length(code: Any) -> None:
+    for length in range(70):
+        body = bytes(range(200, 200 + min(length, 50))) + bytes(max(0, length - 50))
+        span_text = code.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
+        assert span_text is not None
+        decoded = code.decode_run(b"[" + span_text[1] + b"]", 0)
+        assert decoded is not None
+        assert decoded[1] == run_of([body])
+
+
+def same(call: Callable[[Any], object]) -> None:
+    results = [call(code) for code in IMPLEMENTATIONS]
+    assert all(result == results[0] for result in results)
+
+
+@given(st.lists(st.binary(max_size=80), min_size=1, max_size=5), st.data())
+def test_both_say_the_same_of_anything(bodies: list[bytes], data: st.DataObject) -> None:
+    raw = bytearray(run_of(bodies))
+    for place in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=2)):
+        raw[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(raw)))
+    limits = {"count_max": data.draw(st.integers(1, 6)), "size_max": data.draw(st.integers(1, 900))}
+    view = memoryview(raw)[:cut] if data.draw(st.booleans()) else memoryview(raw)
+    same(lambda code: code.encode_run(view, 7, 4096, **limits))
+    good = entry_run.encode_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
+    assert good is not None
+    text = bytearray(b"[" + good[1] + b"]")
+    for place in data.draw(st.lists(st.integers(0, len(text) - 1), max_size=2)):
+        text[place] = data.draw(st.sampled_from(b'"\\=+/A,:{}[]0189 -e\x00\xff'))
+    sent = bytes(text[: data.draw(st.integers(0, len(text)))]) if data.draw(st.booleans()) else text
+    same(lambda code: code.decode_run(bytes(sent), 0))
+
+
+@given(st.binary(max_size=300), st.integers(0, 20))
+def test_both_say_the_same_of_noise(noise: bytes, start: int) -> None:
+    same(lambda code: code.decode_run(noise, start))
+    same(lambda code: code.encode_run(memoryview(noise), 0, 0, **ALL))
