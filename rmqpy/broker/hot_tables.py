@@ -40,6 +40,8 @@ READERS_MAX: Final = 4096
 QUEUES_MAX: Final = 16384
 QUEUES_OF_TOPIC_MAX: Final = 4096
 """Queues with a larger number are Python's."""
+QUEUES_OF_NEW_TOPIC: Final = 16
+"""A follower has messages of a topic before it hears of the topic."""
 LOG_ROWS: Final = 2
 
 Cdata = Any
@@ -261,7 +263,9 @@ class HotTables:
             self.clear()
             return None
         config = self._sources.topics.get(topic)
-        count = max(config.read_queue_nums, config.write_queue_nums) if config is not None else 0
+        count = QUEUES_OF_NEW_TOPIC
+        if config is not None:
+            count = max(config.read_queue_nums, config.write_queue_nums)
         unknown = [-1] * min(max(1, count), QUEUES_OF_TOPIC_MAX)
         count = len(unknown)
         line = _Topic(

@@ -17,6 +17,8 @@ _ENTRY_TEXT_MAX: Final = 256
 
 _ENTRY_TEXT_MIN: Final = 90
 
+_memory: Final = ffi.new_allocator(should_clear_after_alloc=False)
+
 
 def encode_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
@@ -27,17 +29,15 @@ def encode_run(
     # the first, nobody notices.
     first_size = int.from_bytes(view[4:8], signed=True) if len(view) >= ENTRY_HEADER_SIZE else 0
     raw = min(len(view), size_max + min(max(first_size, 0), ENTRY_SIZE_MAX))
-    target = bytearray(raw * 2 + _ENTRY_TEXT_MAX * 2)
-    run.target = target_held = ffi.from_buffer("uint8_t[]", target)
+    target = run.target = _memory("uint8_t[]", raw * 2 + _ENTRY_TEXT_MAX * 2)
     run.target_capacity = len(target)
     run.source = source_held = ffi.from_buffer("uint8_t[]", view)
     run.source_length = len(view)
     run.count_max, run.size_max = count_max, size_max
     run.first_index, run.first_position = index, position
     lib.rmq_run_encode(run)
-    text = bytes(memoryview(target)[: run.target_length])
-    del source_held, target_held
-    return (_span(run), text) if run.count else None
+    del source_held
+    return (_span(run), bytes(ffi.buffer(target, run.target_length))) if run.count else None
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
@@ -45,18 +45,17 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
     run = ffi.new("rmq_run *")
     length = len(text) - start
     count_max = min(RUN_COUNT_MAX, length // _ENTRY_TEXT_MIN + 1)
-    target, units = bytearray(length + _ENTRY_TEXT_MAX), bytearray(count_max * INDEX_UNIT_SIZE)
-    held = [ffi.from_buffer("uint8_t[]", part) for part in (text, target, units)]
-    run.source = held[0] + start
-    run.source_length = length
-    run.target, run.target_capacity = held[1], len(target)
-    run.units, run.count_max = held[2], count_max
+    target = run.target = _memory("uint8_t[]", length + _ENTRY_TEXT_MAX)
+    units = run.units = _memory("uint8_t[]", count_max * INDEX_UNIT_SIZE)
+    source = ffi.from_buffer("uint8_t[]", text)
+    run.source, run.source_length = source + start, length
+    run.target_capacity, run.count_max = len(target), count_max
     found = lib.rmq_run_decode(run)
-    held.clear()
+    del source
     if not found:
         return None
-    data = bytes(memoryview(target)[: run.size])
-    return _span(run), data, bytes(units[: run.count * INDEX_UNIT_SIZE]), start + run.used
+    data = bytes(ffi.buffer(target, run.size))
+    return _span(run), data, bytes(ffi.buffer(units, run.count * INDEX_UNIT_SIZE)), start + run.used
 
 
 def _span(run: Any) -> RunSpan:

@@ -134,6 +134,13 @@ class EntryRun(Sequence[Entry]):
         return tuple(self)[number]
 
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.span)
+
+
 Part = Entry | EntryRun
 
 

@@ -64,6 +64,9 @@ THROTTLE_WINDOW_MS: Final = 1000
 PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Entries that may be unanswered, in bytes: no more is pushed, whatever the window says."""
 
+SMALL_BATCHES_MAX: Final = 2
+"""Unanswered pushes, above which a batch leaves only when it is full."""
+
 OWN_BATCH_BYTES: Final = 256 * 1024
 """Of a batch to a member that is known to take it."""
 
@@ -283,6 +286,7 @@ class Replication:
             and progress.next <= self.stored_index
             and len(progress.outstanding) < options.push_window
             and progress.outstanding_bytes < PUSH_WINDOW_BYTES
+            and not self._worth_waiting(progress)
         ):
             entries = self._collect(progress.next, progress)
             if not entries:
@@ -306,6 +310,16 @@ class Replication:
                 (),
                 lambda response: self._committed(progress, generation, response),
             )
+
+    def _worth_waiting(self, progress: Progress) -> bool:
+        """Whether a small batch had better wait for an answer: it grows meanwhile, and each costs
+        the follower as much as a large one.
+        """
+        if len(progress.outstanding) < SMALL_BATCHES_MAX or not self._batch_bytes(progress.peer):
+            return False
+        log = self.member.log
+        waiting_bytes = log.end_offset_of(self.stored_index) - log.entry(progress.next).position
+        return waiting_bytes < self._batch_bytes(progress.peer)
 
     def _repeat_oldest(self, progress: Progress) -> None:
         first, push = next(iter(progress.outstanding.items()))

@@ -191,6 +191,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
+            if len(data) >= FLUSH_AT and isinstance(data, bytes) and self._transport is not None:
+                self._hand_over(data)
+                return
             self.turns.written(self)
         self._out += data
         if len(self._out) >= FLUSH_AT:
@@ -218,6 +221,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out or self._transport is None or self.closed:
             return
         out, self._out = self._out, bytearray()  # the transport may keep what it is given
+        self._hand_over(out)
+
+    def _hand_over(self, out: bytes | bytearray) -> None:
+        assert self._transport is not None
         self._transport.write(out)
         self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
         if self._congested and not self.closed:

@@ -66,13 +66,10 @@ class Scrub:
         first = self._next
         if not entries.begin_index <= first <= entries.committed_index:
             first = entries.begin_index
-        looked_at = 0
         last = min(entries.committed_index, first + ENTRIES_AT_ONCE - 1)
-        for index in range(first, last + 1):
-            self._next = index + 1
-            looked_at += entries.entry(index)[0].size
-            if looked_at >= BYTES_AT_ONCE:
-                return
+        if last < first:
+            return
+        self._next = first + entries.check(first, last, BYTES_AT_ONCE)
 
     def _fetched(self, index: int, entry: Entry | None) -> None:
         if entry is None or entry.index != index or index not in self.damaged:

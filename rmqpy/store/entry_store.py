@@ -21,7 +21,7 @@ from functools import partial
 
 from attrs import define
 
-from rmqpy.codec.chosen import encode_run
+from rmqpy.codec.chosen import encode_run, scan_records
 from rmqpy.codec.entry import (
     EntryHeader,
     decode_entry_header,
@@ -311,17 +311,37 @@ class EntryStore:
             self._batch = (wanted, self._read_batch(first, last, size_max))
         return self._batch[1]
 
-    def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+    def check(self, first: int, last: int, size_max: int) -> int:
+        """How many entries from ``first`` on, none behind ``last``, have been found whole; not many
+        more than ``size_max`` bytes of them are looked at. Raises DamagedEntry.
+        """
+        scan = scan_records(
+            self._view_of(first, last)[:size_max],
+            self._index.unit(first).position,
+            dledger=True,
+            check_crc=True,
+            max_records=last - first + 1,
+        )
+        expected = range(first, first + len(scan))
+        whole = len(scan) if list(scan.entry_index) == list(expected) else 0
+        if first + whole <= last:  # damaged, or cut off by the limit
+            self.entry(first + whole)
+            whole += 1
+        return whole
+
+    def _view_of(self, first: int, last: int) -> memoryview:
+        """The bytes of these entries, as far as they stand in the file of the first one."""
         self._check_index(first)
         self._check_index(last)
         unit, end = self._index.unit(first), self._index.unit(last)
         file = self._data.find(unit.position)
         assert file is not None
         start = unit.position - file.first_offset
-        view = file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
-        found = encode_run(
-            view, first, unit.position, count_max=last - first + 1, size_max=size_max
-        )
+        return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
+
+    def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        view, position = self._view_of(first, last), self._index.unit(first).position
+        found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
         if found is None:
             return (Entry(*self.entry(first)),)
         span, text = found
