@@ -67,9 +67,11 @@ class Scrub:
         if not entries.begin_index <= first <= entries.committed_index:
             first = entries.begin_index
         last = min(entries.committed_index, first + ENTRIES_AT_ONCE - 1)
-        if last < first:
-            return
-        self._next = first + entries.check(first, last, BYTES_AT_ONCE)
+        left = BYTES_AT_ONCE
+        while first <= last and left > 0:
+            count, size = entries.check(first, last, left)
+            left -= size
+            self._next = first = first + count
 
     def _fetched(self, index: int, entry: Entry | None) -> None:
         if entry is None or entry.index != index or index not in self.damaged:

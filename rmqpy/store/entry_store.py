@@ -311,9 +311,9 @@ class EntryStore:
             self._batch = (wanted, self._read_batch(first, last, size_max))
         return self._batch[1]
 
-    def check(self, first: int, last: int, size_max: int) -> int:
-        """How many entries from ``first`` on, none behind ``last``, have been found whole; not many
-        more than ``size_max`` bytes of them are looked at. Raises DamagedEntry.
+    def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
+        """How many entries from ``first`` on, none behind ``last``, have been found whole, and
+        their bytes: not many more than ``size_max``. Raises DamagedEntry.
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
@@ -327,7 +327,8 @@ class EntryStore:
         if first + whole <= last:  # damaged, or cut off by the limit
             self.entry(first + whole)
             whole += 1
-        return whole
+        end = self._index.unit(first + whole - 1)
+        return whole, end.position + end.size - self._index.unit(first).position
 
     def _view_of(self, first: int, last: int) -> memoryview:
         """The bytes of these entries, as far as they stand in the file of the first one."""
