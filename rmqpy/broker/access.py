@@ -20,7 +20,7 @@ from rmqpy.model.errors import Refusal
 from rmqpy.remoting.access import Credentials, Gatekeeper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.access_files import AccessFiles, access_paths, refuse_examples, take_all
+from rmqpy.store.access_files import AccessFiles, access_paths
 
 if TYPE_CHECKING:
     from rmqpy.broker.service import Broker, BrokerSurroundings
@@ -57,7 +57,7 @@ class AccessControl:
             around.files,
             around.scheduler,
             lambda rules: _use(keeper, rules),
-            refuse_examples if secure else take_all,
+            secure,
         )
         control = cls(broker, files, keeper)
         files.start()

@@ -144,6 +144,15 @@ def load_broker_configuration(
     reading.secure()
     configuration = reading.built()
     configuration = _with_broker_rules(configuration, reading)
+    security = configuration.security
+    if (
+        security.security_mode is SecurityMode.SECURE
+        and security.inner_client_authentication_credentials is None
+    ):
+        raise ConfigFault(
+            "securityMode=secure: set innerClientAuthenticationCredentials, the account that this "
+            "broker signs its registrations and its requests to masters with (docs/security.md)"
+        )
     reading.note_what_has_no_effect()
     if not configuration.remoting.bind_address and not configuration.broker.broker_ip1:
         reading.note_loopback("brokerIP1 and bindAddress are absent")

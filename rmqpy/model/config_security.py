@@ -6,8 +6,10 @@ set, unless said otherwise  aclEnable, namesrvAclEnable, tls.enable, tls.client.
                             haTlsEnable: true; tls.server.mode: enforcing;
                             registrationAddresses, administrationAddresses: empty
 refused                     another value of these that opens a door again
-demanded                    tls.server.certPath, tls.server.keyPath, tls.client.trustCertPath,
-                            innerClientAuthenticationCredentials (brokers)
+demanded                    innerClientAuthenticationCredentials (brokers); by what is set above
+                            also tls.server.certPath, tls.server.keyPath, tls.client.trustCertPath
+                            and an access file that only its owner and group can read, without the
+                            secret of Java's example accounts
 ==========================  =====================================================================
 """
 
@@ -52,10 +54,3 @@ def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
         for name, value in {**SECURE_DEFAULTS, **SECURE_VALUES}.items()
         if name in known and name not in texts
     }
-
-
-def check_demands(values: dict[str, object], names: tuple[str, ...]) -> None:
-    """Raises ConfigFault naming every one of ``names`` that has no value."""
-    missing = [name for name in names if not values.get(name)]
-    if missing:
-        raise ConfigFault(f"securityMode=secure needs {', '.join(missing)} (docs/security.md)")

@@ -32,7 +32,7 @@ from rmqpy.model.runtime import Scheduler
 from rmqpy.remoting.access import Declared, Gatekeeper, Level
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.access_files import AccessFiles, access_paths, refuse_examples, take_all
+from rmqpy.store.access_files import AccessFiles, access_paths
 from rmqpy.store.files import FileLayer
 
 REGISTRATION: Final = frozenset(
@@ -106,7 +106,7 @@ class NamesrvAccess:
             files,
             scheduler,
             use,
-            refuse_examples if secure else take_all,
+            secure,
         )
         return cls(registrars, administrators, keeper, access_files)
 

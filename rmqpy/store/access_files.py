@@ -55,14 +55,15 @@ def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
 
 @define(slots=True, eq=False)
 class AccessFiles:
-    """``changed`` hears of new rules. ``check`` may refuse what the files say (ConfigFault)."""
+    """``changed`` hears of new rules."""
 
     main: str
     folder: str
     files: FileLayer
     scheduler: Scheduler
     changed: Callable[[AccessRules], None]
-    check: Callable[[str, AccessFile], None]
+    strict: bool = False
+    """Refuse files that others on the machine can read, and the accounts of Java's example."""
     read_files: Mapping[str, AccessFile] = field(factory=dict, init=False)
     _raw: Mapping[str, bytes] = field(factory=dict, init=False)
     _fault: str | None = field(default=None, init=False)
@@ -90,7 +91,7 @@ class AccessFiles:
         """
         assert path in self.read_files or path == self.main, path
         try:
-            self.check(path, file)
+            self._check(path, file)
             file.rules(path)
             data = format_access_file(file).encode()
         except ConfigFault as fault:
@@ -137,13 +138,20 @@ class AccessFiles:
         parsed, rules = {}, []
         for path, data in raw.items():
             file = parse_access_file(data.decode("utf-8", "replace"), path)
-            self.check(path, file)
+            self._check(path, file)
             parsed[path] = file
             rules.append(file.rules(path))
         self._raw, self.read_files, self._fault = dict(raw), parsed, None
         merged = merged_rules(rules)
         _log.info("access rules: %d accounts of %d files", len(merged.accounts), len(parsed))
         self.changed(merged)
+
+    def _check(self, path: str, file: AccessFile) -> None:
+        if not self.strict:
+            return
+        if self.files.exists(path) and self.files.open_to_others(path):
+            raise ConfigFault(f"{path}: others on this machine can read it; chmod o= {path}")
+        refuse_examples(path, file)
 
     def _read(self) -> dict[str, bytes]:
         paths = [self.main] if self.files.exists(self.main) else []
@@ -162,14 +170,8 @@ class AccessFiles:
         return found
 
 
-def take_all(_path: str, _file: AccessFile) -> None:
-    """A ``check`` that refuses nothing."""
-
-
 def refuse_examples(path: str, file: AccessFile) -> None:
-    """A ``check``: the accounts that every installation of the Java broker comes with are known to
-    everybody.
-    """
+    """The accounts that every installation of the Java broker comes with are known to everybody."""
     for account in file.accounts:
         if account.secret_key == EXAMPLE_SECRET:
             raise ConfigFault(

@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 
 from rmqpy.model.errors import StoreFault
 
@@ -273,6 +274,9 @@ class Disk:
             ) from error
         os.pwrite(fd, LOCK_CONTENT, 0)
         return DiskLock(fd, identity, self._locked)
+
+    def open_to_others(self, path: str) -> bool:
+        return bool(os.stat(path).st_mode & stat.S_IRWXO)
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         while not os.path.isdir(path):

@@ -108,5 +108,8 @@ class FileLayer(Protocol):
         StoreFault when held.
         """
 
+    def open_to_others(self, path: str) -> bool:
+        """Whether a file can be read or written by users beside its owner and group."""
+
     def disk_usage(self, path: str) -> tuple[int, int]:
         """(total, free) bytes of the file system that holds ``path``."""

@@ -115,6 +115,9 @@ class MemoryFiles:
 
     nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
+    open_paths: set[str] = field(factory=set)
+    """Files that others on the machine can read."""
+
     locks: set[str] = field(factory=set)
     now_ms: int = 0
     total_bytes: int = 1 << 40
@@ -286,6 +289,9 @@ class MemoryFiles:
         self.make_dirs(path.rpartition("/")[0])
         self.locks.add(path)
         return MemoryLock(self, path)
+
+    def open_to_others(self, path: str) -> bool:
+        return path in self.open_paths
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         return self.total_bytes, self.free_bytes
