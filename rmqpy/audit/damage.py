@@ -35,7 +35,6 @@ __all__ = ["Diagnosis", "FileView", "closes_the_file", "diagnose", "next_frame",
 FRAME_BYTES_MAX: Final = 8 << 20
 """Further than any frame is long (Java's largest message setting in use is 4 MiB)."""
 
-_MAGICS: Final = (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2)
 _INT: Final = struct.Struct(">i")
 _UINT: Final = struct.Struct(">I")
 _LONG: Final = struct.Struct(">q")
@@ -169,8 +168,7 @@ def _inner_size(file: FileView, record: int) -> int | None:
     head = layout.BODY_POSITION + layout.hosts_extra(sys_flag & (BORN_HOST_V6 | STORE_HOST_V6))
     body_bytes = file.int_at(record + head - 4)
     topic = record + head + body_bytes
-    wide = file.uint_at(record + layout.MAGIC_POSITION) == layout.MESSAGE_MAGIC_V2
-    width = 2 if wide else 1
+    width = layout.TOPIC_LENGTH_SIZES.get(file.uint_at(record + layout.MAGIC_POSITION), 1)
     if body_bytes < 0 or topic + width > len(file.view):
         return None
     topic_bytes = int.from_bytes(file.view[topic : topic + width])
@@ -213,7 +211,7 @@ def was_a_frame(file: FileView, position: int) -> bool:
     magic code.
     """
     magic = file.uint_at(position + file.record_shift + layout.MAGIC_POSITION)
-    return magic in _MAGICS or _says_its_place(file, position)
+    return magic in layout.TOPIC_LENGTH_SIZES or _says_its_place(file, position)
 
 
 def _says_its_place(file: FileView, position: int) -> bool:
@@ -238,9 +236,9 @@ def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Di
         if found is not None:
             return found
     magic = file.uint_at(record + layout.MAGIC_POSITION)
-    if magic not in _MAGICS:
-        expected = f"{layout.MESSAGE_MAGIC_V1:#x} or {layout.MESSAGE_MAGIC_V2:#x}"
-        return Diagnosis(FindingCode.RECORD_MAGIC, "MAGICCODE", f"{magic:#x}", expected)
+    if magic not in layout.TOPIC_LENGTH_SIZES:
+        text = f"{magic:#x}"
+        return Diagnosis(FindingCode.RECORD_MAGIC, "MAGICCODE", text, layout.MAGICS_TEXT)
     size = file.int_at(record)
     inner = _inner_size(file, record)
     frame_length = length - file.record_shift
@@ -264,7 +262,8 @@ def _diagnose_entry(file: FileView, position: int, length: int) -> Diagnosis | N
     body = file.int_at(position + layout.ENTRY_BODY_LENGTH_POSITION)
     record_size = file.int_at(position + layout.ENTRY_HEADER_SIZE)
     if size == body + layout.ENTRY_HEADER_SIZE:
-        if record_size != body and file.uint_at(position + layout.ENTRY_HEADER_SIZE + 4) in _MAGICS:
+        magic = file.uint_at(position + layout.ENTRY_HEADER_SIZE + layout.MAGIC_POSITION)
+        if record_size != body and magic in layout.TOPIC_LENGTH_SIZES:
             return Diagnosis(FindingCode.RECORD_SIZE, "TOTALSIZE", str(record_size), str(body))
         return None
     if size == length or size == record_size + layout.ENTRY_HEADER_SIZE:

@@ -23,9 +23,8 @@ from attrs import define, field
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.masters import Master
 from rmqpy.codec.layout import (
+    MAGIC_BYTES,
     MAGIC_POSITION,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     PHYSICAL_OFFSET_POSITION,
 )
 from rmqpy.ha.compare import Search
@@ -42,8 +41,6 @@ from rmqpy.remoting.headers import CompareLogRequestHeader
 TIMEOUT_MS: Final = 5_000
 LOOK_BACK_BYTES: Final = 5 << 20
 """Where the begin of a record is looked for: a record of the default settings is shorter."""
-
-_MAGICS: Final = (MESSAGE_MAGIC_V1.to_bytes(4), MESSAGE_MAGIC_V2.to_bytes(4))
 
 
 class ComparedLog(Protocol):
@@ -99,9 +96,7 @@ class MasterCheck:
     def cancel(self) -> None:
         self._cancelled = True
 
-    def _ask(
-        self, command: RemotingCommand, then: Callable[[RemotingCommand], None]
-    ) -> None:
+    def _ask(self, command: RemotingCommand, then: Callable[[RemotingCommand], None]) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if self._cancelled:
                 return
@@ -213,9 +208,9 @@ def frame_start(log: ComparedLog, offset: int) -> int:
     low = max(log.min_physical_offset, offset - LOOK_BACK_BYTES)
     high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_physical_offset)
     data = log.read_log(low, high - low)
-    last = offset - low + MAGIC_POSITION + len(_MAGICS[0])
+    last = offset - low + MAGIC_POSITION + len(MAGIC_BYTES[0])
     while last > 0:
-        place = max(data.rfind(magic, 0, last) for magic in _MAGICS)
+        place = max(data.rfind(magic, 0, last) for magic in MAGIC_BYTES)
         start = place - MAGIC_POSITION
         if start < 0:
             break
@@ -223,7 +218,7 @@ def frame_start(log: ComparedLog, offset: int) -> int:
         told = int.from_bytes(data[start + PHYSICAL_OFFSET_POSITION :][:8])
         if told == low + start and told <= offset < told + size:
             return told
-        last = place + len(_MAGICS[0]) - 1
+        last = place + len(MAGIC_BYTES[0]) - 1
     return offset
 
 

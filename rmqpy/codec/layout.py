@@ -46,11 +46,18 @@ masterFlushedOffset 8, confirmPhyOffset 8; the rest is zero.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 # Message record
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
+TOPIC_LENGTH_SIZES: Final[Mapping[int, int]] = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
+"""The versions of a record by their magic: bytes of the topic's length, all that differs. Whoever
+asks whether something is a record asks whether its magic is in here.
+"""
+MAGIC_BYTES: Final = tuple(magic.to_bytes(4) for magic in TOPIC_LENGTH_SIZES)
+MAGICS_TEXT: Final = " or ".join(f"{magic:#x}" for magic in TOPIC_LENGTH_SIZES)
 TOTAL_SIZE_POSITION: Final = 0
 MAGIC_POSITION: Final = 4
 BODY_CRC_POSITION: Final = 8

@@ -122,9 +122,8 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
     if rest < layout.RECORD_SIZE_MIN:
         raise RecordFault(position, "TOTALSIZE", f"beyond the {rest} bytes left", "a whole record")
     size, magic = _BLANK.unpack_from(data, position)
-    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
-        expected = f"{layout.MESSAGE_MAGIC_V1:#x} or {layout.MESSAGE_MAGIC_V2:#x}"
-        raise RecordFault(position, "MAGICCODE", f"{magic:#x}", expected)
+    if magic not in layout.TOPIC_LENGTH_SIZES:
+        raise RecordFault(position, "MAGICCODE", f"{magic:#x}", layout.MAGICS_TEXT)
     if not layout.RECORD_SIZE_MIN <= size <= rest:
         raise RecordFault(position, "TOTALSIZE", size, f"{layout.RECORD_SIZE_MIN}..{rest}")
     return _decode(bytes(data[position : position + size]), position)
@@ -138,7 +137,7 @@ def check_record(view: Buffer, offset: int) -> None:
     if length < layout.RECORD_SIZE_MIN:
         raise RecordFault(offset, "record", f"{length} bytes", f"at least {layout.RECORD_SIZE_MIN}")
     size, magic = _BLANK.unpack_from(view, 0)
-    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2) or size != length:
+    if magic not in layout.TOPIC_LENGTH_SIZES or size != length:
         found = f"size {size}, magic {magic:#x}"
         raise RecordFault(offset, "record", found, f"size {length} and a message's magic")
     (sys_flag,) = _INT.unpack_from(view, layout.SYS_FLAG_POSITION)
@@ -163,7 +162,7 @@ def record_properties(record: Buffer) -> dict[str, str]:
     (magic,) = _INT.unpack_from(data, layout.MAGIC_POSITION)
     (sys_flag,) = _INT.unpack_from(data, layout.SYS_FLAG_POSITION)
     head = HEADS[sys_flag & _HOSTS_V6].size
-    version = 1 if magic & 0xFFFFFFFF == layout.MESSAGE_MAGIC_V1 else 2
+    version = layout.TOPIC_LENGTH_SIZES.get(magic & 0xFFFFFFFF, 1)
     topic_start = head + int.from_bytes(data[head - 4 : head], signed=True) + version
     topic_length = int.from_bytes(data[topic_start - version : topic_start])
     start = topic_start + topic_length + 2
@@ -276,7 +275,7 @@ def _decode(record: bytes, offset: int) -> StoredMessage:
     if head.size > len(record):
         raise RecordFault(offset, "TOTALSIZE", len(record), f"at least {head.size}")
     fields = head.unpack_from(record)
-    version = 1 if fields[1] == layout.MESSAGE_MAGIC_V1 else 2
+    version = layout.TOPIC_LENGTH_SIZES[fields[1]]
     body_end = head.size + fields[-1]
     topic_start = body_end + version
     if fields[-1] < 0 or topic_start > len(record):

@@ -114,8 +114,8 @@ SCAN_LIMIT: Final = 4096
 BASE_OFFSET_MAX: Final = 1 << 62
 
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_BYTE: Final = struct.Struct(">b")
 _SHORT: Final = struct.Struct(">h")
+_LENGTH_FORMS: Final = {1: struct.Struct(">b"), 2: _SHORT}
 _INT: Final = struct.Struct(">i")
 _SIZE_MAGIC: Final = struct.Struct(">iI")
 _MAGIC_SIZE: Final = struct.Struct(">ii")
@@ -166,13 +166,13 @@ def measure_record(
     topic and properties begin (the last end with the record). Or why there is none.
     """
     size, magic = _SIZE_MAGIC.unpack_from(data, start)
-    if magic not in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2):
+    if magic not in layout.TOPIC_LENGTH_SIZES:
         return StopReason.BAD_MAGIC
     if size < layout.RECORD_SIZE_MIN:
         return StopReason.BAD_SIZE
     if size > rest:
         return StopReason.TRUNCATED
-    topic_length = _BYTE if magic == layout.MESSAGE_MAGIC_V1 else _SHORT
+    topic_length = _LENGTH_FORMS[layout.TOPIC_LENGTH_SIZES[magic]]
     (sys_flag,) = _INT.unpack_from(data, start + layout.SYS_FLAG_POSITION)
     head = HEADS[sys_flag & _HOSTS_V6]
     end = start + size
@@ -270,7 +270,7 @@ class _Walk:
         elif index < 0 or term < 0:
             return StopReason.BAD_FIELDS
         record_size, record_magic = _SIZE_MAGIC.unpack_from(self.data, body)
-        is_record = record_magic in (layout.MESSAGE_MAGIC_V1, layout.MESSAGE_MAGIC_V2)
+        is_record = record_magic in layout.TOPIC_LENGTH_SIZES
         if is_record and record_size != length:
             return StopReason.BAD_FIELDS
         stop = self._record(body, length, index, term)

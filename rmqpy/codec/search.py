@@ -17,8 +17,8 @@ __all__ = ["content_end", "find_frames", "is_frame", "magic_places"]
 
 _STEP: Final = 1 << 20
 _ZEROS: Final = bytes(_STEP)
-_V1: Final = layout.MESSAGE_MAGIC_V1.to_bytes(4)
-_V2: Final = layout.MESSAGE_MAGIC_V2.to_bytes(4)
+_SPLIT_MAX: Final = 3
+"""Bytes of a magic code that may stand behind the step in which it begins."""
 
 
 def is_frame(view: memoryview, base_offset: int, position: int, *, dledger: bool) -> bool:
@@ -44,9 +44,9 @@ def find_frames(
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
     """Where the magic code of a record begins, between ``start`` and before ``stop``."""
     while start < stop:
-        chunk = bytes(view[start : min(start + _STEP, stop) + len(_V1) - 1])
+        chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
         places = []
-        for magic in (_V1, _V2):
+        for magic in layout.MAGIC_BYTES:
             place = -1
             while (place := chunk.find(magic, place + 1)) >= 0:
                 if start + place < min(start + _STEP, stop):

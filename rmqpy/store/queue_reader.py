@@ -14,13 +14,12 @@ from attrs import define
 
 from rmqpy.codec.layout import (
     MAGIC_POSITION,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     PHYSICAL_OFFSET_POSITION,
     QUEUE_FILLER_SIZE,
     QUEUE_UNIT_SIZE,
     RECORD_SIZE_MIN,
     SYS_FLAG_POSITION,
+    TOPIC_LENGTH_SIZES,
     store_timestamp_position,
 )
 from rmqpy.codec.units import QUEUE_UNIT
@@ -38,7 +37,6 @@ QUEUE_UNIT_LENGTH_POSITION = 8
 SCAN_WINDOW_BYTES = 16000
 """How far one read looks for messages that match a filter (maxFilterMessageSize)."""
 
-_MAGICS = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 
 Matcher = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
@@ -311,7 +309,7 @@ def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
     if physical_offset < 0:
         return None
     head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)
-    if head is None or int.from_bytes(head[MAGIC_POSITION:]) not in _MAGICS:
+    if head is None or int.from_bytes(head[MAGIC_POSITION:]) not in TOPIC_LENGTH_SIZES:
         return None
     size = int.from_bytes(head[:4], signed=True)
     record = log.read(PhysicalOffset(physical_offset), size) if size >= RECORD_SIZE_MIN else None

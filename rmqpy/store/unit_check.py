@@ -10,9 +10,8 @@ from struct import Struct
 
 from rmqpy.codec.layout import (
     BODY_POSITION,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     RECORD_SIZE_MIN,
+    TOPIC_LENGTH_SIZES,
     hosts_extra,
 )
 from rmqpy.model.ids import PhysicalOffset
@@ -44,7 +43,7 @@ def unit_is_right(
 def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
     """Whether ``record``, as long as its unit says, is the message of that place."""
     size, magic, queue_id, record_offset, sys_flag = _HEAD.unpack_from(record)
-    if size != len(record) or magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
+    if size != len(record) or magic not in TOPIC_LENGTH_SIZES:
         return False
     topic, wanted_id = name
     if topic.startswith(LIGHT_QUEUE_PREFIX):
@@ -54,7 +53,7 @@ def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
     body = BODY_POSITION + hosts_extra(sys_flag)
     body_length = int.from_bytes(record[body - 4 : body], signed=True)
     place = body + body_length
-    length_end = place + (1 if magic == MESSAGE_MAGIC_V1 else 2)
+    length_end = place + TOPIC_LENGTH_SIZES[magic]
     if body_length < 0 or length_end > size:
         return False
     topic_end = length_end + int.from_bytes(record[place:length_end])
