@@ -15,6 +15,7 @@ PAGES = [
     *sorted(ROOT.glob("*/README.md")),
 ]
 DOTTED = re.compile(r"`(rmqpy(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:rmqpy|native|tests|bench|migrations|docs)/[\w/-]+\.(?:py|c|h|md))`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -36,6 +37,12 @@ def resolve(path: str) -> object:
 def test_every_dotted_name_exists(page: Path) -> None:
     for name in set(DOTTED.findall(page.read_text(encoding="utf-8"))):
         assert resolve(name) is not None, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_exists(page: Path) -> None:
+    named = set(FILE.findall(page.read_text(encoding="utf-8")))
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

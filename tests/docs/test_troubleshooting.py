@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import dledger_settings
 
+WRITE = os.environ.get("RMQPY_WRITE_PAGES") == "1"
+TO_WRITE = "RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py"
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 START, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 FILE_SIZE = 16_384
@@ -351,9 +354,14 @@ def _own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def seen() -> dict[str, str]:
-    """The messages, by the title of their case."""
-    return {}
+def seen() -> Iterator[dict[str, str]]:
+    """The messages, by the title of their case; the page is written from them at the end."""
+    messages: dict[str, str] = {}
+    yield messages
+    if WRITE and len(messages) == len(CASES):
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+        table = "".join(table_of(messages))
+        PAGE.write_text(before + START + table + END + rest.partition(END)[2], encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
@@ -383,6 +391,7 @@ def test_a_start_that_fails(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("rmqpy: "), error
     seen[case.title] = told(error, ground)
+    assert WRITE or row(case, seen) in PAGE.read_text(encoding="utf-8"), f"to write it: {TO_WRITE}"
     if before:
         assert snapshot(ground.store) == before, "a refused start changed the directory"
 
@@ -410,24 +419,20 @@ def told(error: str, ground: Ground) -> str:
     return text.removeprefix("rmqpy: ")
 
 
-def test_the_page_has_what_was_seen(seen: dict[str, str]) -> None:
-    if len(seen) != len(CASES):
-        pytest.skip("needs all cases of this module in one run")
-    table = "".join(rows(seen))
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    shown, _, after = rest.partition(END)
-    if os.environ.get("RMQPY_WRITE_PAGES") == "1":
-        PAGE.write_text(before + START + table + END + after, encoding="utf-8")
-        return
-    assert shown == table, "RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py"
+def test_the_page_has_nothing_else() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition(START)[2].partition(END)[0]
+    titles = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line]
+    assert [title for title in titles if title[0] not in "#|" and title != "what is wrong"] == [
+        case.title for case in CASES
+    ]
 
 
-def rows(seen: dict[str, str]) -> Iterator[str]:
-    group = ""
-    for each in CASES:
-        if each.group != group:
-            group = each.group
-            yield f"\n### {group}\n\n| what is wrong | what `rmqpy broker` says |\n|---|---|\n"
-        yield f"| {each.title} | {seen[each.title].replace('|', chr(92) + '|')} |\n"
+def table_of(seen: dict[str, str]) -> Iterator[str]:
+    for group, cases in groupby(CASES, lambda case: case.group):
+        yield f"\n### {group}\n\n| what is wrong | what `rmqpy broker` says |\n|---|---|\n"
+        yield from (row(case, seen) for case in cases)
     yield "\n"
+
+
+def row(case: Case, seen: dict[str, str]) -> str:
+    return f"| {case.title} | {seen[case.title].replace('|', chr(92) + '|')} |\n"
