@@ -32,7 +32,7 @@ from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.outbox import Proposal
 from rmqpy.model.codes import RequestCode
-from rmqpy.net.feed import FeedStatus, HotChannel
+from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
@@ -41,8 +41,6 @@ from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.staging import END, INDEX
 
-IN_BYTES: Final = 256 * 1024
-"""One read of one connection; a larger frame is Python's."""
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096
 """Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
@@ -249,7 +247,7 @@ class HotPath:
         length = (
             int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
         )
-        if max(length, len(data)) >= IN_BYTES:
+        if max(length, len(data)) >= FEED_BYTES:
             return False
         self._in[: len(data)] = data
         return True
@@ -409,7 +407,7 @@ class HotPath:
 
     def _make_buffers(self) -> None:
         core = self.core
-        self._in = self._buffer("in", IN_BYTES)
+        self._in = self._buffer("in", FEED_BYTES)
         self._out = self._buffer("out", OUT_BYTES)
         self._buffer("scratch", SCRATCH_BYTES)
         for name, kind, count in (

@@ -47,7 +47,7 @@ from rmqpy.model.flags import (
     transaction_type,
 )
 from rmqpy.model.message import Host
-from rmqpy.net.feed import FeedStatus, HotChannel
+from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import FLAG_ONEWAY, SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES
@@ -55,8 +55,6 @@ from rmqpy.remoting.headers import SendMessageRequestHeaderV2
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.staging import END, FILE_END, STAGED
 
-FRAME_BYTES_MAX: Final = 256 * 1024
-"""A larger frame is read by the connection's own receiver."""
 OUT_BYTES: Final = 4 * 1024 * 1024
 """Replies of a turn; a turn that would have more ends early."""
 COLD_MAX: Final = 32
@@ -101,7 +99,7 @@ class HotPython:
         self.rows = HotRows(parts.queues, parts.index)
         """What dispatch takes."""
         self.core = self
-        self.frame_max = FRAME_BYTES_MAX
+        self.frame_max = FEED_BYTES
         self.cold_capacity = COLD_MAX
         self.wanted = 0
         self.stale = True
@@ -194,7 +192,7 @@ class HotPython:
         """Let the next receive go on behind the begin of a frame; False: it is too large."""
         if len(data) >= LENGTH_BYTES:
             length = int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES
-            if length >= FRAME_BYTES_MAX:
+            if length >= FEED_BYTES:
                 return False
         self._front = data
         return True

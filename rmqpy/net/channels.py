@@ -290,12 +290,16 @@ class Connection(asyncio.BufferedProtocol):
         return self.turns.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.closed:
-            return
+        if not self.closed:
+            self.use_budget(nbytes)
+            self.take_in(self.turns.buffer[:nbytes])
+
+    def take_in(self, data: memoryview) -> None:
+        """Bytes for the receiver; the frames that they complete, to the owner."""
         now_ms = self.turns.scheduler.monotonic_ms()
         self.last_traffic_ms = self.last_read_ms = now_ms
         try:
-            commands = self.receiver.receive(self.turns.buffer[:nbytes])
+            commands = self.receiver.receive(data)
         except RemoteFault as fault:
             self.owner.faulted(self, fault)
             self.close()
@@ -304,9 +308,19 @@ class Connection(asyncio.BufferedProtocol):
             self.partial_since_ms = None
         elif commands or self.partial_since_ms is None:
             self.partial_since_ms = now_ms
-        self._use_budget(nbytes)
         if commands:
             self.owner.received(self, commands)
+
+    def use_budget(self, nbytes: int) -> None:
+        """So many bytes were read; beyond ``limits.turn_bytes`` the others have their turn."""
+        if self._turn != self.turns.number:
+            self._turn = self.turns.number
+            self._turn_bytes = 0
+        self._turn_bytes += nbytes
+        if self._turn_bytes >= self.owner.limits.turn_bytes and not self._budget_used:
+            self._budget_used = True
+            self.turns.held(self)
+            self._choose_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -329,16 +343,6 @@ class Connection(asyncio.BufferedProtocol):
         self.owner.lost(self)
 
     # -- inside
-
-    def _use_budget(self, nbytes: int) -> None:
-        if self._turn != self.turns.number:
-            self._turn = self.turns.number
-            self._turn_bytes = 0
-        self._turn_bytes += nbytes
-        if self._turn_bytes >= self.owner.limits.turn_bytes and not self._budget_used:
-            self._budget_used = True
-            self.turns.held(self)
-            self._choose_reading()
 
     def _choose_reading(self) -> None:
         wanted = not (self._budget_used or self._congested or self._postponed)

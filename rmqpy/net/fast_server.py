@@ -4,15 +4,8 @@ Instead of asyncio's transport a :class:`FastTransport` stands under each
 :class:`rmqpy.net.channels.Connection`. It watches the descriptor with ``add_reader`` and lets a
 :class:`Feed` receive and answer; only frames that the feed hands back become commands. Limits,
 deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
-Connections behind TLS are read by the ordinary way, whose frames the feed hears of.
-
-=======  ==========================================  =============================
-mode     when                                        who reads
-=======  ==========================================  =============================
-fast     a buffer's worth of frames                  the feed
-partial  the begin of a frame is kept                the feed, behind it
-large    a frame larger than the feed's buffer       the connection's own receiver
-=======  ==========================================  =============================
+Connections behind TLS, and all where the loop watches no descriptors, are received by asyncio and
+go through the same feed (:mod:`rmqpy.net.feed_reader`).
 
 Replies of the feed leave at the end of the turn, behind the commit; the handler does that
 (``turn_ended``).
@@ -25,14 +18,14 @@ import logging
 import socket
 from typing import Any
 
-from rmqpy.model.errors import RemoteFault
 from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
 from rmqpy.net.feed import Feed, FeedStatus
+from rmqpy.net.feed_reader import FedConnection, FeedReader
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import Doors, RemotingServer
 from rmqpy.remoting.channel import RequestHandler
-from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command
+from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame import LENGTH_BYTES
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +40,12 @@ class FastServer(RemotingServer):
         limits: ConnectionLimits,
         feed: Feed,
         doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        *,
+        own_sockets: bool | None = None,
     ) -> None:
+        """``own_sockets`` False: asyncio accepts and receives. None: where its loop watches no
+        descriptors.
+        """
         super().__init__(handler, scheduler, limits, doors)
         self.turns = Turns(scheduler, self._turn_ended)
         self.feed = feed
@@ -55,8 +53,7 @@ class FastServer(RemotingServer):
         self.loop = scheduler.loop
         self.now_ms = 0
         self.turn_open = False
-        self.own_sockets = True
-        self._behind_tls: set[Connection] = set()
+        self.own_sockets = watches_descriptors(self.loop) if own_sockets is None else own_sockets
 
     async def close(self) -> None:
         await super().close()
@@ -74,20 +71,8 @@ class FastServer(RemotingServer):
         self._handler.turn_ended()
         self.feed.open_turn()
 
-    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
-        if connection not in self._behind_tls:
-            super().received(connection, commands)  # its transport asks the feed
-            return
-        self.feed.before_cold()
-        super().received(connection, commands)
-        self.feed.after_cold(commands)
-
-    def lost(self, connection: Connection) -> None:
-        self._behind_tls.discard(connection)
-        super().lost(connection)
-
     def take_plain(self, sock: socket.socket) -> None:
-        connection = self._connection()
+        connection = super()._connection()
         try:
             transport = FastTransport(self, sock, connection)
             connection.connection_made(transport)
@@ -97,14 +82,20 @@ class FastServer(RemotingServer):
             return
         transport.start()
 
-    def tls_connection(self) -> Connection:
-        connection = self._connection()
-        self._behind_tls.add(connection)
+    def _connection(self) -> Connection:
+        """One that asyncio receives for."""
+        connection = FedConnection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        connection.reader = FeedReader(self, connection)
         return connection
 
     def _turn_ended(self) -> None:
         self.turn_open = False
         self._handler.turn_ended()
+
+
+def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop has ``add_reader``; Windows' does not."""
+    return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
 class FastTransport(asyncio.Transport):
@@ -118,13 +109,11 @@ class FastTransport(asyncio.Transport):
         "_core",
         "_fd",
         "_high",
-        "_large",
         "_loop",
         "_low",
-        "_number",
         "_paused",
+        "_reader",
         "_receive",
-        "_rest",
         "_server",
         "_sock",
         "_writing",
@@ -139,9 +128,7 @@ class FastTransport(asyncio.Transport):
         self._connection = connection
         self._core = server.feed.core
         self._receive = server.feed.receive or self._receive_for_feed
-        self._number = -1
-        self._rest = b""
-        self._large = False
+        self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
         self._congested = self._paused = self._closing = self._writing = False
@@ -150,7 +137,7 @@ class FastTransport(asyncio.Transport):
         """Begin to read, unless the connection was turned away."""
         if self._closing:
             return
-        self._number = self._server.feed.attach(self, self._fd)
+        self._reader.attach(self, self._fd)
         self._loop.add_reader(self._fd, self._readable)
 
     # -- Channel, for the gate's replies
@@ -224,14 +211,14 @@ class FastTransport(asyncio.Transport):
         if self._paused and not self._closing:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
-            if self._rest:
-                self._loop.call_soon(self._go_on_with_rest)
+            if self._reader.rest:
+                self._loop.call_soon(self._take_again)
 
     def close(self) -> None:
         if self._closing:
             return
-        if self._number >= 0:
-            self._server.feed.flush_now(self._number)
+        if self._reader.number >= 0:
+            self._server.feed.flush_now(self._reader.number)
         self._stop_reading()
         if not self._buffer:
             self._loop.call_soon(self._lost, None)
@@ -242,35 +229,31 @@ class FastTransport(asyncio.Transport):
     # -- reading
 
     def _readable(self) -> None:
-        server = self._server
-        self._open_turn()
-        self._connection.last_traffic_ms = self._connection.last_read_ms = server.now_ms
-        if self._rest:
+        reader, connection = self._reader, self._connection
+        reader.open_turn()
+        connection.last_traffic_ms = connection.last_read_ms = self._server.now_ms
+        if reader.rest:
             status = self._receive_behind()
-        elif self._large:
+        elif reader.large:
             status = self._receive_large()
         else:
-            status = self._receive(self._core, self._number, 0)
-        if status:
-            self._go_on(status)
-        elif self._connection.partial_since_ms is not None and not self._large:
-            self._connection.partial_since_ms = None
-
-    def _open_turn(self) -> None:
-        server = self._server
-        if not server.turn_open or server.feed.stale:
-            server.open_turn()
+            status = self._receive(self._core, reader.number, 0)
+        if status >= FeedStatus.CLOSED:
+            self._stop(status)
+        elif status:
+            reader.go_on(status)
+        elif connection.partial_since_ms is not None and not reader.large:
+            connection.partial_since_ms = None
 
     def _receive_behind(self) -> int:
-        rest = self._rest
+        reader = self._reader
+        rest = reader.rest
         if not self._server.feed.put_front(rest):
-            self._large = True
-            self._rest = b""
-            self._take_large(rest)
+            reader.begin_large()
             return FeedStatus.DONE if self._closing else self._receive_large()
-        status = self._receive(self._core, self._number, len(rest))
+        status = self._receive(self._core, reader.number, len(rest))
         if status != FeedStatus.AGAIN:
-            self._rest = b""
+            reader.rest = b""
         return status
 
     def _receive_for_feed(self, core: Any, number: int, have: int) -> int:
@@ -299,93 +282,24 @@ class FastTransport(asyncio.Transport):
             return FeedStatus.DONE
         if not count:
             return FeedStatus.CLOSED
-        self._server.feed.before_cold()
-        self._connection.buffer_updated(count)
-        self._server.feed.after_cold(())
-        self._large = self._connection.receiver.pending_bytes > 0
+        self._connection.use_budget(count)
+        self._reader.take_large(buffer[:count])
         return FeedStatus.DONE
 
-    def _take_large(self, rest: bytes) -> None:
-        """Give the connection's receiver the begin of a frame; its length may be a fault."""
-        try:
-            self._connection.receiver.receive(rest)
-        except RemoteFault as fault:
-            self._fault(fault)
-
-    def _go_on(self, status: int) -> None:
-        """Whatever is not the common case, until the buffer is used up."""
-        feed = self._server.feed
-        while status > FeedStatus.PARTIAL:
-            if status == FeedStatus.COLD:
-                self._handle_cold()
-            elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
-                feed.make_room(status)
-            elif status == FeedStatus.OUT_FULL:
-                self._server.end_turn_early()
-            else:
-                self._stop(status)
-                return
-            if self._closing or self._connection.closed:
-                return
-            if self._connection.postponing:
-                # What is left of the buffer waits with them.
-                status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
-                break
-            status = feed.go_on(self._number)
-        self._keep_rest(status)
-
-    def _go_on_with_rest(self) -> None:
-        """What was left of a buffer when requests were postponed, without anything new."""
-        rest, feed = self._rest, self._server.feed
-        if self._paused or self._closing or not rest:
-            return
-        self._open_turn()
-        if not feed.put_front(rest):
-            return  # the begin of a large frame: more of it has to come
-        self._rest = b""
-        feed.give(b"", len(rest))
-        self._go_on(FeedStatus(feed.go_on(self._number)))
-
-    def _handle_cold(self) -> None:
-        feed, connection = self._server.feed, self._connection
-        commands = []
-        try:
-            for frame in feed.cold_frames():
-                commands.append(decode_command(frame))
-        except RemoteFault as fault:
-            self._fault(fault)
-            return
-        feed.before_cold()
-        connection.owner.received(connection, commands)
-        feed.after_cold(commands)
+    def _take_again(self) -> None:
+        if not (self._paused or self._closing):
+            self._reader.take_again()
 
     def _stop(self, status: int) -> None:
         if status == FeedStatus.CLOSED:
             self._peer_ended()
         elif status == FeedStatus.FAILED:
             self._end(OSError(self._core.wanted, "receiving failed"))
-        elif status == FeedStatus.BAD_FRAME:
-            self._take_large(self._server.feed.rest()[: LENGTH_BYTES + WORD_BYTES])
-            assert self._closing, "the receiver takes what the feed refused"
-
-    def _keep_rest(self, status: int) -> None:
-        connection = self._connection
-        if status == FeedStatus.DONE:
-            connection.partial_since_ms = None
-            return
-        feed = self._server.feed
-        if feed.advanced or connection.partial_since_ms is None:
-            connection.partial_since_ms = self._server.now_ms
-        self._rest = feed.rest()
 
     def _peer_ended(self) -> None:
         """The peer has closed its half; what we owe it still leaves."""
         self._connection.eof_received()
         self.close()
-
-    def _fault(self, fault: RemoteFault) -> None:
-        self._connection.owner.faulted(self._connection, fault)
-        self._connection.close()
 
     # -- writing
 
@@ -393,8 +307,8 @@ class FastTransport(asyncio.Transport):
         if not self._writing:
             self._writing = True
             self._loop.add_writer(self._fd, self._writable)
-            if self._number >= 0 and not self._closing:
-                self._server.feed.set_queued(self._number, True)
+            if self._reader.number >= 0:
+                self._server.feed.set_queued(self._reader.number, True)
         if len(self._buffer) > self._high and not self._congested:
             self._congested = True
             self._connection.pause_writing()
@@ -415,8 +329,8 @@ class FastTransport(asyncio.Transport):
             self._stop_writing()
             if self._closing:
                 self._lost(None)
-            elif self._number >= 0:
-                self._server.feed.set_queued(self._number, False)
+            elif self._reader.number >= 0:
+                self._server.feed.set_queued(self._reader.number, False)
 
     def _stop_writing(self) -> None:
         if self._writing:
@@ -427,11 +341,10 @@ class FastTransport(asyncio.Transport):
 
     def _stop_reading(self) -> None:
         self._closing = True
-        self._rest = b""
-        if not self._paused and self._number >= 0:
-            self._loop.remove_reader(self._fd)
-        if self._number >= 0:
-            self._server.feed.detach(self._number)
+        if self._reader.number >= 0:
+            if not self._paused:
+                self._loop.remove_reader(self._fd)
+            self._reader.detach()
 
     def _end(self, error: OSError | None) -> None:
         """At once; what is queued is dropped."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
+
+FEED_BYTES: Final = 256 * 1024
+"""What a feed takes at a time; a larger frame is read by the connection's own receiver."""
 
 
 class FeedStatus(IntEnum):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqpy.codec import chosen
 from rmqpy.codec.scan import scan_records
+from rmqpy.model.config_keys_security import TlsMode
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.net.server import Doors
+from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
@@ -74,14 +78,28 @@ def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
 
 
-@pytest.fixture(params=["c-off", "c-auto", "pure-off", "pure-auto"])
-def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callable[..., None]:
-    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's, in C
-    or in Python, on asyncio's loop or on uvloop's where that is installed.
+WAYS = ["c-off-own", "c-auto-own", "pure-off-own", "pure-auto-own"]
+WAYS += ["c-auto-asyncio", "pure-off-asyncio", "c-off-tls", "c-auto-tls", "pure-auto-tls"]
+
+
+@pytest.fixture(params=WAYS)
+def serving(
+    request: pytest.FixtureRequest, build: Callable[..., Any], tls_folder: Path
+) -> Callable[..., None]:
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's: in C
+    or in Python; on asyncio's loop or on uvloop's where that is installed; with sockets of its
+    own, those of asyncio, or TLS.
     """
-    implementation, _, uvloop = request.param.partition("-")
+    implementation, uvloop, sockets = request.param.split("-")
     if implementation == "c" and chosen.implementation != "c":
         pytest.skip(f"no C to serve with: {chosen.reason}")
+    own, trust = TlsSide(
+        certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")
+    ), TlsSide(trust=str(tls_folder / "ca.pem"), verify=True)
+    behind_tls = sockets == "tls"
+    doors = Doors(
+        ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if behind_tls else None
+    )
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
         from rmqpy.broker.hot_setup import accelerate
@@ -93,11 +111,14 @@ def serving(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Callab
         async def whole(scheduler: AsyncioScheduler) -> None:
             feed = accelerate(kit.broker, kit.store, scheduler, implementation)
             assert feed is not None
-            server = FastServer(kit.broker, scheduler, limits, feed)
+            server = FastServer(
+                kit.broker, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
+            )
             address = await server.listen("127.0.0.1", 0)
 
             async def connect() -> Client:
-                return Client(*await asyncio.open_connection(*address))
+                tls = client_tls(trust).current() if behind_tls else None
+                return Client(*await asyncio.open_connection(*address, ssl=tls))
 
             async with asyncio.timeout(DEADLINE_S):
                 await main(connect, kit, server)
@@ -121,11 +142,32 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
             await asyncio.sleep(0)
         for number, client in enumerate(clients):
             answers = await client.read(300)
+            answers.sort(key=lambda answer: answer.opaque)  # those of a turn have no order
             assert [answer.opaque for answer in answers] == list(range(300))
             assert {answer.code for answer in answers} == {0}
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
             assert offsets == list(range(300))
             assert kit.store.max_queue_offset("T", number) == 300
+
+    serving(main)
+
+
+def test_known_sends_do_not_reach_the_processors(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        handled = []
+        handle = kit.broker.handle
+        monkeypatch.setattr(
+            kit.broker, "handle", lambda *given: (handled.extend(given[1]), handle(*given))[1]
+        )
+        client = await connect()
+        client.writer.write(send(0))
+        await client.read(1)
+        client.writer.write(b"".join(send(n) for n in range(300)))
+        await client.read(300)
+        assert len(handled) == 1
+        assert kit.store.max_queue_offset("T", 0) == 301
 
     serving(main)
 
@@ -153,7 +195,7 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
         for round_ in range(2):
             large = send(1, body=bytes(600_000))
             client.writer.write(send(0) + large + send(2) + send(3))
-            answers = await client.read(4)
+            answers = sorted(await client.read(4), key=lambda answer: answer.opaque)
             assert [answer.opaque for answer in answers] == [0, 1, 2, 3]
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
             assert offsets == list(range(4 * round_, 4 * round_ + 4))
@@ -174,8 +216,9 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
         deaf.setblocking(False)
         await loop.sock_connect(deaf, server.addresses[0])
         await loop.sock_sendall(deaf, b"".join(pull(n, 0) for n in range(200)))
-        (connection,) = (c for c in server._connections if c.peer == deaf.getsockname())
-        while not connection.pending_bytes:
+        while not any(
+            each.pending_bytes for each in server._connections if each.peer == deaf.getsockname()
+        ):
             await asyncio.sleep(0.001)
         first.writer.write(send(1))
         await first.read(1)
