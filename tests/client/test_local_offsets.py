@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.client.local_offsets import LocalOffsets
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import StoreFault
 from rmqpy.remoting.bodies import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 3)
@@ -50,5 +50,5 @@ def test_nothing_readable_is_a_fault_that_names_the_file(tmp_path: Path) -> None
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.save({QUEUE: 7})
     offsets.path.write_bytes(b"{")
-    with pytest.raises(ConfigFault, match=r"offsets\.json: .*remove it"):
+    with pytest.raises(StoreFault, match=r"offsets\.json: .*remove both"):
         offsets.load()
