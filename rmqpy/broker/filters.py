@@ -19,7 +19,8 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.ports import RecordFilter
-from rmqpy.broker.sql_expression import Expression, ExpressionFault, compile_expression
+from rmqpy.broker.sql_expression import Expression, compile_expression
+from rmqpy.broker.sql_nodes import ExpressionFault
 from rmqpy.broker.subscriptions import is_tag_expression
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import record_properties

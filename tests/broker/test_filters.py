@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from rmqpy.broker.sql_expression import (
     EXPRESSION_LENGTH_MAX,
     NESTING_MAX,
-    EvaluationFault,
-    ExpressionFault,
     compile_expression,
 )
+from rmqpy.broker.sql_nodes import EvaluationFault, ExpressionFault
 from rmqpy.codec.message import decode_message, encode_messages, record_properties
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import MessageDraft
