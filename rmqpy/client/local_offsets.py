@@ -1,7 +1,7 @@
 """Offsets of a broadcasting consumer: every client keeps its own, in a file as Java's.
 
-``<directory>/<client id>/<group>/offsets.json``: ``{"offsetTable":{{queue}:offset,…}}``, replaced as
-a whole, with the previous version in ``offsets.json.bak`` (:mod:`rmqpy.store.small_files`).
+``<directory>/<client id>/<group>/offsets.json``: ``{"offsetTable":{{queue}:offset,…}}``, replaced
+as a whole, with the previous version in ``offsets.json.bak`` (:mod:`rmqpy.store.small_files`).
 """
 
 from __future__ import annotations
