@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     demo = commands.add_parser(
-        "demo", help="fill a classic store, switch it to DLedger in place, compare every message"
+        "demo",
+        help="master and slave, check, align, switch, a leader killed, certificate, the way back",
     )
     demo.add_argument(
         "--store", metavar="DIR", help="work on a copy of this storePathRootDir instead"

@@ -163,8 +163,8 @@ class Comparison:
 
 
 def compare(before: Reading, after: Reading, divided_offset: int) -> Comparison:
-    """Every message of ``before`` must be in ``after``, below the divided offset and equal; what is
-    new must be above.
+    """Every message of ``before`` must be in ``after``, below the divided offset and equal. What is
+    new may be below, too: it came between that reading and the switch.
     """
     rows: dict[str, TopicRow] = {}
     differences = [
@@ -188,7 +188,7 @@ def compare(before: Reading, after: Reading, divided_offset: int) -> Comparison:
             row.below += 1
         else:
             row.above += 1
-        if (place in before.messages) != (value.physical_offset < divided_offset):
+        if place in before.messages and value.physical_offset >= divided_offset:
             differences.append(
                 f"{place[0]} queue {place[1]} offset {place[2]}: on the wrong side of the divide"
             )

@@ -60,11 +60,12 @@ class _Aligning:
         ops = list(self._drop_ahead())
         changes = list(self._log()) if self._differs() else []
         ops += changes
+        # Before the queues: those of a topic that no table has are taken for deleted.
+        ops += self._tables()
         if changes and self.survey.has_entries:
             ops += self._derived_at_start()
         elif changes:
             ops += self._derived()
-        ops += self._tables()
         return NodePlan(
             replica=self.replica.name,
             root=self.root,

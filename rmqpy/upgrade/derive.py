@@ -1,8 +1,9 @@
 """Consume queues and key index made anew behind an offset, in a folder of their own.
 
 The queues are copied as they are, cut at the offset, and dispatched from there on: what they know
-about older messages (also those of topics that were deleted since) stays. Index files that end
-below the offset are copied, the rest is built again. Dispatch is the broker's.
+about older messages (also those of topics that were deleted since) stays. From offset 0 on they are
+made of the log alone: those of a slave that got only the last files begin with blank units. Index
+files that end below the offset are copied, the rest is built again. Dispatch is the broker's.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def build(ground: Ground, places: Places, from_offset: int) -> None:
     target = places.target
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
-    copy_tree(files, places.queues, f"{target}/{QUEUES}")
+    if from_offset > 0:
+        copy_tree(files, places.queues, f"{target}/{QUEUES}")
     _copy_index(files, places.index, f"{target}/{INDEX}", from_offset)
     row = MappedFiles(files, (places.commit_log,), settings.mapped_file_size_commit_log)
     row.load(COMMIT_LOG_SIZE_KEY)

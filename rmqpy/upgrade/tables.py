@@ -92,7 +92,9 @@ def merge_tables(replicas: Mapping[str, Mapping[str, str]], reference: str, ends
             result = said[reference] or next((each for each in said.values() if each), {})
             if any(each != result for each in said.values() if each):
                 merged.conflicts.append(f"{name}: not the same on all; that of {reference} is kept")
-        differing = {who for who, each in said.items() if each != result}
+        differing = {
+            who for who, each in said.items() if each != result or name not in replicas[who]
+        }
         if differing:
             merged.differing[name] = differing
             merged.tables[name] = _written(name, result, replicas)

@@ -13,6 +13,8 @@ import pytest
 
 from rmqpy.audit.certificate import certify
 from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.store.disk import Disk
 from rmqpy.upgrade.check_findings import Group
 from rmqpy.upgrade.checks import run_checks
@@ -129,6 +131,36 @@ def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) 
     slave = after.ground_of(after.group.replica("slave"))
     roll_back(slave)
     assert tree_of(root / "slave") == before
+
+
+def late_slave(store: Path) -> None:
+    """As a slave that joined late: the last files only, queues with Java's blank units before."""
+    first = 196608
+    for file in (store / "commitlog").iterdir():
+        if int(file.name) < first:
+            file.unlink()
+    for path in (store / "consumequeue").rglob("0*"):
+        if path.is_file():
+            data = bytearray(path.read_bytes())
+            for place in range(0, len(data), QUEUE_UNIT_SIZE):
+                offset, size, _ = QUEUE_UNIT.unpack_from(data, place)
+                if size and offset < first:
+                    QUEUE_UNIT.pack_into(data, place, 0, 0x7FFFFFFF, 0)
+            path.write_bytes(data)
+    shutil.rmtree(store / "index")
+
+
+def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
+    late_slave(root / "slave")
+    made = situation(root, names)
+    assert not certificate_of(made).is_equal
+    apply_all(made, plan_alignment(made))
+    after = situation(root, names)
+    assert certificate_of(after).is_equal
+    assert {"queues-match", "same-log", "index-match"}.isdisjoint(bad_checks(after))
 
 
 def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
@@ -318,6 +350,20 @@ def small_group(kit: Any) -> tuple[Any, Any]:
     master.write(*range(25, 40))
     files.put("/m/config/consumerOffset.json", b'{"offsetTable":{"Topic@g":{0:7}}}')
     return master, slave
+
+
+def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Any) -> None:
+    """Tables are merged before the queues are made: else the topic is taken for a deleted one."""
+    master, slave = small_group(kit)
+    files = master.files
+    files.put("/s/config/topics.json", b'{"topicConfigTable":{"Topic":{}}}')
+    files.put("/m/config/topics.json", b'{"topicConfigTable":{"Topic":{},"New":{}}}')
+    master.write(50, 51, topic=b"New")
+    made = memory_situation(files, master, slave)
+    apply_all(made, plan_alignment(made))
+    after = memory_situation(files, master, slave)
+    assert files.is_dir("/s/consumequeue/New/0") and files.is_dir("/s/consumequeue/New/1")
+    assert "queues-match" not in bad_checks(after)
 
 
 def memory_situation(files: Any, master: Any, slave: Any, wish: Wish | None = None) -> Situation:

@@ -1,0 +1,224 @@
+"""The brokers of the demo: processes of their own on free loopback ports, each with its directory
+and its broker.conf, which the switch changes in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.audit.certificate import Certificate, certify
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.log_reader import QueueMessages
+from rmqpy.audit.manifest import Manifest
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.config import load_broker_configuration
+from rmqpy.model.errors import NetworkFault, RmqError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import ClusterInfo
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.disk import Disk
+from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import (
+    FAST_ELECTION,
+    LOOPBACK,
+    BrokerSpec,
+    RmqpySite,
+    ServerProcess,
+)
+from rmqpy.upgrade.check_findings import Group
+from rmqpy.upgrade.engine import apply_plan
+from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.replica import LocalReplica
+from rmqpy.upgrade.situation import Situation, Wish
+from rmqpy.upgrade.survey import SurveyPlan
+
+MEMBERS = ("n0", "n1", "n2")
+BROKER_NAME = "demo-broker"
+PATIENCE_SECONDS = 60.0
+
+
+@define(eq=False)
+class Cluster:
+    """``settings`` are lines of broker.conf that all have. Members are named n0, n1, n2; n0 begins
+    as master, n1 as its slave, n2 has nothing.
+    """
+
+    folder: Path
+    settings: Mapping[str, str]
+    namesrv: ServerProcess = field(init=False)
+    brokers: dict[str, ServerProcess] = field(init=False, factory=dict)
+    _ports: list[PortBlock] = field(init=False, factory=list)
+    _peers: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        site = RmqpySite(self.folder)
+        self.namesrv = site.namesrv("namesrv", self._block(1).first)
+        for number, member in enumerate(MEMBERS):
+            role = "SLAVE" if number == 1 else "ASYNC_MASTER"
+            spec = BrokerSpec(
+                port=self._block(BROKER_PORT_COUNT).broker_port,
+                namesrv=self.namesrv.address,
+                broker_name=BROKER_NAME,
+                sizes={},
+                settings={
+                    **self.settings,
+                    **FAST_ELECTION,
+                    "brokerRole": role,
+                    "brokerId": "1" if number == 1 else "0",
+                    "autoCreateTopicEnable": "true",
+                    "haFetchFromBeginning": "true",
+                },
+            )
+            self.brokers[member] = site.broker(member, spec)
+        self._peers = ";".join(
+            f"{member}-{LOOPBACK}:{self._block(1).first}" for member in MEMBERS
+        )
+
+    def store(self, member: str) -> Path:
+        store = self.brokers[member].store
+        assert store is not None
+        return store
+
+    async def start(self, *members: str) -> None:
+        """Returns when all of them listen."""
+        servers = [self.brokers[member] for member in members]
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
+
+    async def stop(self, *members: str) -> None:
+        for member in members:
+            await asyncio.to_thread(self.brokers[member].stop)
+
+    async def master_is_known(self) -> None:
+        """To the name server, so that clients find it."""
+        await self._until("the master does not register", self._find_master)
+
+    async def slave_has_all(self) -> None:
+        await self._until("the slave does not catch up", self._same_end)
+
+    async def leader(self) -> str:
+        """The member that leads."""
+        return await self._until("nobody leads", self._find_leader)
+
+    async def stop_group(self) -> None:
+        """Once all have the same committed end: the leader last, so that nobody is elected."""
+        await self._until("the members do not come to one end", self._is_level)
+        leader = await self.leader()
+        await self.stop(*(member for member in MEMBERS if member != leader), leader)
+
+    def close(self) -> None:
+        for server in (*self.brokers.values(), self.namesrv):
+            server.kill()
+        for block in self._ports:
+            block.release()
+
+    async def _until(self, otherwise: str, look: Callable[[], str | None]) -> str:
+        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline_s:
+            found = await asyncio.to_thread(look)
+            if found is not None:
+                return found
+            await asyncio.sleep(0.05)
+        printed = "\n".join(server.printed()[-1000:] for server in self.brokers.values())
+        raise RmqError(f"{otherwise} after {PATIENCE_SECONDS:.0f} s:\n{printed}")
+
+    def _find_master(self) -> str | None:
+        with BlockingConnection(self.namesrv.address) as connection:
+            request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            known = ClusterInfo.decode(connection.call(request).body)
+        broker = known.broker_addr_table.get(BROKER_NAME)
+        return broker.broker_addrs.get(MASTER_ID) if broker is not None else None
+
+    def _same_end(self) -> str | None:
+        ends = set()
+        for member in ("n0", "n1"):
+            with BlockingConnection(self.brokers[member].address) as connection:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+                table = json.loads(connection.call(request).body)["table"]
+            ends.add(table["commitLogMaxOffset"])
+        return "same" if len(ends) == 1 else None
+
+    def _find_leader(self) -> str | None:
+        for member in MEMBERS:
+            status = self._status(member)
+            if status is not None and status["role"] == "LEADER":
+                return member
+        return None
+
+    def _is_level(self) -> str | None:
+        said = [self._status(member) for member in MEMBERS]
+        ends = {(each["end"], each["committed"]) if each else None for each in said}
+        if len(ends) > 1 or None in ends:
+            return None
+        ((end, committed),) = filter(None, ends)
+        return "level" if end == committed else None
+
+    def _status(self, member: str) -> dict[str, Any] | None:
+        server = self.brokers[member]
+        if not server.running:
+            return None
+        try:
+            with BlockingConnection(server.address, 2.0) as connection:
+                reply = connection.call(RemotingCommand.request(RequestCode.RMQPY_DLEDGER_STATUS))
+        except NetworkFault:
+            return None
+        value: dict[str, Any] = json.loads(reply.body)
+        return value
+
+    # What ``rmqpy upgrade`` is given
+
+    def situation(self, version_2: bool = False) -> Situation:
+        """As the directories are now. ``version_2``: records of 5.x may stay on the way back."""
+        replicas, settings = [], {}
+        for member in MEMBERS:
+            store = self.store(member)
+            store.mkdir(parents=True, exist_ok=True)
+            conf = os.fspath(self.folder / member / "broker.conf")
+            settings[member] = load_broker_configuration(conf, {}, {}).configuration.store
+            plan = SurveyPlan(
+                name=member,
+                root=os.fspath(store),
+                config_path=conf,
+                settings=settings[member],
+                now_ms=lambda: time.time_ns() // 1_000_000,
+            )
+            replicas.append(LocalReplica(Disk(), plan))
+        wish = Wish(
+            peers=self._peers,
+            self_ids={member: member for member in MEMBERS},
+            roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
+            reads_version=2 if version_2 else 1,
+        )
+        return Situation(
+            group=Group(tuple(replicas)), files=Disk(), wish=wish, settings=settings
+        )
+
+    def apply(self, situation: Situation, plan: Plan, phase: str) -> int:
+        """Every member its part; how many operations."""
+        for part in plan.nodes:
+            ground = situation.ground_of(situation.group.replica(part.replica))
+            apply_plan(ground, plan, part.replica, phase)
+        return sum(len(part.ops) for part in plan.nodes)
+
+    def certificate(self, before: Manifest) -> Certificate:
+        """Of all members, and of what was before; also written to ``certificate.json``."""
+        manifests = [survey.manifest for survey in self.situation().group.surveys]
+        at_hand = {
+            member: QueueMessages(Disk(), read_directory(Disk(), os.fspath(self.store(member))))
+            for member in MEMBERS
+        }
+        made = certify([before, *manifests], time.time_ns() // 1_000_000, at_hand)
+        (self.folder / "certificate.json").write_bytes(made.encode())
+        return made
+
+    def _block(self, count: int) -> PortBlock:
+        self._ports.append(free_port_block(count))
+        return self._ports[-1]
