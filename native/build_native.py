@@ -14,6 +14,7 @@ SOURCES = (
     "crc32",
     "properties",
     "scan",
+    "parts",
     "tally",
     "header",
     "append",

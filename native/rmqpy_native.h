@@ -78,6 +78,36 @@ typedef struct {
 
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
+/* Where parts of a record stand in the view: the fields of rmqpy.codec.parts.Parts, in that order. */
+enum rmq_part {
+    RMQ_PART_BODY,
+    RMQ_PART_BODY_LENGTH,
+    RMQ_PART_BODY_CRC,
+    RMQ_PART_CRC_AGREES,
+    RMQ_PART_BORN_HOST,
+    RMQ_PART_BORN_HOST_LENGTH,
+    RMQ_PART_STORE_HOST,
+    RMQ_PART_STORE_HOST_LENGTH,
+    RMQ_PART_TAGS,
+    RMQ_PART_TAGS_LENGTH,
+    RMQ_PART_COUNT
+};
+
+/* Of the records at `records`, a row of RMQ_PART_COUNT cells each. 0: one of them is no record. */
+int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *records, size_t count, int32_t check_crc,
+                     int64_t *cells);
+
+/* Parts of the view back to back. 0: one is not within the view, or `room` is too small. */
+int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
+               uint8_t *data, size_t room);
+
+/* The properties in property strings: where name and value stand, four cells each; those of string i begin at
+ * starts[i], which has count + 1 cells. Room for RMQ_PROPERTIES_ROOM properties a string. Returns how many there
+ * are; -1 where a string is not for C. */
+enum { RMQ_PROPERTIES_ROOM = 24 };
+int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
+                           size_t count, int32_t *starts, int64_t *cells);
+
 /* The hot path: rmqpy/broker/hot.py owns all of this memory, docs/hot-path.md explains it. */
 
 /* Tables by name: open addressing, a key of NULL is free. Keys are kept alive by the owner. */
@@ -397,7 +427,7 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
 
 /* properties.c */
 
-#define RMQ_PROPERTIES_MAX 24
+#define RMQ_PROPERTIES_MAX RMQ_PROPERTIES_ROOM
 
 typedef struct {
     const uint8_t *name, *value;

@@ -15,6 +15,8 @@ class _Scan:
 
 class _Lib:
     RMQ_COLUMN_COUNT: int
+    RMQ_PART_COUNT: int
+    RMQ_PROPERTIES_ROOM: int
     RMQ_OPAQUE: int
     RMQ_MSG_ID: int
     RMQ_QUEUE_NUMBER: int
@@ -30,6 +32,29 @@ class _Lib:
     def rmq_crc32_portable(self, data: Any, length: int) -> int: ...
     def rmq_crc32_is_accelerated(self) -> int: ...
     def rmq_scan(self, state: _Scan) -> int: ...
+    def rmq_record_parts(
+        self, view: Any, length: int, records: Any, count: int, check_crc: int, cells: Any
+    ) -> int: ...
+    def rmq_gather(
+        self,
+        view: Any,
+        length: int,
+        positions: Any,
+        lengths: Any,
+        count: int,
+        data: Any,
+        room: int,
+    ) -> int: ...
+    def rmq_property_parts(
+        self,
+        view: Any,
+        length: int,
+        positions: Any,
+        lengths: Any,
+        count: int,
+        starts: Any,
+        cells: Any,
+    ) -> int: ...
     def rmq_tally(self, state: Any) -> int: ...
     def rmq_tally_add_queue(self, state: Any, number: int) -> None: ...
     def rmq_find_slot(self, table: Any, key: Any, length: int) -> Any: ...

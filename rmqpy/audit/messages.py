@@ -18,7 +18,7 @@ from attrs import define, field
 from rmqpy.audit.damage import FileView, next_frame
 from rmqpy.audit.directory import LogFile, StoreDirectory
 from rmqpy.audit.queue_units import map_file
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.chosen import scan_records, walk_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -36,6 +36,7 @@ __all__ = [
     "each_message",
     "file_view",
     "host_text",
+    "inflated",
     "message_json",
     "plain_body",
 ]
@@ -144,13 +145,21 @@ class MessageWalk:
 
     def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
         """Of frames that begin from ``position``, where one does, to before ``stop``."""
+        for scan, rest, count in self.scans(position, stop):
+            yield from self._take(scan, rest, count)
+
+    def scans(
+        self, position: int, stop: int | None = None
+    ) -> Iterator[tuple[Scan, memoryview, int]]:
+        """The same as scans, wanted or not: a scan, what it looked at, how many of its rows."""
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         stop = len(view) if stop is None else stop
         while position < stop:
             rest = view[position:]
             scan = scan_records(rest, base + position, dledger=dledger, check_crc=False)
             count = bisect_left(scan.frame_offset, base + stop)
-            yield from self._take(scan, rest, count)
+            if count:
+                yield scan, rest, count
             position = (scan.end if count == len(scan) else scan.frame_offset[count]) - base
             if position >= stop or scan.stop is StopReason.LIMIT:
                 continue
@@ -161,6 +170,23 @@ class MessageWalk:
             position = after
         self.end = position
         self.closed = self.closed or position >= len(view)
+
+    def skip(self, stop: int) -> int:
+        """The position of the first frame from ``stop`` on, by all frames before it."""
+        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
+        position = 0
+        while position < stop:
+            end, why = walk_records(view[position:], base + position, base + stop, dledger=dledger)
+            position = end - base
+            if position >= stop or why is StopReason.LIMIT:
+                continue
+            after = self._behind(position, why)
+            if after is None:
+                self.closed = True
+                break
+            position = after
+        self.end = position
+        return position
 
     def _take(self, scan: Scan, view: memoryview, count: int) -> Iterator[LogMessage]:
         shift = self.file.record_shift
@@ -247,14 +273,17 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
 
 def plain_body(message: StoredMessage) -> bytes:
     """The body as the producer gave it, where it was compressed with zlib."""
-    if not message.sys_flag & COMPRESSED:
-        return message.body
+    return inflated(message.body) if message.sys_flag & COMPRESSED else message.body
+
+
+def inflated(body: bytes) -> bytes:
+    """What zlib made of it; itself where that is not to be had."""
     inflater = zlib.decompressobj()
     try:
-        raw = inflater.decompress(message.body, INFLATED_MAX)
+        raw = inflater.decompress(body, INFLATED_MAX)
     except zlib.error:
-        return message.body
-    return raw if inflater.eof else message.body
+        return body
+    return raw if inflater.eof else body
 
 
 def host_text(host: Host) -> str:

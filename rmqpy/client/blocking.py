@@ -24,8 +24,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=GroupMember)
 
 
-class _Blocking(Generic[M]):
-    """A context manager around an asynchronous one."""
+class Blocking(Generic[M]):
+    """A context manager around an asynchronous one; its methods :meth:`_wait` for the other's."""
 
     def __init__(self, member: M) -> None:
         self._member = member
@@ -80,7 +80,7 @@ class _Blocking(Generic[M]):
         self._loop = self._thread = None
 
 
-class BlockingProducer(_Blocking[Producer]):
+class BlockingProducer(Blocking[Producer]):
     """``with BlockingProducer("group", "host:9876") as producer: producer.send(…)``."""
 
     def __init__(
@@ -122,7 +122,7 @@ class BlockingProducer(_Blocking[Producer]):
         return self._wait(self._member.queues(topic))
 
 
-class BlockingPullConsumer(_Blocking[PullConsumer]):
+class BlockingPullConsumer(Blocking[PullConsumer]):
     """``with BlockingPullConsumer("group", "host:9876") as consumer: consumer.pull(…)``."""
 
     def __init__(self, group: str, name_servers: str | Sequence[str]) -> None:

@@ -201,6 +201,12 @@ class Consumer(GroupMember):
     # -- messages
 
     async def _pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
+        response = await self._pull_response(queue, order)
+        by_tag = order.expression_type == EXPRESSION_TAG
+        return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
+
+    async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
+        """Its code is one of a status."""
         instance = self._open()
         header = PullMessageRequestHeader(
             consumer_group=self.group,
@@ -229,8 +235,7 @@ class Consumer(GroupMember):
             raise
         if response.code not in _STATUS_OF_CODE:
             raise _refusal(response)
-        by_tag = order.expression_type == EXPRESSION_TAG
-        return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
+        return response
 
     async def view_message(
         self, offset_msg_id: str, queue: MessageQueue | None = None

@@ -8,21 +8,25 @@ in Python.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import entry_run, hashes, scan, tally
+from rmqpy.codec import entry_run, hashes, parts, scan, tally
 
 __all__ = [
     "crc32",
     "decode_run",
     "encode_run",
+    "gather",
     "implementation",
+    "property_parts",
     "reason",
+    "record_parts",
     "scan_records",
     "tally_frames",
+    "walk_records",
 ]
 
 
@@ -38,6 +42,22 @@ class _ScanRecords(Protocol):
     ) -> scan.Scan: ...
 
 
+class _WalkRecords(Protocol):
+    def __call__(
+        self, view: memoryview, base_offset: int, stop: int, *, dledger: bool
+    ) -> tuple[int, scan.StopReason]: ...
+
+
+class _RecordParts(Protocol):
+    def __call__(
+        self, view: memoryview, records: Sequence[int], *, check_crc: bool
+    ) -> parts.Parts: ...
+
+
+_Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | bytearray]
+_PropertyParts = Callable[
+    [memoryview, Sequence[int], Sequence[int]], parts.PropertyParts | None
+]
 _TallyFrames = Callable[
     [memoryview, int, int, int, tally.Tally], tuple[int, scan.StopReason]
 ]
@@ -61,6 +81,10 @@ class _Choice:
     tally_frames: _TallyFrames
     encode_run: _EncodeRun
     decode_run: _DecodeRun
+    walk_records: _WalkRecords
+    record_parts: _RecordParts
+    gather: _Gather
+    property_parts: _PropertyParts
 
 
 def _pure(reason: str) -> _Choice:
@@ -72,6 +96,10 @@ def _pure(reason: str) -> _Choice:
         tally.tally_frames,
         entry_run.encode_run,
         entry_run.decode_run,
+        scan.walk_records,
+        parts.record_parts,
+        parts.gather,
+        parts.property_parts,
     )
 
 
@@ -90,6 +118,10 @@ def _choose(environment: str | None) -> _Choice:
         native_tally.tally_frames,
         native_run.encode_run,
         native_run.decode_run,
+        native.walk_records,
+        native.record_parts,
+        native.gather,
+        native.property_parts,
     )
 
 
@@ -102,3 +134,7 @@ scan_records = _choice.scan_records
 tally_frames = _choice.tally_frames
 encode_run = _choice.encode_run
 decode_run = _choice.decode_run
+walk_records = _choice.walk_records
+record_parts = _choice.record_parts
+gather = _choice.gather
+property_parts = _choice.property_parts

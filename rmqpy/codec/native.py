@@ -8,10 +8,13 @@ over the call.
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, Final
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec import hashes, layout
+from rmqpy.codec.parts import PART_COUNT, Parts, PropertyParts
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -21,12 +24,21 @@ from rmqpy.codec.scan import (
     scan_of_columns,
 )
 
-__all__ = ["crc32", "ffi", "lib", "scan_records"]
+__all__ = [
+    "crc32",
+    "ffi",
+    "gather",
+    "lib",
+    "property_parts",
+    "record_parts",
+    "scan_records",
+    "walk_records",
+]
 
 _CRC_MIN: Final = 2048
 """Below so many bytes the call costs more than it saves."""
 
-if lib.RMQ_COLUMN_COUNT != COLUMN_COUNT:
+if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
     raise ImportError("rmqpy._native was built from other sources than this rmqpy: build it again")
 
 
@@ -66,3 +78,73 @@ def scan_records(
     columns = [cells[column:filled:COLUMN_COUNT] for column in range(COLUMN_COUNT)]
     del data, room
     return scan_of_columns(columns, view, end, stop)
+
+
+def walk_records(
+    view: memoryview, base_offset: int, stop: int, *, dledger: bool
+) -> tuple[int, StopReason]:
+    """See :func:`rmqpy.codec.scan.walk_records`."""
+    rows = min(SCAN_LIMIT, len(view) // layout.RECORD_SIZE_MIN + 1)
+    cells = array("q", bytes(8 * COLUMN_COUNT * rows))
+    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    state = ffi.new("rmq_scan_state *")
+    state.dledger, state.cells, state.max_records = dledger, room, rows
+    end, why = base_offset, StopReason.LIMIT
+    while why is StopReason.LIMIT and end < stop:
+        position = end - base_offset
+        state.view, state.length, state.base_offset = data + position, len(data) - position, end
+        why = StopReason(lib.rmq_scan(state))
+        end += state.position
+        if end > stop:
+            frames = cells[0 : state.count * COLUMN_COUNT : COLUMN_COUNT]
+            row = bisect_left(frames, stop)
+            if row < len(frames):
+                return frames[row], StopReason.LIMIT
+    return end, why
+
+
+def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -> Parts:
+    """See :func:`rmqpy.codec.parts.record_parts`."""
+    cells = array("q", bytes(8 * PART_COUNT * len(records)))
+    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    places = _longs(records)
+    good = lib.rmq_record_parts(data, len(data), places, len(records), check_crc, room)
+    assert good, "a position that holds no record"
+    del room
+    return Parts(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
+
+
+def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytearray:
+    """See :func:`rmqpy.codec.parts.gather`."""
+    gathered = bytearray(sum(lengths))
+    if not gathered:
+        return gathered
+    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("uint8_t[]", gathered)
+    good = lib.rmq_gather(
+        data, len(data), _longs(positions), _longs(lengths), len(lengths), room, len(gathered)
+    )
+    assert good, "a part that is not within the view"
+    del room
+    return gathered
+
+
+def property_parts(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> PropertyParts | None:
+    """See :func:`rmqpy.codec.parts.property_parts`."""
+    count = len(lengths)
+    starts = array("i", bytes(4 * (count + 1)))
+    cells = array("q", bytes(32 * lib.RMQ_PROPERTIES_ROOM * count))
+    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    begins = ffi.from_buffer("int32_t[]", starts)
+    total = lib.rmq_property_parts(
+        data, len(data), _longs(positions), _longs(lengths), count, begins, room
+    )
+    del room, begins
+    if total < 0:
+        return None
+    return PropertyParts(starts, *(cells[column : 4 * total : 4] for column in range(4)))
+
+
+def _longs(values: Sequence[int]) -> Any:
+    return ffi.from_buffer("int64_t[]", values if isinstance(values, array) else array("q", values))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final, cast
@@ -157,6 +158,22 @@ def scan_of_columns(
         topics.append(interned.setdefault(name, name))
     make = cast("Callable[..., Scan]", Scan)
     return make(*columns, topics, end, stop)
+
+
+def walk_records(
+    view: memoryview, base_offset: int, stop: int, *, dledger: bool
+) -> tuple[int, StopReason]:
+    """From the frame at the begin of ``view`` to the first that begins at or behind ``stop``: its
+    offset and LIMIT, or where and why the walk ended before. Exists in C too.
+    """
+    end, why = base_offset, StopReason.LIMIT
+    while why is StopReason.LIMIT and end < stop:
+        scan = scan_records(view[end - base_offset :], end, dledger=dledger, check_crc=False)
+        row = bisect_left(scan.frame_offset, stop)
+        if row < len(scan):
+            return scan.frame_offset[row], StopReason.LIMIT
+        end, why = scan.end, scan.stop
+    return end, why
 
 
 def measure_record(

@@ -16,8 +16,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from attrs import asdict, define, field
@@ -25,19 +26,23 @@ from attrs import asdict, define, field
 from rmqpy.audit.damage import FileView
 from rmqpy.audit.directory import LogFile, read_directory
 from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.messages import LogMessage, MessageWalk, Selection, file_view
+from rmqpy.audit.messages import MessageWalk, Selection, file_view
 from rmqpy.audit.ranges import RANGE_BYTES, WorkRange, split_row
 from rmqpy.codec.search import find_frames
 from rmqpy.model.errors import RmqError
-from rmqpy.model.names import is_system_topic
-from rmqpy.pipeline.rows import message_batches, message_schema
+from rmqpy.pipeline.rows import MessageColumns, message_schema
+from rmqpy.pipeline.wanted import Wanted, log_batches
 from rmqpy.store.disk import Disk
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["Export", "ExportPlan", "ExportTask", "Passed", "Piece", "Written", "done_export"]
 
 TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
+ROW_GROUP_BYTES: Final = 64 << 20
 
 
 @define(slots=True, frozen=True)
@@ -92,7 +97,9 @@ class ExportTask:
         )
         path, rows = None, 0
         if begin is not None:
-            path, rows = self._write(walk.run(begin, stop))
+            make = MessageColumns(broker_name=self.broker_name)
+            wanted = Wanted(internal_topics=self.internal_topics)
+            path, rows = self._write(log_batches(walk, (begin, stop), make, wanted))
         return Written(
             work=work,
             begin=-1 if begin is None else base + begin,
@@ -103,30 +110,38 @@ class ExportTask:
             passed=tuple(passed),
         )
 
-    def _write(self, messages: Iterator[LogMessage]) -> tuple[str | None, int]:
-        from pyarrow import parquet
+    def _write(self, batches: Iterator[pyarrow.RecordBatch]) -> tuple[str | None, int]:
+        from pyarrow import Table, parquet
 
-        wanted = (
-            found
-            for found in messages
-            if self.internal_topics or not is_system_topic(found.message.topic)
-        )
-        batches = message_batches(wanted, self.broker_name)
-        first = next(batches, None)
+        groups = row_groups(batches)
+        first = next(groups, None)
         if first is None:
             return None, 0
         path = f"{self.folder}/{uuid4().hex}"
         rows = 0
         with open(path, "xb") as file:
             with parquet.ParquetWriter(file, message_schema(), compression="zstd") as writer:
-                batch = first
-                while batch is not None:
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
-                    batch = next(batches, None)
+                for group in chain([first], groups):
+                    table = Table.from_batches(group)
+                    writer.write_table(table, row_group_size=len(table))
+                    rows += len(table)
             file.flush()
             os.fsync(file.fileno())
         return path, rows
+
+
+def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.RecordBatch]]:
+    """Batches of about 64 MiB together; memory is bounded by them."""
+    group: list[pyarrow.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _first(file: FileView, work: WorkRange, stop: int) -> int | None:

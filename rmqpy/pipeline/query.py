@@ -1,12 +1,20 @@
-"""SQL over an export: the table ``messages``."""
+"""SQL over an export or a store: the table ``messages``.
+
+Of a store only the columns are built whose names stand in the statement: a column can be meant by
+its name, or by words that mean all of them. Filters are pushed down where the table is used once
+(:mod:`.source`).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.export import done_export
+from rmqpy.pipeline.rows import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,17 +22,65 @@ if TYPE_CHECKING:
 __all__ = ["json_lines", "query"]
 
 
+ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
+"""What can mean columns without their names. (A multiplication costs time, no more.)"""
+COUNT_ALL: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
+SELECTS: Final = re.compile(r"\bselect\b", re.IGNORECASE)
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+WORDS: Final = re.compile(r"\w+")
+
+
 def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
-    """The result of ``statement``; RmqError with Spark's words when it is wrong."""
+    """The result of ``statement`` on an export or a store; RmqError with Spark's words when it is
+    wrong.
+    """
     from pyspark.errors import PySparkException
 
-    if not done_export(folder)["rows"]:
-        raise RmqError(f"{folder}: the export has no messages to ask about")
-    session.read.parquet(folder).createOrReplaceTempView("messages")
+    if is_export(folder):
+        messages = session.read.parquet(folder)
+    else:
+        messages = _store(session, folder, statement)
+    messages.createOrReplaceTempView("messages")
     try:
         return session.sql(statement)
     except PySparkException as error:
         raise RmqError(f"the query is refused: {str(error).splitlines()[0]}") from None
+
+
+def is_export(folder: str) -> bool:
+    """False: a store. RmqError when it is neither, or an export without messages or an end."""
+    if Path(folder, "commitlog").is_dir() or list(Path(folder).glob("dledger-*")):
+        return False
+    if not done_export(folder)["rows"]:
+        raise RmqError(f"{folder}: the export has no messages to ask about")
+    return True
+
+
+def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
+    from pyspark.sql.types import StructField, StructType
+
+    from rmqpy.pipeline.source import FORMAT, TYPES, register
+
+    register(session)
+    schema = StructType([StructField(name, TYPES[name]) for name in used_columns(statement)])
+    reader = session.read.format(FORMAT).schema(schema)
+    if is_used_once(statement) and session.conf.get(PUSHDOWN, "false") == "true":
+        reader = reader.option("pushFilters", "true")
+    return reader.option("includeInternalTopics", "true").load(folder)
+
+
+def is_used_once(statement: str) -> bool:
+    """Whether the table is, by all that its words can mean."""
+    words = [word.lower() for word in WORDS.findall(statement)]
+    return words.count("messages") == 1 and "with" not in words
+
+
+def used_columns(statement: str) -> tuple[str, ...]:
+    """Those that the statement can mean; one at least."""
+    if ALL_COLUMNS.search(COUNT_ALL.sub(" ", statement)) or not SELECTS.search(statement):
+        return COLUMNS
+    words = {word.lower() for word in WORDS.findall(statement)}
+    return tuple(name for name in COLUMNS if name.lower() in words) or COLUMNS[:1]
 
 
 def json_lines(result: DataFrame, limit: int) -> Iterator[str]:

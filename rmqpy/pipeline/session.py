@@ -8,6 +8,7 @@ PYSPARK_PYTHON (local masters)              workers are this very Python, not th
 spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
+spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given
 ==========================================  =====================================================
 
 ``settings`` of a plan win over all of these.
@@ -55,6 +56,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
 }
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
@@ -168,4 +170,7 @@ def _start(plan: SessionPlan) -> SparkSession:
             f"Spark does not start with master {plan.master}: {error}; "
             "rmqpy pipeline doctor tells what it finds"
         ) from error
+    from rmqpy.pipeline.source import register
+
+    register(session)
     return session

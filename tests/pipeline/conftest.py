@@ -68,3 +68,70 @@ def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
         return _node(golden_copy(archive), node)
 
     return find
+
+
+class Live:
+    """A name server and a broker, ours or Java's, and what a test does with them."""
+
+    def __init__(self, kind: str, root: Path, settings: dict[str, str] | None = None) -> None:
+        from rmqpy.testing.java import JavaHome, JavaSite
+        from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+        from rmqpy.testing.processes import BrokerSpec, RmqpySite
+
+        self._blocks = [free_port_block(1), free_port_block(BROKER_PORT_COUNT)]
+        self.site = JavaSite(root / "java", JavaHome()) if kind == "java" else RmqpySite(root)
+        self.namesrv = RmqpySite(root).namesrv("namesrv", self._blocks[0].first).start()
+        self.spec = BrokerSpec(
+            port=self._blocks[1].broker_port,
+            namesrv=self.namesrv.address,
+            settings=settings or {},
+        )
+        self.broker = self.site.broker("broker", self.spec).start()
+        self._topics = 0
+
+    def close(self) -> None:
+        self.broker.kill()
+        self.namesrv.kill()
+
+    def topic(self, queues: int = 4, name: str | None = None) -> str:
+        from rmqpy.testing.blocking import connect_when_ready, create_topic
+
+        self._topics += 1
+        topic = name or f"stream-{self._topics}"
+        with connect_when_ready(self.broker.address) as connection:
+            create_topic(connection, topic, queues)
+        return topic
+
+    def send(self, topic: str, bodies: list[bytes], tags: str | None = None) -> None:
+        """Tries again until all are acknowledged; none is stored twice unless an answer is lost."""
+        import time
+
+        from rmqpy.client import Message, SendStatus
+        from rmqpy.client.blocking import BlockingProducer
+        from rmqpy.model.errors import RmqError
+
+        deadline = time.monotonic() + 60
+        with BlockingProducer("sender", self.namesrv.address) as producer:
+            for body in bodies:
+                while True:
+                    try:
+                        message = Message(topic=topic, body=body, keys=body.decode(), tags=tags)
+                        assert producer.send(message).status in SendStatus
+                        break
+                    except RmqError:
+                        if time.monotonic() > deadline:
+                            raise
+                        time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def live_form() -> type[Live]:
+    """For tests that start brokers of their own."""
+    return Live
+
+
+@pytest.fixture(scope="session", params=["rmqpy", pytest.param("java", marks=pytest.mark.interop)])
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    made = Live(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
+    yield made
+    made.close()

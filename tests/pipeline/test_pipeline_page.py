@@ -14,6 +14,7 @@ from rmqpy.cli import main
 
 PAGE = (Path(__file__).parents[2] / "docs/pipeline.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ rmqpy (.*)$", PAGE, re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 STORE = "/var/lib/rocketmq/store"
 REPLICA = "/mnt/replica/store"
 
@@ -45,3 +46,25 @@ def test_the_commands_of_the_page(
     for command in COMMANDS:
         assert main([*map(placed, shlex.split(command))]) == 0, command
         assert capsys.readouterr().out or "NOT crcOk" in command, command
+
+
+@pytest.mark.spark
+def test_the_programs_of_the_page(
+    spark: Any, live: Any, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    live.topic(name="orders")
+    live.topic(name="copies")
+    live.send("orders", [b"%d" % number for number in range(9)])
+    names: dict[str, Any] = {"spark": spark}
+    for block in BLOCKS:
+        placed = block.replace(STORE, str(store_of("A-classic-clean-v497")))
+        placed = placed.replace("/data", str(tmp_path)).replace(
+            "127.0.0.1:9876", live.namesrv.address
+        )
+        exec(compile(placed, "docs/pipeline.md", "exec"), names)
+    assert len(BLOCKS) == 3 and names["messages"].count() > 0
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == 9
+    reader = spark.read.format("rocketmq").option("nameServer", live.namesrv.address)
+    copies = reader.option("topic", "copies").load().collect()
+    assert len(copies) == 10
+    assert {row["properties"]["from"] for row in copies} <= {"Normal", "Delay"}

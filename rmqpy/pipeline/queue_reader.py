@@ -1,0 +1,324 @@
+"""Reading queues of live brokers: positions, and the messages between two of them.
+
+A process has one reader for brokers that it reads in the same way; the workers of Spark live long
+enough for it to pay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, Final, TypeVar
+
+from attrs import define, evolve
+
+from rmqpy.client.blocking import Blocking
+from rmqpy.client.consumer import PullOrder, exact_tags
+from rmqpy.client.pull_consumer import PullConsumer
+from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.pipeline.offsets import EARLIEST, LATEST, Boundary, Position
+from rmqpy.pipeline.rows import ScanRows, slices
+from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.headers import PullMessageResponseHeader
+
+__all__ = ["BrokerAccess", "QueueRange", "QueueReader", "reader_for"]
+
+T = TypeVar("T")
+
+LOG: Final = logging.getLogger(__name__)
+
+AT_A_TIME: Final = 32
+"""Questions to brokers under way."""
+PAUSE_SECONDS: Final = 0.2
+PASSING: Final = frozenset(
+    [
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+    ]
+)
+"""What a broker or name server may answer while it starts, or while a group elects."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class BrokerAccess:
+    """How to read. ``patience_ms``: how long a broker may be away. ``fails``: on lost messages."""
+
+    name_servers: str
+    group: str
+    expression: str
+    pull_count: int
+    patience_ms: int
+    fails: bool
+
+
+@define(slots=True, frozen=True)
+class QueueRange:
+    """The messages from offset ``begin`` to before ``end``."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        queue = self.queue
+        return f"{queue.topic}, {queue.broker_name}, queue {queue.queue_id}"
+
+
+@define(slots=True, frozen=True)
+class PulledRecords:
+    """An answer to a pull. ``next_offset``: where the next one goes on."""
+
+    code: ResponseCode
+    records: bytes
+    next_offset: int
+
+
+class _RawConsumer(PullConsumer):
+    """Leaves the records of an answer as they are."""
+
+    async def pull_records(self, queue: MessageQueue, order: PullOrder) -> PulledRecords:
+        self._subscribe(queue.topic)
+        response = await self._pull_response(queue, order)
+        header = PullMessageResponseHeader.decode(response.ext_fields)
+        return PulledRecords(
+            ResponseCode(response.code), response.body, header.next_begin_offset
+        )
+
+    async def doubt(self, topic: str) -> None:
+        """Who answered is not whom to ask: take the route anew."""
+        instance = self._open()
+        instance.suspect(topic)
+        await instance.route(topic)
+
+    async def of_all(
+        self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
+    ) -> list[T | RmqError]:
+        """The answer, or the fault, for each."""
+        room = asyncio.Semaphore(AT_A_TIME)
+
+        async def one(queue: MessageQueue) -> T | RmqError:
+            async with room:
+                try:
+                    return await ask(queue)
+                except (NetworkFault, Refusal) as fault:
+                    return fault
+
+        return await asyncio.gather(*map(one, queues))
+
+    async def first_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The offset of the first message stored then or later; the queue's end without."""
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        while low < high:
+            middle = (low + high) // 2
+            pulled = await self.pull_records(queue, PullOrder(offset=middle, max_count=1))
+            scan = scan_of(pulled.records)
+            if not scan or scan.store_timestamp_ms[0] >= time_ms:
+                high = middle
+            else:
+                low = scan.queue_offset[0] + 1
+        return low
+
+
+@cache
+def reader_for(access: BrokerAccess) -> QueueReader:
+    """The one of this process, connected."""
+    reader = QueueReader(access)
+    reader.start()
+    return reader
+
+
+class QueueReader(Blocking[_RawConsumer]):
+    """Each question is asked until it is answered, or ``patience_ms`` is over."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        super().__init__(_RawConsumer(access.group, access.name_servers))
+        self._access = access
+        self._tags = exact_tags(access.expression)
+        self._behind_since: dict[MessageQueue, float] = {}
+
+    # -- positions
+
+    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
+        """The readable queues of all of them."""
+        return [
+            queue
+            for topic in topics
+            for queue in self._patient(topic, partial(self._member.queues, topic))
+        ]
+
+    def resolve(self, queues: Sequence[MessageQueue], boundary: Boundary) -> Position:
+        """The boundary as offsets."""
+        member = self._member
+
+        async def place(queue: MessageQueue) -> int:
+            if boundary.time_ms is not None:
+                return await member.first_at(queue, boundary.time_ms)
+            at = boundary.of(queue)
+            if at == EARLIEST:
+                return await member.min_offset(queue)
+            return await member.max_offset(queue) if at == LATEST else at
+
+        return self._of_all(queues, place)
+
+    def ends(self, before: Position, topics: Iterable[str], *, every: bool) -> Position:
+        """Where the queues end. One whose broker does not answer is missing, unless it must be
+        ``every``; none ends before ``before``.
+        """
+        queues = self.queues(topics)
+        if every:
+            found = self._of_all(queues, self._member.max_offset)
+        else:
+            answers = self._wait(self._member.of_all(queues, self._member.max_offset))
+            told = dict(zip(queues, answers, strict=True))
+            found = {queue: at for queue, at in told.items() if isinstance(at, int)}
+            for queue in queues[: 0 if found else 1]:
+                found = self._of_all([queue], self._member.max_offset)
+        for queue, at in found.items():
+            self._look_behind(queue, at, before.get(queue, 0))
+        return {queue: max(at, before.get(queue, 0)) for queue, at in found.items()}
+
+    def _look_behind(self, queue: MessageQueue, at: int, before: int) -> None:
+        """A broker that leads anew may know less for a moment; not for long."""
+        if at >= before:
+            self._behind_since.pop(queue, None)
+            return
+        now = time.monotonic()
+        since = self._behind_since.setdefault(queue, now)
+        if (now - since) * 1000 < self._access.patience_ms:
+            return
+        part = QueueRange(queue, at, before)
+        if self._access.fails:
+            raise _loss(part, f"the queue ends at {at}, before {before}, which was read already")
+        LOG.warning("%s ends at %d; waits for it to reach %d again", part, at, before)
+
+    def show_progress(self, group: str, position: Position) -> None:
+        """As that group's offsets, for those who look on; a fault costs no more than the view."""
+        reader = reader_for(evolve(self._access, group=group))
+        member = reader._member
+
+        async def commit(queue: MessageQueue) -> None:
+            await member.commit_offset(queue, position[queue])
+
+        for answer in reader._wait(member.of_all(position, commit)):
+            if answer is not None:
+                LOG.warning("an offset of the group %s was not committed: %s", group, answer)
+
+    # -- messages
+
+    def rows(self, part: QueueRange) -> Iterator[ScanRows]:
+        """The wanted messages of ``part``; NetworkFault when its broker does not come so far."""
+        offset, waits = part.begin, _Waits(self._access.patience_ms)
+        while offset < part.end:
+            order = PullOrder(
+                offset=offset,
+                max_count=min(self._access.pull_count, part.end - offset),
+                expression=self._access.expression,
+            )
+            pull = partial(self._member.pull_records, part.queue, order)
+            pulled = self._patient(part.queue.topic, pull)
+            after = self._after(part, offset, pulled)
+            if after <= offset:
+                waits.pause(f"{part}: the broker has no message {offset} of those up to {part.end}")
+                self._patient(part.queue.topic, partial(self._member.doubt, part.queue.topic))
+                continue
+            waits = _Waits(self._access.patience_ms)
+            if pulled.code == ResponseCode.SUCCESS:
+                yield from self._wanted(part, pulled.records)
+            offset = after
+
+    def _after(self, part: QueueRange, offset: int, pulled: PulledRecords) -> int:
+        """Where to go on; ``offset`` where there is nothing yet."""
+        if pulled.code == ResponseCode.PULL_NOT_FOUND:
+            return offset
+        after = max(pulled.next_offset, offset)
+        if pulled.code == ResponseCode.SUCCESS:
+            offsets = scan_of(pulled.records).queue_offset
+            if self._tags is not None or after - offset == len(offsets):
+                return after
+        elif pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and self._tags is not None:
+            return after
+        if after > offset and self._access.fails:
+            raise _loss(part, f"of the messages {offset} to {after - 1} not all are there")
+        if after > offset:
+            LOG.warning("%s: of the messages %d to %d not all are there", part, offset, after - 1)
+        return after
+
+    def _wanted(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:
+        scan = scan_of(records)
+        view = memoryview(records)
+        rows: Sequence[int] = [
+            row for row, offset in enumerate(scan.queue_offset) if part.begin <= offset < part.end
+        ]
+        if self._tags is not None and rows:
+            parts = ScanRows(scan, view, range(len(scan)), 0).parts(check_crc=False)
+            places = list(zip(parts.tags_position, parts.tags_length, strict=True))
+            texts = [java_text(records[at : at + length]) for at, length in places]
+            rows = [row for row in rows if texts[row] in self._tags]
+        found = ScanRows(scan, view, rows, 0)
+        for first, end in slices(found.numbers("size")):
+            yield found.part(range(first, end))
+
+    # -- asking
+
+    def _of_all(
+        self, queues: Sequence[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
+    ) -> dict[MessageQueue, T]:
+        """Of those that do not answer at once again, one after the other."""
+        found: dict[MessageQueue, T] = {}
+        answers = self._wait(self._member.of_all(queues, ask))
+        for queue, answer in zip(queues, answers, strict=True):
+            if isinstance(answer, RmqError):
+                answer = self._patient(queue.topic, partial(ask, queue))
+            found[queue] = answer
+        return found
+
+    def _patient(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        waits = _Waits(self._access.patience_ms)
+        while True:
+            try:
+                return self._wait(ask())
+            except (NetworkFault, Refusal) as fault:
+                if isinstance(fault, Refusal) and fault.code not in PASSING:
+                    raise
+                waits.pause(str(fault), fault)
+            with suppress(NetworkFault, Refusal):
+                self._wait(self._member.doubt(topic))
+
+
+class _Waits:
+    """Pauses until the patience is over."""
+
+    def __init__(self, patience_ms: int) -> None:
+        self._patience_ms = patience_ms
+        self._end = time.monotonic() + patience_ms / 1000
+
+    def pause(self, why: str, fault: RmqError | None = None) -> None:
+        if time.monotonic() >= self._end:
+            raise NetworkFault(f"{why} (waited {self._patience_ms} ms)") from fault
+        time.sleep(PAUSE_SECONDS)
+
+
+def scan_of(records: bytes) -> Scan:
+    """The records of an answer, back to back; RemoteFault where they are none."""
+    scan = scan_records(memoryview(records), 0, dledger=False, check_crc=False)
+    if scan.stop is not StopReason.END:
+        raise RemoteFault(f"a pull brought what is no message: {scan.stop.name} at {scan.end}")
+    return scan
+
+
+def _loss(part: QueueRange, what: str) -> RmqError:
+    return RmqError(
+        f"{part}: {what}; they were deleted, or another store answers under this name. "
+        "The option failOnDataLoss=false goes on without them"
+    )

@@ -1,0 +1,101 @@
+"""Parts of records: the same in C and in Python, and the same as a whole message tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqpy.codec import chosen, parts, scan
+from rmqpy.codec.message import decode_message
+from rmqpy.codec.properties import decode_properties
+
+STORES = ["A-classic-clean-v497", "A-classic-clean-v533"]
+
+
+@pytest.fixture(params=STORES)
+def view(request: pytest.FixtureRequest, golden: Callable[[str], Path]) -> memoryview:
+    """The first file of a commit log, from its first record to its last."""
+    folder = next(golden(request.param).rglob("commitlog"))
+    data = min(folder.iterdir()).read_bytes()
+    found = scan.scan_records(memoryview(data), 0, dledger=False, check_crc=False)
+    return memoryview(data)[: found.end]
+
+
+def test_parts_are_those_of_the_messages(view: memoryview) -> None:
+    found = chosen.scan_records(view, 0, dledger=False, check_crc=False)
+    told = chosen.record_parts(view, found.offset, check_crc=True)
+    assert told == parts.record_parts(view, found.offset, check_crc=True)
+    assert set(told.crc_agrees) == {1} and len(told.body_crc) == len(found) > 50
+    bodies = bytes(chosen.gather(view, told.body_position, told.body_length))
+    assert bodies == parts.gather(view, told.body_position, told.body_length)
+    ends = parts.ends_of(told.body_length)
+    for row, offset in enumerate(found.offset):
+        message = decode_message(view, offset)
+        assert bodies[ends[row] : ends[row + 1]] == message.body
+        assert told.body_crc[row] == message.body_crc
+        host = view[told.born_host_position[row] :][: told.born_host_length[row]]
+        assert (bytes(host[:-4]), int.from_bytes(host[-4:])) == message.born_host
+        host = view[told.store_host_position[row] :][: told.store_host_length[row]]
+        assert (bytes(host[:-4]), int.from_bytes(host[-4:])) == message.store_host
+        tags = view[told.tags_position[row] :][: told.tags_length[row]]
+        assert bytes(tags).decode() == message.properties.get("TAGS", "")
+
+
+def test_a_flipped_body_does_not_agree(view: memoryview) -> None:
+    found = scan.scan_records(view, 0, dledger=False, check_crc=False)
+    data = bytearray(view)
+    places = parts.record_parts(view, found.offset, check_crc=False)
+    data[places.body_position[3]] ^= 1
+    told = chosen.record_parts(memoryview(data), found.offset, check_crc=True)
+    assert [row for row, agrees in enumerate(told.crc_agrees) if not agrees] == [3]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"a\x01b",
+        b"a\x01b\x02c\x01d\x02",
+        b"a\x01b\x02a\x01c\x02d\x01e",
+        b"\x01b\x02a\x01\x02x\x02q\x01r\x01s",
+        "stadt\x01Zürich".encode(),
+    ],
+)
+def test_properties_are_those_of_the_string(raw: bytes) -> None:
+    view = memoryview(b"..." + raw + b"...")
+    found = chosen.property_parts(view, [3, 3], [len(raw), len(raw)])
+    if found is None:
+        assert chosen.implementation == "pure"
+        return
+    pairs = [
+        (bytes(view[at : at + size]).decode(), bytes(view[value : value + length]).decode())
+        for at, size, value, length in zip(
+            found.name_position,
+            found.name_length,
+            found.value_position,
+            found.value_length,
+            strict=True,
+        )
+    ]
+    count = found.starts[1]
+    assert found.starts[2] == 2 * count == len(pairs)
+    assert pairs[:count] == pairs[count:] == list(decode_properties(raw).items())
+
+
+def test_what_is_not_for_c() -> None:
+    many = b"\x02".join(b"k%d\x01v" % number for number in range(40))
+    for raw in (many, "größe\x01v".encode()):
+        assert chosen.property_parts(memoryview(raw), [0], [len(raw)]) is None
+
+
+def test_a_walk_ends_at_the_first_frame_from_there(view: memoryview) -> None:
+    found = scan.scan_records(view, 7 << 20, dledger=False, check_crc=False)
+    frames = [*found.frame_offset, found.end]
+    for stop in (frames[0], frames[1] - 1, frames[1], frames[40] + 1, frames[-2], frames[-2] + 1):
+        end, why = chosen.walk_records(view, 7 << 20, stop, dledger=False)
+        assert (end, why) == scan.walk_records(view, 7 << 20, stop, dledger=False)
+        assert end == min(frame for frame in frames if frame >= stop)
+    behind = chosen.walk_records(view, 7 << 20, frames[-1] + 1, dledger=False)
+    assert behind == (frames[-1], scan.StopReason.END)

@@ -1,0 +1,266 @@
+"""``spark.read.format("rocketmq")`` over stores: rows are what a Java consumer got."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.names import is_system_topic
+
+pytestmark = pytest.mark.spark
+
+SPLIT = 8192
+LIGHT = "topic string, queueId int, queueOffset bigint, physicalOffset bigint"
+
+
+@pytest.fixture
+def read(spark: Any) -> Callable[..., Any]:
+    """Rows of a store as a DataFrame; options by name."""
+    from rmqpy.pipeline.source import register
+
+    register(spark)
+
+    def load(*stores: Path, schema: str | None = None, **options: Any) -> Any:
+        reader = spark.read.format("rocketmq")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        if schema is not None:
+            reader = reader.schema(schema)
+        paths = [str(store) for store in stores]
+        return reader.load(paths[0] if len(paths) == 1 else paths)
+
+    return load
+
+
+STORES = [
+    "A-classic-clean-v497",
+    "A-classic-clean-v533",
+    "A-classic-killed-v497",
+    "C-upgraded-v497/n0",
+    "D-dledger-v497",
+]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_rows_are_what_a_java_consumer_got(
+    name: str,
+    store_of: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    read: Callable[..., Any],
+) -> None:
+    told = manifest(name.partition("/")[0])
+    wanted = [found for found in told["messages"] if not is_system_topic(found["topic"])]
+    ends = {
+        (topic, queue["queueId"]): queue["max"]
+        for topic, queues in told["queues"].items()
+        for queue in queues
+    }
+    # What was delivered behind the consumer's look is in the store alone.
+    rows = [
+        row.asDict()
+        for row in read(store_of(name), splitBytes=SPLIT).collect()
+        if row["queueOffset"] < ends[row["topic"], row["queueId"]]
+    ]
+    got = {row["physicalOffset"]: row for row in rows}
+    assert len(got) == len(rows) == len(wanted) > 100
+    for found in wanted:
+        row = got[found["commitLogOffset"]]
+        for column in ("topic", "queueId", "queueOffset", "flag", "reconsumeTimes"):
+            assert row[column] == found[column], column
+        assert row["sysFlag"] | COMPRESSED == found["sysFlag"] | COMPRESSED  # 5.3 clears it
+        assert row["size"] == found["storeSize"]
+        assert row["properties"] == found["props"]
+        assert row["tags"] == found["props"].get("TAGS")
+        assert row["keys"] == found["props"].get("KEYS")
+        assert f"/{row['bornHost']}" == found["bornHost"]
+        assert row["crcOk"] and row["bodyCrc"] == found["bodyCRC"]
+        assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
+
+
+def test_a_schema_prunes_and_any_split_reads_the_same(
+    store_of: Callable[[str], Path], read: Callable[..., Any]
+) -> None:
+    store = store_of("C-upgraded-v497/n0")
+    whole = read(store, schema=LIGHT, includeInternalTopics=True).collect()
+    assert whole[0].asDict().keys() == {"topic", "queueId", "queueOffset", "physicalOffset"}
+    for split in (1000, 65536):
+        part = read(store, schema=LIGHT, includeInternalTopics=True, splitBytes=split)
+        assert part.collect() == whole
+    assert [row.asDict() for row in read(store, schema="entryIndex bigint, term bigint").collect()][
+        -1
+    ]["term"] >= 0
+
+
+def test_many_stores(store_of: Callable[[str], Path], read: Callable[..., Any]) -> None:
+    nodes = [store_of(f"C-upgraded-v497/n{number}") for number in range(3)]
+    counts = [read(node, schema=LIGHT).count() for node in nodes]
+    assert read(*nodes, schema=LIGHT).count() == sum(counts) > 0
+
+
+FILTERS = [
+    "topic = '{topic}'",
+    "topic IN ('{topic}', 'none')",
+    "queueId >= 2",
+    "queueId = 1 AND queueOffset < 3",
+    "queueOffset > 4 AND queueOffset <= 7",
+    "physicalOffset > 70000 AND physicalOffset < 90000",
+    "physicalOffset = 0",
+    "storeTimestamp >= timestamp '{middle}'",
+    "storeTimestamp < timestamp '{middle}'",
+    "storeTimestamp > timestamp '{between}'",
+    "NOT topic = '{topic}'",
+    "topic LIKE 'T%' OR queueId = 0",
+    "tags IS NOT NULL AND topic IS NOT NULL",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_filters_take_what_spark_would_take(
+    condition: str, store_of: Callable[[str], Path], read: Callable[..., Any], spark: Any
+) -> None:
+    store = store_of("A-classic-clean-v497")
+    schema = f"{LIGHT}, storeTimestamp timestamp, tags string"
+    everything = read(store, schema=schema).collect()
+    middle = everything[len(everything) // 2]
+    text = condition.format(
+        topic=middle["topic"],
+        middle=middle["storeTimestamp"].astimezone(UTC).replace(tzinfo=None),
+        between=middle["storeTimestamp"].astimezone(UTC).replace(tzinfo=None)
+        + timedelta(microseconds=1),
+    )
+    wanted = spark.createDataFrame(everything, schema=schema).where(text).collect()
+    pushing = read(store, schema=schema, splitBytes=SPLIT, pushFilters=True)
+    assert pushing.where(text).collect() == wanted
+    if "none" not in condition:
+        assert 0 < len(wanted) < len(everything)
+
+
+def test_a_filter_on_places_starts_fewer_tasks(
+    store_of: Callable[[str], Path], read: Callable[..., Any]
+) -> None:
+    store = store_of("A-classic-clean-v497")
+    pushing = read(store, schema=LIGHT, splitBytes=SPLIT, pushFilters=True)
+    few = pushing.where("physicalOffset < 8192")
+    assert few.count() > 0 and few.rdd.getNumPartitions() == 1
+
+
+def test_a_table_can_be_used_twice(
+    store_of: Callable[[str], Path], read: Callable[..., Any]
+) -> None:
+    """Spark mixes up what it pushed down for one use with another: so nothing is, unasked."""
+    everything = read(store_of("A-classic-clean-v497"), schema=LIGHT, splitBytes=SPLIT)
+    count = everything.count()
+    low, high = everything.where("queueId < 2"), everything.where("queueId >= 2")
+    assert 0 < low.count() < count
+    assert low.union(high).count() == count == everything.count()
+    assert everything.rdd.getNumPartitions() > 8
+
+
+def test_options_tell_what_is_wanted(
+    store_of: Callable[[str], Path], read: Callable[..., Any]
+) -> None:
+    store = store_of("A-classic-clean-v497")
+    schema = f"{LIGHT}, storeTimestamp timestamp"
+    everything = read(store, schema=schema).collect()
+    times = sorted({row["storeTimestamp"] for row in everything})
+    since, until = times[len(times) // 3], times[2 * len(times) // 3]
+    topic = everything[0]["topic"]
+    told = [
+        ({"topic": f"{topic}, none"}, lambda row: row["topic"] == topic),
+        ({"queueId": 1}, lambda row: row["queueId"] == 1),
+        (
+            {
+                "startingTimestamp": round(since.timestamp() * 1000),
+                "endingTimestamp": round(until.timestamp() * 1000),
+            },
+            lambda row: since <= row["storeTimestamp"] < until,
+        ),
+    ]
+    for options, takes in told:
+        wanted = list(filter(takes, everything))
+        assert 0 < len(wanted) < len(everything)
+        assert read(store, schema=schema, **options).collect() == wanted
+
+
+def test_damage_fails_unless_it_may_be_passed(
+    copy_of: Callable[[str], Path], read: Callable[..., Any]
+) -> None:
+    from pyspark.errors import PySparkException
+
+    store = copy_of("A-classic-clean-v497")
+    count = read(store, schema=LIGHT, includeInternalTopics=True).count()
+    file = min((store / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[16384:20480] = bytes(4096)
+    file.write_bytes(data)
+    with pytest.raises(PySparkException, match=r"that are no message, expected"):
+        read(store, schema=LIGHT).count()
+    options = {"includeInternalTopics": True, "failOnDataLoss": False}
+    rows = read(store, schema=LIGHT, **options).collect()
+    assert 0 < len(rows) < count
+    assert read(store, schema=LIGHT, splitBytes=1000, **options).collect() == rows
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "says"),
+    [
+        ("topics string", {}, "no column 'topics'"),
+        ("topic binary", {}, "column topic is string, not binary"),
+        ("topic string", {"splitbyte": 1}, "no option splitbyte"),
+        ("topic string", {"splitBytes": "many"}, "no number"),
+        ("topic string", {"failOnDataLoss": "yes"}, "neither true nor false"),
+    ],
+)
+def test_slips_of_the_pen(
+    schema: str,
+    options: dict[str, Any],
+    says: str,
+    store_of: Callable[[str], Path],
+    read: Callable[..., Any],
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=says):
+        read(store_of("A-classic-clean-v497"), schema=schema, **options).count()
+
+
+def test_sql_over_a_store(
+    store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str], spark: Any
+) -> None:
+    store = str(store_of("A-classic-clean-v497"))
+    statement = "SELECT count(*) AS n, count(DISTINCT topic) AS topics FROM messages"
+    assert main(["pipeline", "sql", statement, "--on", store]) == 0
+    assert "|topics|" in capsys.readouterr().out
+    assert main(["pipeline", "sql", "SELECT * FROM messages LIMIT 1", "--on", store]) == 0
+    assert "|properties" in capsys.readouterr().out
+    assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", store]) == 1
+    assert "the query is refused" in capsys.readouterr().err
+
+
+def test_columns_that_a_statement_can_mean(arrow: Any) -> None:
+    from rmqpy.pipeline.query import used_columns
+    from rmqpy.pipeline.rows import COLUMNS
+
+    assert used_columns("SELECT Topic, max(queueoffset) FROM messages") == ("topic", "queueOffset")
+    assert used_columns("select count( * ) from messages where crcOk") == ("crcOk",)
+    assert used_columns("SELECT count(*) FROM messages") == ("topic",)
+    for statement in (
+        "SELECT * FROM messages",
+        "FROM messages",
+        "SELECT m.topic FROM messages m NATURAL JOIN messages n",
+        "TABLE messages",
+        "FROM messages |> WHERE topic = 'a'",
+    ):
+        assert used_columns(statement) == COLUMNS
+
+
+def test_times_are_utc(store_of: Callable[[str], Path], read: Callable[..., Any]) -> None:
+    row = read(store_of("A-classic-clean-v497"), schema="storeTimestamp timestamp").first()
+    assert row["storeTimestamp"].astimezone(UTC) > datetime(2020, 1, 1, tzinfo=UTC)

@@ -1,0 +1,266 @@
+"""``format("rocketmq")`` over live brokers, ours and Java's: every message once, none skipped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.client.blocking import BlockingPullConsumer
+from rmqpy.remoting.bodies import MessageQueue
+
+pytestmark = pytest.mark.spark
+
+BROKER = "broker-a"
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+@pytest.fixture
+def reading(spark: Any, live: Any) -> Callable[..., Any]:
+    """``reading(topic, stream=True, …)``: a DataFrame over the live broker."""
+    from rmqpy.pipeline.source import register
+
+    register(spark)
+
+    def load(topic: str, stream: bool = False, **options: Any) -> Any:
+        reader = (spark.readStream if stream else spark.read).format("rocketmq")
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.option("nameServer", live.namesrv.address).option("topic", topic).load()
+
+    return load
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Callable[..., Any]:
+    """Runs a stream into Parquet files until everything is there that was there at the start."""
+
+    def run(frame: Any) -> Any:
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "rows"))
+        )
+        assert query.awaitTermination(120)
+        return query
+
+    return run
+
+
+@pytest.fixture
+def rows(spark: Any, tmp_path: Path) -> Callable[[], list[bytes]]:
+    def read() -> list[bytes]:
+        return [bytes(row["body"]) for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
+
+    return read
+
+
+def test_what_is_in_the_queues_now(live: Any, reading: Callable[..., Any]) -> None:
+    topic = live.topic()
+    live.send(topic, bodies(0, 41), tags="red")
+    found = {row["body"].decode(): row for row in reading(topic).collect()}
+    assert sorted(found) == [body.decode() for body in bodies(0, 41)]
+    for body, row in found.items():
+        assert (row["topic"], row["brokerName"], row["tags"], row["keys"]) == (
+            topic,
+            BROKER,
+            "red",
+            body,
+        )
+        assert row["crcOk"] and row["properties"]["TAGS"] == "red"
+        assert row["storeHost"] == live.broker.address
+    places = {(row["queueId"], row["queueOffset"]) for row in found.values()}
+    assert len(places) == 41 and {queue for queue, _ in places} == {0, 1, 2, 3}
+    part = reading(
+        topic,
+        startingOffsets=json.dumps({topic: {BROKER: {"0": 3, "1": -1}}}),
+        endingOffsets=json.dumps({topic: {BROKER: {"0": 7}}}),
+        maxRecordsPerPartition=2,
+    )
+    wanted = {
+        (row["queueId"], row["queueOffset"])
+        for row in found.values()
+        if row["queueId"] in (2, 3) or (row["queueId"] == 0 and 3 <= row["queueOffset"] < 7)
+    }
+    assert {(row["queueId"], row["queueOffset"]) for row in part.collect()} == wanted
+    assert part.rdd.getNumPartitions() > 8
+
+
+def test_a_stream_goes_on_where_it_stopped(
+    live: Any,
+    reading: Callable[..., Any],
+    sink: Callable[..., Any],
+    rows: Callable[[], list[bytes]],
+    tmp_path: Path,
+) -> None:
+    topic = live.topic()
+    live.send(topic, bodies(0, 50))
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 16, "stream": True}
+    query = sink(reading(topic, **options))
+    assert Counter(rows()) == Counter(bodies(0, 50))
+    batches = [progress["numInputRows"] for progress in query.recentProgress]
+    assert max(batches) <= 16 and len([count for count in batches if count]) >= 4
+    live.send(topic, bodies(50, 20))
+    sink(reading(topic, **options))
+    assert Counter(rows()) == Counter(bodies(0, 70))
+    last = max((tmp_path / "checkpoint/offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    tree = json.loads(last.read_text().splitlines()[-1])
+    assert sum(tree[topic][BROKER].values()) == 70 and set(tree[topic][BROKER]) == set("0123")
+    sink(reading(topic, **options))
+    assert Counter(rows()) == Counter(bodies(0, 70))
+
+
+def test_a_queue_that_appears_is_read_from_its_begin(
+    live: Any,
+    reading: Callable[..., Any],
+    sink: Callable[..., Any],
+    rows: Callable[[], list[bytes]],
+) -> None:
+    topic = live.topic(queues=1)
+    live.send(topic, bodies(0, 5))
+    sink(reading(topic, stream=True))  # from the latest: nothing yet
+    live.topic(queues=3, name=topic)
+    deadline = time.monotonic() + 60
+    with BlockingPullConsumer("looks", live.namesrv.address) as consumer:
+        while len(consumer.queues(topic)) < 3:
+            assert time.monotonic() < deadline
+            consumer._wait(consumer._member._open().refresh_routes())
+            time.sleep(0.2)
+    live.send(topic, bodies(5, 30))
+    sink(reading(topic, stream=True, group="sees-the-new-route"))
+    assert Counter(rows()) == Counter(bodies(5, 30))
+
+
+def test_times_and_tags(live: Any, reading: Callable[..., Any]) -> None:
+    topic = live.topic()
+    live.send(topic, bodies(0, 9), tags="red")
+    time.sleep(0.01)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.01)
+    live.send(topic, bodies(9, 14), tags="green")
+    late = reading(topic, startingTimestamp=between_ms).collect()
+    assert sorted(bytes(row["body"]) for row in late) == bodies(9, 14)
+    red = reading(topic, subExpression="red || blue").collect()
+    assert sorted(bytes(row["body"]) for row in red) == bodies(0, 9)
+
+
+def test_progress_can_be_shown(
+    live: Any, reading: Callable[..., Any], sink: Callable[..., Any]
+) -> None:
+    topic = live.topic(queues=1)
+    live.send(topic, bodies(0, 8))
+    sink(reading(topic, stream=True, startingOffsets="earliest", commitGroup="shown"))
+    live.send(topic, bodies(8, 1))
+    # Spark commits a batch when it begins the next one.
+    sink(reading(topic, stream=True, startingOffsets="earliest", commitGroup="shown"))
+    with BlockingPullConsumer("shown", live.namesrv.address) as consumer:
+        assert consumer.committed_offset(MessageQueue(topic, BROKER, 0)) == 8
+
+
+def test_what_cannot_be_read_is_told(live: Any, reading: Callable[..., Any]) -> None:
+    from pyspark.errors import PySparkException
+
+    topic = live.topic()
+    ahead = json.dumps({topic: {BROKER: {"0": 5}}})
+    told = [
+        ({"endingOffsets": ahead, "brokerTimeoutMs": 300}, "the broker has no message 0"),
+        ({"startingOffsets": "soon"}, "neither earliest nor latest nor JSON"),
+        ({"startingOffsets": '{"a": 1}'}, "are not of the shape"),
+        ({"startingOffset": "latest"}, "no option startingoffset"),
+        ({"startingOffsets": "latest", "startingTimestamp": 1}, "give either"),
+    ]
+    for options, says in told:
+        with pytest.raises(PySparkException, match=says):
+            reading(topic, **options).count()
+    with pytest.raises(PySparkException, match=r"17|[Nn]o.*route"):
+        reading("none-such", brokerTimeoutMs=300).count()
+
+
+def test_rows_are_sent(live: Any, reading: Callable[..., Any], spark: Any) -> None:
+    topic, other = live.topic(), live.topic()
+    rows = [
+        (f"{number:06d}", topic if number % 2 else None, "red", "a b", {"city": "Zürich"}, 7)
+        for number in range(60)
+    ]
+    schema = "body string, topic string, tags string, keys string, properties map<string,string>"
+    frame = spark.createDataFrame(rows, f"{schema}, flag int").repartition(3)
+    options = {"nameServer": live.namesrv.address, "topic": other}
+    frame.write.format("rocketmq").options(**options).mode("append").save()
+    for name, parity in ((topic, 1), (other, 0)):
+        found = reading(name).collect()
+        assert sorted(int(row["body"]) for row in found) == list(range(parity, 60, 2))
+        for row in found:
+            assert (row["tags"], row["keys"], row["flag"]) == ("red", "a b", 7)
+            assert row["properties"]["city"] == "Zürich"
+
+
+def test_rows_of_a_key_keep_their_order(
+    live: Any, reading: Callable[..., Any], spark: Any
+) -> None:
+    topic = live.topic()
+    rows = [(f"{number:06d}", f"key-{number % 5}") for number in range(200)]
+    frame = spark.createDataFrame(rows, "body string, shardingKey string").coalesce(1)
+    options = {"nameServer": live.namesrv.address, "topic": topic}
+    frame.write.format("rocketmq").options(**options).mode("append").save()
+    found = sorted(reading(topic).collect(), key=lambda row: (row["queueId"], row["queueOffset"]))
+    assert len(found) == 200
+    for key in range(5):
+        mine = [int(row["body"]) for row in found if int(row["body"]) % 5 == key]
+        assert mine == sorted(mine)
+
+
+def test_a_stream_of_rows_is_sent_with_its_marks(
+    live: Any, reading: Callable[..., Any], tmp_path: Path
+) -> None:
+    source, target = live.topic(), live.topic()
+    live.send(source, bodies(0, 25))
+    frame = reading(source, stream=True, startingOffsets="earliest").selectExpr("body", "keys")
+    query = (
+        frame.writeStream.format("rocketmq")
+        .option("nameServer", live.namesrv.address)
+        .option("topic", target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = reading(target).collect()
+    assert sorted(bytes(row["body"]) for row in found) == bodies(0, 25)
+    marks = {
+        tuple(row["properties"][f"SPARK_{name}"] for name in ("BATCH", "PARTITION", "ROW"))
+        for row in found
+    }
+    assert len(marks) == 25 and {mark[0] for mark in marks} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "options", "says"),
+    [
+        ("topic string", ("a",), {}, "needs the column body"),
+        ("body int, topic string", (1, "a"), {}, "body is int, not binary or string"),
+        ("body string", ("a",), {}, "give the column topic"),
+        ("body string, tag string", ("a", "b"), {"topic": "t"}, "no column 'tag'"),
+        ("body string, topic string", (None, "t"), {}, "a row has no body"),
+    ],
+)
+def test_rows_that_are_no_messages(
+    schema: str, values: tuple[Any, ...], options: dict[str, str], says: str, live: Any, spark: Any
+) -> None:
+    from pyspark.errors import PySparkException
+
+    from rmqpy.pipeline.source import register
+
+    register(spark)
+    frame = spark.createDataFrame([values], schema)
+    writer = frame.write.format("rocketmq").option("nameServer", live.namesrv.address)
+    with pytest.raises(PySparkException, match=says):
+        writer.options(**options).mode("append").save()
