@@ -24,6 +24,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.pipeline.access import ClusterAccess
 from rmqpy.pipeline.offsets import EARLIEST, LATEST, Boundary, Position
 from rmqpy.pipeline.rows import ScanRows, slices
 from rmqpy.remoting.bodies import MessageQueue
@@ -54,7 +55,7 @@ PASSING: Final = frozenset(
 class BrokerAccess:
     """How to read. ``patience_ms``: how long a broker may be away. ``fails``: on lost messages."""
 
-    name_servers: str
+    cluster: ClusterAccess
     group: str
     expression: str
     pull_count: int
@@ -86,6 +87,10 @@ class PulledRecords:
 
 class _RawConsumer(PullConsumer):
     """Leaves the records of an answer as they are."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        super().__init__(access.group, access.cluster.name_servers)
+        self._client = access.cluster.settings()
 
     async def pull_records(self, queue: MessageQueue, order: PullOrder) -> PulledRecords:
         self._subscribe(queue.topic)
@@ -142,7 +147,7 @@ class QueueReader(Blocking[_RawConsumer]):
     """Each question is asked until it is answered, or ``patience_ms`` is over."""
 
     def __init__(self, access: BrokerAccess) -> None:
-        super().__init__(_RawConsumer(access.group, access.name_servers))
+        super().__init__(_RawConsumer(access))
         self._access = access
         self._tags = exact_tags(access.expression)
         self._behind_since: dict[MessageQueue, float] = {}

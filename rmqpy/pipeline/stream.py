@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from rmqpy import __version__
 from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.access import ACCESS_OPTIONS, ClusterAccess
 from rmqpy.pipeline.offsets import (
     EARLIEST,
     LATEST,
@@ -59,9 +60,8 @@ BROKER_TIMEOUT_MS: Final = 60_000
 PULL_COUNT: Final = 32
 PULL_COUNT_MAX: Final = 1024
 
-SHARED_OPTIONS: Final = frozenset(
+SHARED_OPTIONS: Final = ACCESS_OPTIONS.union(
     [
-        "nameServer",
         "topic",
         "startingOffsets",
         "startingTimestamp",
@@ -92,7 +92,7 @@ class LiveSettings:
         part_max = given.count("maxRecordsPerPartition", 0, least=0)
         return cls(
             access=BrokerAccess(
-                name_servers=given.required("nameServer"),
+                cluster=ClusterAccess.of(given),
                 group=given.text("group", GROUP),
                 expression=given.text("subExpression", "*"),
                 pull_count=min(given.count("pullBatchSize", PULL_COUNT), PULL_COUNT_MAX),

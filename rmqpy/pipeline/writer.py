@@ -40,9 +40,11 @@ from pyspark.sql.types import (
 )
 
 from rmqpy import __version__
+from rmqpy.client.instance import ClientInstance
 from rmqpy.client.message import Message
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.access import ACCESS_OPTIONS, ClusterAccess
 from rmqpy.pipeline.options import Options
 from rmqpy.pipeline.tasks import prepare_worker
 
@@ -51,8 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageStreamWriter", "MessageWriter"]
 
-OPTIONS: Final = frozenset(
-    ["nameServer", "topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
+OPTIONS: Final = ACCESS_OPTIONS.union(
+    ["topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
 )
 """The last two are Spark's own, which tells them to the sink too."""
 GROUP: Final = "rmqpy-spark-writer"
@@ -77,7 +79,7 @@ TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
 class SendPlan:
     """``topic``: of rows that name none."""
 
-    name_servers: str
+    cluster: ClusterAccess
     group: str
     topic: str | None
     settings: ProducerSettings
@@ -91,7 +93,7 @@ class SendPlan:
         given = Options(options, OPTIONS)
         _check(schema, has_topic="topic" in {name.lower() for name in options})
         return cls(
-            name_servers=given.required("nameServer"),
+            cluster=ClusterAccess.of(given),
             group=given.text("group", GROUP),
             topic=given.text("topic", None),
             settings=ProducerSettings(
@@ -181,24 +183,34 @@ def _write(
 
 
 async def _send(plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]) -> int:
+    instance = await ClientInstance.open(plan.cluster.settings())
+    try:
+        async with Producer(plan.group, settings=plan.settings, instance=instance) as producer:
+            return await _send_all(producer, plan, rows, marks)
+    finally:
+        await instance.close()
+
+
+async def _send_all(
+    producer: Producer, plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]
+) -> int:
     """Rows of one sharding key one after the other, all else up to ``UNDER_WAY`` at a time."""
     count = 0
-    async with Producer(plan.group, plan.name_servers, settings=plan.settings) as producer:
-        under_way: set[asyncio.Task[Any]] = set()
-        last_of: dict[str, asyncio.Task[Any]] = {}
-        for count, row in enumerate(rows, 1):
-            own = {**marks, "SPARK_ROW": str(count - 1)} if marks else {}
-            message, key = _message(plan, row, own), row.get("shardingKey")
-            before = last_of.get(key) if key else None
-            task = asyncio.create_task(_send_one(producer, message, key, before))
-            if key:
-                last_of[key] = task
-            under_way.add(task)
-            if len(under_way) >= UNDER_WAY:
-                _, under_way = await _some(under_way)
-                last_of = {key: task for key, task in last_of.items() if not task.done()}
-        while under_way:
+    under_way: set[asyncio.Task[Any]] = set()
+    last_of: dict[str, asyncio.Task[Any]] = {}
+    for count, row in enumerate(rows, 1):
+        own = {**marks, "SPARK_ROW": str(count - 1)} if marks else {}
+        message, key = _message(plan, row, own), row.get("shardingKey")
+        before = last_of.get(key) if key else None
+        task = asyncio.create_task(_send_one(producer, message, key, before))
+        if key:
+            last_of[key] = task
+        under_way.add(task)
+        if len(under_way) >= UNDER_WAY:
             _, under_way = await _some(under_way)
+            last_of = {key: task for key, task in last_of.items() if not task.done()}
+    while under_way:
+        _, under_way = await _some(under_way)
     return count
 
 
