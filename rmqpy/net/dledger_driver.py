@@ -195,6 +195,7 @@ class DLedgerDriver:
         self._around.log.proposer = self
         self.entries.on_stored = self._entries_stored
         self.entries.on_flushed = self._entries_flushed
+        self.entries.on_damage = self._damage_met
         end = self.entries.end
         if end.index >= 0:  # recovery has made sure of it
             self._step(Synced(end.index, end.term))
@@ -352,6 +353,13 @@ class DLedgerDriver:
             if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
                 self.disk = Disk.DAMAGED
                 self.node.step(DiskReport(Disk.DAMAGED))
+
+    def _damage_met(self, fault: DamagedEntry) -> bool:
+        """A reader has met it; the next tick does what follows."""
+        if len(self.membership.peers) == 1:
+            return False
+        self._scrub.found(fault)
+        return True
 
     @property
     def damaged(self) -> frozenset[int]:

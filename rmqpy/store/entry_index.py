@@ -29,7 +29,7 @@ class EntryIndex:
     def __init__(self, files: FileLayer, row: MappedFiles, folder: str) -> None:
         self._files = files
         self._row = row
-        self._folder = folder
+        self.folder = folder
         self._flushed = 0
         self._flushing = 0
         """Ends of the units that are durable, and of those that a sync under way makes so."""
@@ -58,7 +58,7 @@ class EntryIndex:
         except RecordFault:
             pass
         raise StoreFault(
-            self._folder,
+            self.folder,
             f"no index unit of entry {index}",
             "one 32-byte unit an entry",
             "stop the broker and remove the folder: the next start builds it again",

@@ -24,6 +24,7 @@ from attrs import define
 from rmqpy.codec.chosen import encode_run, scan_records
 from rmqpy.codec.entry import (
     EntryHeader,
+    IndexUnit,
     decode_entry_header,
     decode_index_unit,
     encode_entry_header,
@@ -97,6 +98,8 @@ class EntryStore:
         self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
         self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
         """Told what is durable: the last entry as it was when the sync began."""
+        self.on_damage: Callable[[DamagedEntry], bool] = lambda _fault: False
+        """Told of damage that a reader has met; True when the entry is going to be mended."""
         self.committed = Watermark("committed", data.min_offset)
         """End of the last committed entry, as an offset."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
@@ -257,17 +260,25 @@ class EntryStore:
         self._flushing_to = self.flushed_offset = PhysicalOffset(position)
 
     def repair(self, entry: Entry) -> None:
-        """Write a damaged entry again, as another member has it. Raises DamagedEntry when it is
-        not the same one.
+        """Write a damaged entry, or its index unit, again, as another member has it. Raises
+        DamagedEntry when neither of the two says that it is the same entry.
         """
-        unit = self._index.unit(entry.index)
-        if (unit.position, unit.size, unit.term) != (entry.position, entry.size, entry.term):
+        unit = encode_index_unit(entry.position, entry.size, entry.index, entry.term)
+        file = self._data.find(entry.position)
+        if file is not None and self._index.agrees(entry.index, unit):
+            file.file.write(entry.position - file.first_offset, entry.header.encode() + entry.body)
+            file.sync()
+        elif file is not None and self._holds(file, entry):
+            self._index.put(entry.index, unit)
+            self._index.sync()
+        else:
             found = f"another entry, at {entry.position}, of {entry.size} bytes, term {entry.term}"
-            raise DamagedEntry(self._path_of(unit.position), entry.index, found)
-        file = self._data.find(unit.position)
-        assert file is not None
-        file.file.write(unit.position - file.first_offset, entry.header.encode() + entry.body)
-        file.sync()
+            raise DamagedEntry(self._path_of(entry.position), entry.index, found)
+
+    @staticmethod
+    def _holds(file: MappedFile, entry: Entry) -> bool:
+        start = entry.position - file.first_offset
+        return bytes(file.view[start : start + entry.size]) == entry.header.encode() + entry.body
 
     def release_first_file(self) -> MappedFile:
         """The first data file leaves the log, and index files that only tell of it with it. All in
@@ -288,9 +299,10 @@ class EntryStore:
         when it is not whole.
         """
         self._check_index(index)
-        unit = self._index.unit(index)
+        unit = self._unit(index)
         file = self._data.find(unit.position)
-        assert file is not None
+        if file is None:
+            raise self._nowhere(index)
         start = unit.position - file.first_offset
         try:
             header = decode_entry_header(file.view, start, unit.position)
@@ -317,31 +329,35 @@ class EntryStore:
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
-            self._index.unit(first).position,
+            self._unit(first).position,
             dledger=True,
             check_crc=True,
             max_records=last - first + 1,
         )
         expected = range(first, first + len(scan))
         whole = len(scan) if list(scan.entry_index) == list(expected) else 0
+        units = _units_of(scan)
+        while whole and not self._index.agrees(first, units[: whole * INDEX_UNIT_SIZE]):
+            whole //= 2  # towards the unit that differs
         if first + whole <= last:  # damaged, or cut off by the limit
             self.entry(first + whole)
             whole += 1
-        end = self._index.unit(first + whole - 1)
-        return whole, end.position + end.size - self._index.unit(first).position
+        end = self._unit(first + whole - 1)
+        return whole, end.position + end.size - self._unit(first).position
 
     def _view_of(self, first: int, last: int) -> memoryview:
         """The bytes of these entries, as far as they stand in the file of the first one."""
         self._check_index(first)
         self._check_index(last)
-        unit, end = self._index.unit(first), self._index.unit(last)
+        unit, end = self._unit(first), self._unit(last)
         file = self._data.find(unit.position)
-        assert file is not None
+        if file is None:
+            raise self._nowhere(first)
         start = unit.position - file.first_offset
         return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
 
     def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        view, position = self._view_of(first, last), self._index.unit(first).position
+        view, position = self._view_of(first, last), self._unit(first).position
         found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
         if found is None:
             return (Entry(*self.entry(first)),)
@@ -351,15 +367,31 @@ class EntryStore:
     def term_of(self, index: int) -> Term:
         """Term of a stored entry. Raises IndexError outside begin..end."""
         self._check_index(index)
-        return self._index.unit(index).term
+        return self._unit(index).term
+
+    def is_to_be_mended(self, offset: int) -> bool:
+        """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
+        position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
+        try:
+            while low < high:
+                middle = LedgerIndex((low + high + 1) // 2)
+                if self._unit(middle).position <= position:
+                    low = middle
+                else:
+                    high = LedgerIndex(middle - 1)
+            if low >= 0 and self._unit(low).position == position:
+                self.entry(low)
+        except DamagedEntry as fault:
+            return self.on_damage(fault)
+        return False
 
     def commit_to(self, index: LedgerIndex) -> None:
         """A quorum has every entry up to ``index``."""
         if index <= self.committed_index:
             return
         assert index <= self.stored_index, "committed before it was stored"
+        unit = self._unit(index)
         self.committed_index = index
-        unit = self._index.unit(index)
         self.committed.advance(unit.position + unit.size)
 
     def is_body_start(self, offset: int) -> bool:
@@ -474,6 +506,16 @@ class EntryStore:
         if not self.begin_index <= index <= self.stored_index or index < 0:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
 
+    def _unit(self, index: int) -> IndexUnit:
+        """Where a stored entry stands. Raises DamagedEntry."""
+        try:
+            return self._index.unit(index)
+        except StoreFault as fault:
+            raise DamagedEntry(fault.path, index, fault.found) from fault
+
+    def _nowhere(self, index: int) -> DamagedEntry:
+        return DamagedEntry(self._index.folder, index, "its unit leads outside of the data files")
+
     def _set_end(self, end: LedgerEnd) -> None:
         self.staging.state[INDEX] = end.index + 1
         self.staging.state[TERM] = end.term
@@ -532,12 +574,7 @@ class EntryStore:
         """Entries found by recovery, in order: their index units must be there and agree, else they
         are written.
         """
-        units = b"".join(
-            encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
-            for position, size, index, term in zip(
-                scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True
-            )
-        )
+        units = _units_of(scan)
         if not units:
             return
         first = scan.entry_index[0]
@@ -576,3 +613,12 @@ class EntryStore:
         remembered = self.member_files.load_committed_index()
         if remembered >= self.begin_index:
             self.commit_to(LedgerIndex(min(remembered, self.end.index)))
+
+
+def _units_of(scan: Scan) -> bytes:
+    """The index units of entries that a scan has found."""
+    rows = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
+    return b"".join(
+        encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
+        for position, size, index, term in rows
+    )

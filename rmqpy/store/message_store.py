@@ -71,6 +71,8 @@ class MessageStore:
         self._settled_offset = self._log.confirm_offset
         self._reader.is_settling = lambda: self.settling
         self._reader.on_stray_unit = self._stray_unit
+        if parts.opened.entries is not None:
+            self._reader.is_to_be_mended = parts.opened.entries.is_to_be_mended
         self.health = StoreHealth()
         self._puts = StorePuts(context, parts, self.health)
         self.tails = self._puts.tails

@@ -3,7 +3,8 @@ read side).
 
 A page ends before the message that would exceed its limit (two limits: for messages near the log's
 end, which the page cache holds, and for old ones); its first message passes whatever its size. A
-unit that does not lead to its message is stepped over, and told of.
+unit that does not lead to its message is stepped over, and told of; in front of a damaged message
+that another member of the group will send again, the page ends.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class QueueReader:
         """
         self.on_stray_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
         """Told the queue offset of a unit that does not lead to its message."""
+        self.is_to_be_mended: Callable[[int], bool] = lambda _offset: False
+        """Whether it is the message that is damaged, and will be whole again soon: then nobody
+        steps over it.
+        """
 
     def change_settings(self, settings: StoreSettings) -> None:
         """How much a page may hold, from the next one on."""
@@ -179,7 +184,12 @@ class QueueReader:
                 if matcher is not None and not matcher(tags_code):
                     continue
             message = self._message(name, offset + scanned - 1, (physical_offset, size))
+            if message is None and leads and self.is_to_be_mended(physical_offset):
+                scanned -= 1
+                break
             if message is None:
+                if not leads or physical_offset >= log.min_offset:
+                    self.on_stray_unit(name, offset + scanned - 1)
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -200,13 +210,10 @@ class QueueReader:
         self, name: QueueName, queue_offset: int, place: tuple[int, int]
     ) -> memoryview | None:
         """The message of a unit; None when it is gone, or the unit does not lead to it."""
-        message = None
-        if may_lead(self._log, *place):
-            if place[0] < self._log.min_offset:
-                return None
-            message = self._log.read(PhysicalOffset(place[0]), place[1])
+        if not may_lead(self._log, *place) or place[0] < self._log.min_offset:
+            return None
+        message = self._log.read(PhysicalOffset(place[0]), place[1])
         if message is None or not is_message(message, name, queue_offset):
-            self.on_stray_unit(name, queue_offset)
             return None
         return message
 

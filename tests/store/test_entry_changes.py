@@ -215,8 +215,40 @@ def test_an_index_unit_that_is_gone_is_named(rig: Any, leader: list[Entry]) -> N
     take(store.entries, leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
     node.data[5 * 32 : 6 * 32] = bytes(32)
-    with pytest.raises(StoreFault, match="no index unit of entry 5"):
-        store.entries.entry(5)
+    for read in (store.entries.entry, store.entries.term_of):
+        with pytest.raises(DamagedEntry, match="no index unit of entry 5"):
+            read(5)
+    with pytest.raises(DamagedEntry, match="another entry"):
+        store.entries.repair(with_term(leader, 7)[5])
+    store.entries.repair(leader[5])
+    assert Entry(*store.entries.entry(5)) == leader[5]
+    store.abandon()
+
+
+def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
+    rig: Any, leader: list[Entry]
+) -> None:
+    store = opened(rig)
+    entries = store.entries
+    take(entries, leader)
+    entries.commit_to(LedgerIndex(39))
+    index, checks = 0, 0
+    while index < 40:
+        count, size = entries.check(index, 39, 1 << 20)
+        assert size == sum(entry.size for entry in leader[index : index + count])
+        index, checks = index + count, checks + 1
+    assert index == 40 and 1 < checks < 20
+    name, at = divmod(leader[1].position + 48 + 90, FILE_SIZE)
+    rig.files.nodes[f"{DATA}/{name * FILE_SIZE:020d}"].data[at] ^= 1
+    with pytest.raises(DamagedEntry, match="entry 1 is damaged"):
+        entries.check(0, 39, 1 << 20)
+    rig.files.nodes[f"{INDEX}/{0:020d}"].data[10 * 32 + 20] ^= 1
+    rig.files.nodes[f"{INDEX}/{0:020d}"].data[12 * 32 + 5] ^= 1
+    for damaged in (10, 12):
+        index = 2 if damaged == 10 else 11
+        with pytest.raises(DamagedEntry, match=f"entry {damaged} is damaged"):
+            while index < 40:
+                index += entries.check(index, 39, 1 << 20)[0]
     store.abandon()
 
 

@@ -15,6 +15,7 @@ from rmqpy.model.codes import GetMessageStatus
 COUNT = 24
 """12 messages in each of two queues."""
 UNIT = 20
+FILE_SIZE = 4096
 QUEUE = "consumequeue/Topic/0/00000000000000000000"
 REBUILDS = "rmqpy/queue-rebuilds"
 
@@ -149,3 +150,25 @@ def test_a_file_that_cannot_be_read_is_none(rig: Any, kit: Any) -> None:
     store = rig.open()
     assert kit.read_all(store) == whole
     store.shutdown()
+
+
+@pytest.mark.parametrize("place", [3, 87])
+def test_nobody_steps_over_a_message_that_another_member_will_send_again(
+    kit: Any, place: int
+) -> None:
+    """Damaged is the record (its size, that of its body), not the unit."""
+    rig = kit.rig(flag=True)
+    store = filled(rig)
+    offset = store.queue_units("Topic", 0, 5, 1)[0][0]
+    path = f"dledger-n0/data/{offset - offset % FILE_SIZE:020d}"
+    node = rig.files.nodes[f"/store/{path}"]
+    node.data[offset % FILE_SIZE + place] ^= 1
+    assert pulled(store, 0)[1] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+    told: list[int] = []
+    store.entries.on_damage = lambda fault: told.append(fault.index) or True
+    assert pulled(store, 0)[1:] == ([0, 1, 2, 3, 4], 5)
+    assert pulled(store, 5)[1:] == ([], 5)
+    assert len(told) == 2 and len(set(told)) == 1
+    node.data[offset % FILE_SIZE + place] ^= 1
+    assert pulled(store, 5)[1] == [5, 6, 7, 8, 9, 10, 11]
+    store.abandon()
