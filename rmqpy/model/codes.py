@@ -122,6 +122,7 @@ class RequestCode(IntEnum):
     RMQPY_COMPARE_LOG = 71001
     RMQPY_DLEDGER_HANDSHAKE = 71002
     RMQPY_DLEDGER_STATUS = 71003
+    RMQPY_QUEUE_ENDS = 71004
 
 
 class ResponseCode(IntEnum):

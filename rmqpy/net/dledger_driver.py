@@ -52,7 +52,7 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import RemoteFault, StoreFault
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import Host, MessageDraft
@@ -66,12 +66,14 @@ from rmqpy.store.entry_scrub import Scrub
 from rmqpy.store.entry_store import DamagedEntry
 from rmqpy.store.health import NO_ROOM
 from rmqpy.store.old_log import FileDigest, OldLog, OldLogMark
+from rmqpy.store.queue_ends import QueueEnds
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
 """Period of the state loop (Java StateMaintainer)."""
 
 EVENTS_MAX: Final = 32
+ASK_ENDS_MS: Final = 1000
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """checkPointInterval."""
 
@@ -104,6 +106,15 @@ class GroupStore(Protocol):
         """
 
     def fail(self, reason: str) -> None: ...
+
+    @property
+    def queue_ends(self) -> QueueEnds: ...
+
+    def log_begins_at(self, offset: int) -> None:
+        """Everything in front of it is gone."""
+
+    def tell_queue_ends(self) -> bytes:
+        """What ``queue_ends`` of another member wants to be told."""
 
     def put_record(self, record: bytes) -> PutResult:
         """Append a whole record that somebody else has encoded."""
@@ -155,11 +166,13 @@ class DLedgerDriver:
             around.scheduler,
             self._answered,
             self.introduce,
+            lambda: self._store.tell_queue_ends() if self._led_term is not None else None,
             self.node.take_batches,
             around.vouch,
         )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
+        self._ask_ends_ms = 0
         self._led_term: Term | None = None
         """The term in which the broker was told that it leads."""
         self.disk = Disk.GOOD
@@ -287,6 +300,8 @@ class DLedgerDriver:
                 self._guarded(lambda: self.node.tick(now_ms))
                 if not alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
+                    if self._store.queue_ends.wanted:
+                        self._want_queue_ends(now_ms)
         self._carry_out()
 
     def _entries_stored(self, index: LedgerIndex) -> None:
@@ -335,9 +350,11 @@ class DLedgerDriver:
     def _disk_now(self) -> Disk:
         if self._store.failure is not None:
             return Disk.FAILED
-        if self._scrub.damaged and len(self.membership.peers) > 1:
+        alone = len(self.membership.peers) == 1
+        if self._scrub.damaged and not alone:
             return Disk.DAMAGED
-        if self._around.lacks_tables() and len(self.membership.peers) > 1:
+        lacks_tables = self._store.queue_ends.wanted or self._around.lacks_tables()
+        if lacks_tables and not alone:
             return Disk.LACKS_TABLES
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
@@ -353,6 +370,26 @@ class DLedgerDriver:
             if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
                 self.disk = Disk.DAMAGED
                 self.node.step(DiskReport(Disk.DAMAGED))
+
+    def _want_queue_ends(self, now_ms: int) -> None:
+        """Ask the leader, every second, until it answers."""
+        leader = self.node.leader_id
+        if leader is None or leader == self.membership.self_id or now_ms < self._ask_ends_ms:
+            return
+        self._ask_ends_ms = now_ms + ASK_ENDS_MS
+        self.peers.ask_queue_ends(leader, self._queue_ends_told)
+
+    def _queue_ends_told(self, body: bytes) -> None:
+        ends = self._store.queue_ends
+        if self._dead or self._stopped or not ends.wanted:
+            return
+        try:
+            if body:
+                ends.told(body)
+            else:
+                ends.nobody_knows()
+        except (RemoteFault, OSError) as error:
+            _log.error("the ends of silent queues are not known yet: %s", error)
 
     def _damage_met(self, fault: DamagedEntry) -> bool:
         """A reader has met it; the next tick does what follows."""
@@ -433,7 +470,9 @@ class DLedgerDriver:
                     "the one to begin where the other ends",
                     "copy the store of another member: this one has been away for too long",
                 )
+            self._store.queue_ends.want()
             self.entries.begin_again(first_of(first), first.position)
+            self._store.log_begins_at(first.position)
         elif ready.truncate_from is not None:
             self.entries.truncate_from(ready.truncate_from)
 

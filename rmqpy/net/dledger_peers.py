@@ -138,8 +138,9 @@ class Way:
 
 @define(slots=True, eq=False)
 class Peers:
-    """See the module. ``introduce`` tells who this member is, ``takes_batches`` is told who is one
-    of ours, ``vouch`` says why a Java member may not be joined ("" when it may).
+    """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
+    queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,
+    ``vouch`` says why a Java member may not be joined ("" when it may).
     """
 
     membership: Membership
@@ -148,6 +149,7 @@ class Peers:
     clock: Clock
     answered: Callable[[Answered], None]
     introduce: Callable[[], Introduction]
+    queue_ends: Callable[[], bytes | None]
     takes_batches: Callable[[str, bool], None]
     vouch: Callable[[str], str]
     ways: dict[str, Way] = field(init=False)
@@ -289,6 +291,23 @@ class Peers:
         address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
         self.network.request(address, command, timeout_ms, came)
 
+    def ask_queue_ends(self, member: str, done: Callable[[bytes], None]) -> None:
+        """``done`` gets the answer, b"" from a member that cannot know the question; nothing when
+        none comes.
+        """
+
+        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+            if command is None:
+                return
+            if command.code == RESPONSE_FRAME_CODE:
+                done(command.body)
+            elif command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                done(b"")
+
+        command = RemotingCommand.request(RequestCode.RMQPY_QUEUE_ENDS)
+        address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, came)
+
     def _came_back(
         self, send: Send, command: RemotingCommand | None, fault: RmqError | None
     ) -> None:
@@ -329,6 +348,9 @@ class Peers:
         kind = REQUESTS.get(command.code)
         if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
             self._write(channel, self._meet(command))
+            return None
+        if command.code == RequestCode.RMQPY_QUEUE_ENDS:
+            self._write(channel, self._queue_ends(command))
             return None
         if kind is None:
             self._write(channel, _unknown(command))
@@ -388,6 +410,16 @@ class Peers:
             self._fits(way)
         answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
         return encode_command(answer)
+
+    def _queue_ends(self, command: RemotingCommand) -> bytes:
+        ends = self.queue_ends()
+        if ends is None:
+            text = f"{self.membership.self_id} does not lead"
+            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, text)
+            return encode_command(refusal)
+        return encode_command(
+            RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends)
+        )
 
     def reply(self, reply: Reply) -> None:
         """The core's answer; it leaves with :meth:`write_replies`."""

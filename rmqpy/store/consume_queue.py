@@ -62,6 +62,10 @@ class ConsumeQueue:
         self._dirty_from = 0
         self._cleared = False
         """Whether units were taken back whose absence is not durable yet."""
+        self._gone_below = 0
+        """The log's begin, when it was last told."""
+        self.began_again = False
+        """Whether files went away since this was last set back."""
         self.damaged = False
         """Whether units behind the end were there at the start, and are to be made again."""
 
@@ -199,6 +203,7 @@ class ConsumeQueue:
         """Lift ``min_offset`` to the first unit whose message is at or behind
         ``log_min_offset``.
         """
+        self._gone_below = log_min_offset
         first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
         self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
 
@@ -302,6 +307,13 @@ class ConsumeQueue:
             self._min = position
             self._dirty_from = self._end
         gap = (position - self._end) // QUEUE_UNIT_SIZE
+        if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
+            # Its messages have expired, here and unseen in between: it begins again.
+            while self._row:
+                self._row.drop_last()
+            self.began_again = True
+            self._skip_to(position)
+            return
         if gap > self.max_offset_in_file:
             raise StoreFault(
                 self._directory,

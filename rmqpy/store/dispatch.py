@@ -256,6 +256,9 @@ class Dispatch:
             else:
                 run.write()
                 run.queue.put(queue_offset, offset, size, tags_code)
+                if run.queue.began_again:
+                    run.queue.began_again = False
+                    self._queues.removals += 1
                 continue
             run.next = queue_offset + 1
             run.physical_end = offset + size

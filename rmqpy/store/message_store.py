@@ -33,6 +33,7 @@ from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.old_log import OldLog
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.puts import StorePuts
+from rmqpy.store.queue_ends import QueueEnds
 from rmqpy.store.queue_reader import (
     Matcher,
     QueueReader,
@@ -74,7 +75,8 @@ class MessageStore:
         if parts.opened.entries is not None:
             self._reader.is_to_be_mended = parts.opened.entries.is_to_be_mended
         self.health = StoreHealth()
-        self._puts = StorePuts(context, parts, self.health)
+        self.queue_ends = QueueEnds(context.files, self._paths.queue_ends)
+        self._puts = StorePuts(context, parts, self.health, self.queue_ends)
         self.tails = self._puts.tails
         self._flushes = StoreFlushes(parts, context.files, self._paths)
         self.cleaning = Cleaning(
@@ -218,6 +220,14 @@ class MessageStore:
         what found the disk full stays staged, and is written by the first call that finds room.
         """
         self._puts.commit()
+
+    def tell_queue_ends(self) -> bytes:
+        """Where the queues go on that have no message in the log (:mod:`.queue_ends`)."""
+        return self.queue_ends.tell(self._queues.items(), self._log.min_offset)
+
+    def log_begins_at(self, offset: int) -> None:
+        """The log has begun again there: readers are sent on."""
+        self._queues.correct_min_offsets(offset)
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""
@@ -435,6 +445,7 @@ class MessageStore:
         self._bring_up()
         self._files.unlink(self._paths.recovery_point)
         self._queues.drop_topic(topic)
+        self.queue_ends.forget(topic)
         self.tails.forget_topic(topic.encode())
 
     # Roles and housekeeping

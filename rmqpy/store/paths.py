@@ -73,6 +73,10 @@ class StorePaths:
         return f"{self.own}/queue-rebuilds"
 
     @property
+    def queue_ends(self) -> str:
+        return f"{self.own}/queue-ends"
+
+    @property
     def quarantine(self) -> str:
         return f"{self.own}/quarantine"
 

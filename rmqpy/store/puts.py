@@ -26,6 +26,7 @@ from rmqpy.model.message import MessageDraft
 from rmqpy.store.byte_counts import bytes_text
 from rmqpy.store.health import StoreHealth, Writer
 from rmqpy.store.put_checks import check_draft
+from rmqpy.store.queue_ends import QueueEnds
 from rmqpy.store.queue_tails import QueueTails
 from rmqpy.store.results import PutResult
 from rmqpy.store.start import StoreContext, StoreParts
@@ -37,7 +38,13 @@ SCANNED_AHEAD = 2 << 30
 class StorePuts:
     """See the module's text."""
 
-    def __init__(self, context: StoreContext, parts: StoreParts, health: StoreHealth) -> None:
+    def __init__(
+        self,
+        context: StoreContext,
+        parts: StoreParts,
+        health: StoreHealth,
+        silent_ends: QueueEnds,
+    ) -> None:
         self._settings = context.settings
         self._clock = context.clock
         self._log = parts.opened.log
@@ -45,6 +52,7 @@ class StorePuts:
         self._queues = parts.queues
         self._dispatch = parts.dispatch
         self._health = health
+        self._silent_ends = silent_ends
         self.tails = QueueTails()
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
@@ -208,6 +216,10 @@ class StorePuts:
             (topic.encode(), queue_id): queue.max_offset
             for (topic, queue_id), queue in self._queues.items()
         }
-        self.tails.replace(ends | self._dispatch.queue_ends_ahead())
+        ends |= self._dispatch.queue_ends_ahead()
+        for (topic, queue_id), end in self._silent_ends.ends.items():
+            name = topic.encode(), queue_id
+            ends[name] = max(end, ends.get(name, 0))
+        self.tails.replace(ends)
         self._tails_known = True
         return True

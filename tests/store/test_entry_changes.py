@@ -14,7 +14,6 @@ from rmqpy.codec.message import encode_messages, patch_record
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
-from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
 from rmqpy.store.entry_store import DamagedEntry

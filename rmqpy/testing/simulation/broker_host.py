@@ -25,6 +25,7 @@ from rmqpy.model.config_keys import BrokerRole, FlushDiskType
 from rmqpy.net.dledger_driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.simulation.disks import SimulatedDisk
+from rmqpy.testing.simulation.name_servers import name_server_addresses
 from rmqpy.testing.simulation.plan import GROUP_NAME, Plan
 from rmqpy.testing.simulation.timeline import Life, Timeline
 from rmqpy.testing.simulation.wires import Machine, MachineNetwork, Wires
@@ -34,6 +35,9 @@ PORT = 10911
 LEDGER_PORT = 40911
 MEMORY_BYTES = 1 << 30
 UNITS_IN_FILE = 300
+RESERVED_HOURS = 1
+REGISTER_MS = 10_000
+CLEAN_MS = 2000
 
 
 @define(slots=True, eq=False, repr=False)
@@ -79,6 +83,11 @@ class BrokerHost:
         return f"{self.machine.host}:{PORT}"
 
     @property
+    def number_as_slave(self) -> int:
+        """Broker id of a member that does not lead."""
+        return self.number + 1
+
+    @property
     def queue_file_size(self) -> int:
         return 20 * UNITS_IN_FILE
 
@@ -98,6 +107,7 @@ class BrokerHost:
             self.disk,
             self.skew_ms,
         )
+        self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
         network = MachineNetwork(self.wires, self.machine, life)
         store = open_store(
@@ -186,12 +196,19 @@ class BrokerHost:
             dledger_peers=peers if dledger else None,
             dledger_self_id=self.name if dledger else None,
             broker_role=BrokerRole.ASYNC_MASTER,
+            preferred_leader_id=f"n{plan.preferred}" if plan.preferred >= 0 else None,
+            file_reserved_time=RESERVED_HOURS,
+            delete_when=tuple(range(24)),
+            clean_resource_interval=CLEAN_MS,
+            delete_commit_log_files_interval=20,
         )
         broker = BrokerSettings(
             broker_name="broker-a",
             broker_ip1=self.machine.host,
             default_topic_queue_nums=plan.queues,
             slave_read_enable=True,
+            namesrv_addr=";".join(name_server_addresses(plan.name_servers)) or None,
+            register_name_server_period=REGISTER_MS,
         )
         beat_ms = plan.heartbeat_ms
         timers = DLedgerSettings(

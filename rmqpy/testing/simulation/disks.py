@@ -5,6 +5,9 @@ first so many of the changes since, as a journal would: writes, names made, name
 of them may be torn: any of its sectors. Files that are written in place through a mapping (consume
 queues, key index) get any mixture of old and new sectors.
 
+Bits of what is durable may flip (``flip``); until the broker writes these bytes again, checkers see
+them as they were (``content_of``), and the broker sees what the disk has made of them.
+
 A sync takes time: ``begin`` to ``end`` of ``timeline.Syncs``. What it covers is what was written
 before it began; it counts from its end on.
 """
@@ -22,7 +25,7 @@ from rmqpy.testing.memory_files import MemoryFile, MemoryFiles, MemoryNode
 from rmqpy.testing.simulation.timeline import MachineDies
 
 SECTOR_BYTES = 512
-LEDGER_DATA = "/data/"
+LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
 
 
 @define(slots=True, frozen=True, eq=False)
@@ -41,6 +44,22 @@ class _Write:
     number: int
 
 
+@define(slots=True, frozen=True, eq=False)
+class Flip:
+    """A bit of entry ``index``, or of its index unit, that is not what was written."""
+
+    node: MemoryNode
+    position: int
+    mask: int
+    index: int
+    wrong: int
+    """The byte with that bit."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.node.data[self.position] == self.wrong
+
+
 @define(slots=True, eq=False, repr=False)
 class SimulatedDisk(MemoryFiles):
     """``dies_in``: the machine dies at the so many-th change from now on, if not negative."""
@@ -52,11 +71,23 @@ class SimulatedDisk(MemoryFiles):
     """Lowest offset in ``data`` of a ledger that was written since a checker has looked."""
 
     ledger_removed: bool = False
+    removals: list[tuple[str, int]] = field(factory=list)
+    """Files of a log that were removed since a checker has looked, with their ages in ms."""
+
+    flips: dict[tuple[str, int], Flip] = field(factory=dict)
+    """By path and position."""
+
+    flipped: set[int] = field(factory=set)
+    """Indexes of all entries of which a bit has ever flipped."""
+
     hard_state_changed: bool = False
     _collecting: list[Callable[[], None]] | None = None
     _running: dict[int, list[Callable[[], None]]] = field(factory=dict)
     _last_sync: dict[int, int] = field(factory=dict)
     """By identity of a node: the number of the newest sync that has ended."""
+
+    _mended: list[tuple[str, Flip]] = field(factory=list)
+    """Flips over which something was written that may not be durable."""
 
     _number: int = 0
     _journal: list[_Name | _Write] = field(factory=list)
@@ -87,6 +118,10 @@ class SimulatedDisk(MemoryFiles):
         self._number += 1
         data = bytes(memoryview(node.data)[position : position + length])
         self._journal.append(_Write(node, position, data, self._number))
+        if self.flips:
+            for place in [at for at in self.flips if at[0] == path]:
+                if position <= place[1] < position + length:
+                    self._mended.append((path, self.flips.pop(place)))
         if LEDGER_DATA in path:
             offset = int(path[-NAME_DIGITS:]) + position
             if self.ledger_from is None or offset < self.ledger_from:
@@ -95,12 +130,44 @@ class SimulatedDisk(MemoryFiles):
     def content_of(self, path: str) -> memoryview:
         """All bytes of a file as they are now; none where there is no file."""
         node = self.nodes.get(path)
-        return memoryview(node.data) if node is not None else memoryview(b"")
+        if node is None:
+            return memoryview(b"")
+        if not self.flips:
+            return memoryview(node.data)
+        flips = [flip for (name, _), flip in self.flips.items() if name == path]
+        if not flips:
+            return memoryview(node.data)
+        data = bytearray(node.content())
+        for flip in flips:
+            data[flip.position] ^= flip.mask
+        return memoryview(bytes(data.ljust(len(node.data), b"\0")))
 
     def durable_content(self, path: str) -> bytes:
         """What a power failure would leave of a file."""
         node = self._durable_names.get(path)
         return node.durable if node is not None else b""
+
+    def flip(self, path: str, position: int, mask: int, index: int) -> None:
+        """A bit of a durable byte is another one from now on."""
+        node = self.nodes[path]
+        durable = bytearray(node.durable)
+        assert durable[position] == node.data[position] and (path, position) not in self.flips
+        durable[position] ^= mask
+        node.durable = bytes(durable)
+        node.data[position] ^= mask
+        self.flips[path, position] = Flip(node, position, mask, index, durable[position])
+        self.flipped.add(index)
+
+    def restored(self, path: str) -> bool:
+        """Somebody puts the bits of a file right from a copy; False when none was wrong."""
+        wrong = [flip for (name, _), flip in self.flips.items() if name == path]
+        for flip in wrong:
+            durable = bytearray(flip.node.durable)
+            durable[flip.position] ^= flip.mask
+            flip.node.durable = bytes(durable)
+            flip.node.data[flip.position] ^= flip.mask
+            del self.flips[path, flip.position]
+        return bool(wrong)
 
     def replace_bytes(self, path: str, data: bytes) -> None:
         before = self._durable_names.get(path)
@@ -121,10 +188,14 @@ class SimulatedDisk(MemoryFiles):
 
     def unlink(self, path: str) -> None:
         if path in self.nodes:
+            if LEDGER_DATA in path or CLASSIC_DATA in path:
+                self.removals.append((path, self.now_ms - self.nodes[path].mtime_ms))
             MemoryFiles.unlink(self, path)
             self._journal.append(_Name(path, None))
             if LEDGER_DATA in path:
                 self.ledger_removed = True
+            for place in [at for at in self.flips if at[0] == path]:
+                self._mended.append((path, self.flips.pop(place)))
 
     def rename(self, old: str, new: str) -> None:
         MemoryFiles.rename(self, old, new)
@@ -137,6 +208,14 @@ class SimulatedDisk(MemoryFiles):
             for change in self._journal
             if not (isinstance(change, _Name) and change.path.rpartition("/")[0] == path)
         ]
+
+    def written_back(self) -> None:
+        """Hours have passed: the system has written everything by itself."""
+        for node in {id(node): node for node in self.nodes.values()}.values():
+            node.durable = node.content()
+        self._durable_names = dict(self.nodes)
+        self._journal.clear()
+        self._mended.clear()
 
     # timeline.Syncs
 
@@ -160,6 +239,8 @@ class SimulatedDisk(MemoryFiles):
         if self._last_sync.get(id(node), 0) < number:
             self._last_sync[id(node)] = number
             node.durable = content
+            if self._mended:
+                self._mended = [each for each in self._mended if each[1].node is not node]
             self._journal = [
                 change
                 for change in self._journal
@@ -200,6 +281,7 @@ class SimulatedDisk(MemoryFiles):
             node.durable = content
         self.nodes = nodes
         self._durable_names = dict(nodes)
+        self._flip_again()
         self._journal.clear()
         self._last_sync.clear()
         self.folders = set()
@@ -226,6 +308,19 @@ class SimulatedDisk(MemoryFiles):
             torn = number == count - 1 and dice.random() < 0.5
             content[change.position : end] = mixed(old, change.data, dice) if torn else change.data
         return names, contents
+
+    def _flip_again(self) -> None:
+        """Which bits are wrong after a power failure."""
+        flips = [(path, flip) for (path, _), flip in self.flips.items()]
+        self.flips.clear()
+        for path, flip in flips:
+            if self.nodes.get(path) is flip.node:
+                self.flips[path, flip.position] = flip
+        for path, flip in self._mended:
+            # What was written over it was the same bytes, or is gone with the entry's end.
+            if self.nodes.get(path) is flip.node and flip.is_there:
+                self.flips[path, flip.position] = flip
+        self._mended.clear()
 
     def heal(self) -> None:
         self.full = self.failing = False

@@ -14,15 +14,20 @@ from attrs import define, field
 
 from rmqpy.dledger.member import Role
 from rmqpy.dledger.node import Node
+from rmqpy.store.cleaning import HOUR_MS
+from rmqpy.store.commitlog.dledger import DLEDGER_MORE_HOURS
 from rmqpy.store.dispatch import Dispatch
 from rmqpy.store.entry_store import EntryStore
-from rmqpy.testing.simulation.broker_host import ROOT, BrokerHost, Running
-from rmqpy.testing.simulation.disks import SimulatedDisk
+from rmqpy.testing.simulation.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
+from rmqpy.testing.simulation.disks import LEDGER_DATA, SimulatedDisk
 from rmqpy.testing.simulation.promises import Promises, Queue, Violation
 from rmqpy.testing.simulation.records import LedgerEntry, Record, entry_at, record_at
 
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
+FILLER = (0, 0x7FFFFFFF)
+"""In place of units whose messages have expired."""
+
 
 
 @define(slots=True, eq=False, repr=False)
@@ -47,6 +52,15 @@ class MemberView:
     kept: set[int] = field(factory=set)
     """Entries when the process was killed: they must be there at the next start."""
 
+    expired_to: int = 0
+    """Everything in front of this offset has expired: something behind it was there before."""
+
+    damaged_since_ms: int = -1
+    """Since when it leads and knows of a damaged entry."""
+
+    rotten: set[int] = field(factory=set)
+    """Those of them with a bit that had flipped: the last one may be taken for a torn tail."""
+
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
 
     def look(self) -> None:
@@ -66,6 +80,10 @@ class MemberView:
             self.role, self.term = node.role, node.term
             if node.role is Role.LEADER:
                 self._leads(node.term)
+        if disk.flips or self.damaged_since_ms >= 0:
+            self._is_fit_to_lead(running)
+        if disk.removals:
+            self._removed()
         if dispatch.queue_cursor != self.cursor:
             self.cursor = dispatch.queue_cursor
             self._queues(running)
@@ -76,11 +94,13 @@ class MemberView:
         assert running is not None and running.node is not None
         store, disk = running.store, self.host.disk
         assert store.entries is not None
+        disk.removals.clear()
+        self.expired_to, self.damaged_since_ms = 0, -1
         self._parts = running, disk, running.node, store.entries, store.parts.dispatch
         disk.ledger_from = 0
         self.entries.clear()
         self._entries(running)
-        have = {entry.index for entry in self.entries}
+        have = {entry.index for entry in self.entries} | self.rotten
         lost = sorted(index for index in self.kept - have if index >= self.begin)
         if lost:
             raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
@@ -88,7 +108,8 @@ class MemberView:
         self.role = None
         self.units.clear()
         self.cursor = -1
-        self.promises.divides(self.host.name, running.store.divided_offset)
+        expired = not self._old_files()
+        self.promises.divides(self.host.name, running.store.divided_offset, expired=expired)
         self.look()
 
     def ended(self, *, power_lost: bool, working: bool) -> None:
@@ -98,6 +119,8 @@ class MemberView:
         if working:
             kept = [entry for entry in kept if self.promises.has_committed(entry)]
         self.kept = {entry.index for entry in kept}
+        self.rotten = {flip.index for flip in self.host.disk.flips.values()}
+        self.host.disk.removals.clear()
         self.host.disk.ledger_from = None
 
     def has(self, entry: LedgerEntry) -> bool:
@@ -121,15 +144,21 @@ class MemberView:
         """
         running = self.host.running
         assert running is not None
+        if self.damaged:
+            raise Violation(f"{self.host.name} still has damaged entries: {self.damaged}")
         self.host.disk.ledger_from = 0
         self._entries(running)
         self.units.clear()
         self._queues(running)
-        for queue, places in self.promises.queues.items():
-            if self.units.get(queue, 0) != len(places):
+        low = int(running.store.min_physical_offset)
+        for (topic, queue_id), queue in running.store.parts.queues.items():
+            name = topic.encode(), queue_id
+            self.promises.begins_at(self.host.name, name, int(queue.min_offset), low)
+        for name, places in self.promises.queues.items():
+            end = self.units.get(name, 0)
+            if end != len(places) and not self.promises.is_below(name, len(places) - 1, low):
                 raise Violation(
-                    f"{self.host.name} has {self.units.get(queue, 0)} of {len(places)} messages in"
-                    f" queue {queue}"
+                    f"{self.host.name} has {end} of {len(places)} messages in queue {name}"
                 )
 
     @property
@@ -159,7 +188,10 @@ class MemberView:
         end = self.stored = store.stored_index
         while entries and entries[-1].index > end:
             dropped.append(entries.pop())
-        self._read_to(end, store.base_offset)
+        base = store.base_offset
+        if any(entry.position >= base for entry in dropped):
+            self.expired_to = base
+        self._read_to(end, base)
         for entry in dropped:
             if not self.has(entry) and entry.index >= self.begin:
                 self.promises.drops(self.host.name, entry.index, entry.term)
@@ -239,12 +271,49 @@ class MemberView:
     def _queues(self, running: Running) -> None:
         for (topic, queue_id), queue in running.store.parts.queues.items():
             name = topic.encode(), queue_id
-            seen, end = self.units.get(name, 0), int(queue.max_offset)
+            seen, end = self.units.get(name, -1), int(queue.max_offset)
             if end == seen:
                 continue
+            seen = max(seen, int(queue.min_offset))
+            low = int(running.store.min_physical_offset)
             for offset in range(seen, end):
-                self.promises.has_unit(self.host.name, name, offset, self._unit(name, offset))
+                unit = self._unit(name, offset)
+                if unit != FILLER or not self.promises.is_below(name, offset, low):
+                    self.promises.has_unit(self.host.name, name, offset, unit)
             self.units[name] = end
+
+    @property
+    def damaged(self) -> list[int]:
+        """Entries with a bit that is not what was written; units of expired ones do not count."""
+        flips = self.host.disk.flips.values()
+        return sorted({flip.index for flip in flips if flip.index >= self.begin})
+
+    def _is_fit_to_lead(self, running: Running) -> None:
+        """Who knows of a damaged entry stops leading at the next tick."""
+        assert running.driver is not None and running.node is not None
+        now_ms, since_ms = self.host.timeline.now_ms, self.damaged_since_ms
+        if not running.driver.damaged or running.node.role is not Role.LEADER:
+            self.damaged_since_ms = -1
+        elif since_ms < running.life.paused_until_ms:
+            self.damaged_since_ms = now_ms
+        elif now_ms > since_ms + 2 * self.host.plan.tick_ms:
+            raise Violation(f"{self.host.name} leads and knows of damage: {running.driver.damaged}")
+
+    def _removed(self) -> None:
+        """Files of a log are gone: only from the front, only expired ones, the old log's first."""
+        disk = self.host.disk
+        removed, disk.removals = disk.removals, []
+        for path, age_ms in removed:
+            new = LEDGER_DATA in path
+            if new and int(path.rpartition("/")[2]) >= self.expired_to:
+                continue  # the tail was cut off, or the log begins again far ahead
+            if new and self._old_files():
+                raise Violation(f"{path} is gone, and older files are there")
+            if age_ms < (RESERVED_HOURS + (DLEDGER_MORE_HOURS if new else 0)) * HOUR_MS:
+                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+
+    def _old_files(self) -> bool:
+        return any(path.startswith(f"{ROOT}/commitlog/") for path in self.host.disk.nodes)
 
     def _unit(self, queue: Queue, offset: int) -> tuple[int, int]:
         file_size = self.host.queue_file_size

@@ -1,5 +1,6 @@
 """What goes wrong in a simulated cluster, when its plan says so: crashes, partitions, pauses,
-clocks that jump, disks that fail or fill up. Each is an event that plans its next one.
+clocks that jump, disks that fail, fill up or rot, leaders that are asked to hand over, hours that
+pass. Each is an event that plans its next one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from rmqpy.testing.simulation.wires import Wires
 CHANGES_TO_LIVE = 40
 """A torn crash comes within so many changes of the disk."""
 
+NAME_SERVER_MS = 20_000
+"""A name server is restarted about so often."""
+
 CLOCK_JUMPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
@@ -35,6 +39,14 @@ class Cluster(Protocol):
     def say(self, text: str) -> None: ...
 
     def leader(self) -> BrokerHost | None: ...
+
+    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None: ...
+
+    def flip_a_bit(self) -> None: ...
+
+    def let_hours_pass(self) -> None: ...
+
+    def restart_name_server(self) -> None: ...
 
 
 @define(slots=True, eq=False, repr=False)
@@ -55,6 +67,10 @@ class Misfortunes:
             (plan.pause_interval_ms, self._pause),
             (plan.clock_interval_ms, self._jump),
             (plan.disk_interval_ms, self._break_disk),
+            (plan.flip_interval_ms, self.cluster.flip_a_bit),
+            (plan.transfer_interval_ms, self._hand_over),
+            (plan.hours_interval_ms, self.cluster.let_hours_pass),
+            (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
@@ -103,9 +119,16 @@ class Misfortunes:
             self.cluster.crash(host, power=self.plan.power)
             self.start_later(host)
 
+    def _hand_over(self) -> None:
+        leader, successor = self.cluster.leader(), self._any()
+        if leader is not None and successor is not leader:
+            self.cluster.hand_over(leader, successor)
+
     def _part(self) -> None:
         names, blocked = list(self.cluster.hosts), self.cluster.wires.blocked
         clients = [] if self.dice.random() < 0.5 else ["producer", "reader"]
+        if self.dice.random() < 0.3:
+            clients += (f"ns{number}" for number in range(self.plan.name_servers))
         blocked.clear()
         kind = self.dice.randrange(6)
         self.dice.shuffle(names)

@@ -63,6 +63,19 @@ class Plan:
     disk_interval_ms: int = NEVER
     """A disk fills up, or fails, for a while."""
 
+    flip_interval_ms: int = NEVER
+    """A bit of a committed entry, or of its index unit, flips on one of the disks."""
+
+    transfer_interval_ms: int = NEVER
+    """An operator hands leadership to another member."""
+
+    preferred: int = -1
+    """The member that is to lead whenever it can."""
+
+    hours_interval_ms: int = NEVER
+    """Hours pass on all machines at once: files expire."""
+
+    name_servers: int = 0
     sync_ms: int = 20
     """Longest time that a blocking call takes."""
 
@@ -75,11 +88,13 @@ class Plan:
 
 
 _LINES = (
-    ("cluster", "seed members dledger sync_flush old_messages heartbeat_ms tick_ms file_size"),
+    ("cluster", "seed members dledger sync_flush old_messages name_servers preferred"),
+    ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    ("others", "clock_interval_ms disk_interval_ms sync_ms"),
+    ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
+    ("others", "clock_interval_ms transfer_interval_ms"),
 )
 
 
@@ -92,6 +107,10 @@ def plan_of(seed: int) -> Plan:
         **_surroundings(dice),
         old_messages=dice.choice((0, 0, 5, 40)),
         partition_interval_ms=dice.choice((0, 4000, 8000, 15_000)),
+        flip_interval_ms=dice.choice((0, 0, 3000, 8000)),
+        transfer_interval_ms=dice.choice((0, 0, 5000, 10_000)),
+        preferred=dice.choice((-1, -1, -1, 0, 2)),
+        name_servers=dice.choice((0, 1, 2)),
     )
 
 
@@ -115,7 +134,7 @@ def _surroundings(dice: random.Random) -> dict[str, Any]:
         "sync_flush": sync_flush,
         "power": sync_flush and dice.random() < 0.7,
         "heartbeat_ms": dice.choice((300, 500, 1000, 2000)),
-        "tick_ms": dice.choice((10, 40, 50, 50)),
+        "tick_ms": dice.choice((10, 50, 50, 50, 100, 100, 100, 100)),
         "file_size": dice.choice((4096, 16 * 1024, 64 * 1024)),
         "queues": dice.choice((1, 2, 4)),
         "body_bytes": dice.choice((20, 200, 800)),
@@ -132,5 +151,6 @@ def _surroundings(dice: random.Random) -> dict[str, Any]:
         "pause_ms": dice.choice((500, 3000, 8000)),
         "clock_interval_ms": dice.choice((0, 10_000)),
         "disk_interval_ms": dice.choice((0, 0, 20_000)),
+        "hours_interval_ms": dice.choice((0, 0, 15_000)),
         "sync_ms": dice.choice((3, 20, 100)),
     }

@@ -157,11 +157,25 @@ class Promises:
         if place.body != body:
             raise Violation(f"{member} told of another message at {_named(queue, offset)}")
 
-    def divides(self, member: str, offset: int | None) -> None:
-        if offset != self.divided_offset:
+    def divides(self, member: str, offset: int | None, *, expired: bool) -> None:
+        """``expired``: it has no file of the classic log any more."""
+        if offset != self.divided_offset and not (expired and offset is None):
             raise Violation(
                 f"dividedCommitlogOffset of {member} is {offset}, of others {self.divided_offset}"
             )
+
+    def is_below(self, queue: Queue, offset: int, low: int) -> bool:
+        """Whether the message of that place stands in front of ``low``."""
+        place = self._at(queue, offset)
+        return place is not None and place.physical_offset < low
+
+    def begins_at(self, member: str, queue: Queue, offset: int, low: int) -> None:
+        """Consume queue of a member whose log begins at ``low``: nothing is out of sight that is
+        there.
+        """
+        places = self.queues.get(queue, [])
+        if any(place.physical_offset >= low for place in places[:offset][-1:]):
+            raise Violation(f"{member} hides {_named(queue, offset - 1)}, which is in its log")
 
     def _at(self, queue: Queue, offset: int) -> Place | None:
         places = self.queues.get(queue)

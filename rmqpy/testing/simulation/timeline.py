@@ -145,6 +145,7 @@ class Life:
         """One event of this machine, and a look at what it has left. An error of the disk that
         nobody has caught is logged, as the loop would; any other is a bug.
         """
+        self.syncs.now_ms = START_MS + self.timeline.now_ms + self.skew_ms
         try:
             callback()
         except MachineDies:
@@ -158,6 +159,9 @@ class Life:
 
 class Syncs(Protocol):
     """What a disk does about syncs that take time (``disks.SimulatedDisk``)."""
+
+    now_ms: int
+    """The machine's clock: times of files are told by it."""
 
     @property
     def broken(self) -> bool:

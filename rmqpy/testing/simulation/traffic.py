@@ -1,8 +1,8 @@
 """Clients of the simulated brokers: a producer and a reader on machines of their own, in frames.
 
-The producer sends to whoever took its last message, and to the next broker after a refusal. The
-reader pulls any queue from any broker, from where it stopped, from an older offset, or waiting for
-what is still to come; it never stops to compare.
+The producer sends to the master that a name server names, or to whoever took its last message, and
+to the next broker after a refusal. The reader pulls any queue from any broker, from where it
+stopped, from an older offset, or waiting for what is still to come; it never stops to compare.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rmqpy.remoting.headers import (
 )
 from rmqpy.testing.simulation.plan import Plan
 from rmqpy.testing.simulation.records import Record, records_in
+from rmqpy.testing.simulation.routes import Routes
 from rmqpy.testing.simulation.timeline import Life
 from rmqpy.testing.simulation.wires import MachineNetwork
 
@@ -42,6 +43,9 @@ ANSWERED = (
 )
 PERM_READ_WRITE = 6
 REREAD = 0.1
+BY_ROUTE = 0.8
+"""Sends that go where a name server says, when one has said something."""
+
 WAIT = 0.3
 
 
@@ -77,12 +81,17 @@ class Producer:
     addresses: dict[str, str]
     dice: random.Random
     witness: Witness
+    routes: Routes
     sent: int = 0
     stored: int = 0
     refused: int = 0
     unanswered: int = 0
     _target: int = 0
     running: bool = True
+    _names: dict[str, str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._names = {address: name for name, address in self.addresses.items()}
 
     def start(self) -> None:
         delay_ms = self.dice.expovariate(1 / self.plan.send_interval_ms)
@@ -101,6 +110,8 @@ class Producer:
         sent = Sent(dice.randrange(plan.queues), bodies)
         names = list(self.addresses)
         name = names[self._target % len(names)]
+        if self.routes.master is not None and dice.random() < BY_ROUTE:
+            name = self._names.get(self.routes.master, name)
         network, address = self.network, self.addresses[name]
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:

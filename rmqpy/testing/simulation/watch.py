@@ -9,10 +9,11 @@ from zlib import crc32
 
 from attrs import define, field
 
-from rmqpy.testing.simulation.broker_host import LEDGER_PORT, ROOT, BrokerHost
+from rmqpy.store.cleaning import HOUR_MS
+from rmqpy.testing.simulation.broker_host import LEDGER_PORT, RESERVED_HOURS, ROOT, BrokerHost
 from rmqpy.testing.simulation.member_view import MemberView
 from rmqpy.testing.simulation.plan import Plan
-from rmqpy.testing.simulation.promises import Promises, Violation
+from rmqpy.testing.simulation.promises import Promises, Queue, Violation
 from rmqpy.testing.simulation.records import Record, record_at
 from rmqpy.testing.simulation.traffic import TOPIC, Sent, Witness
 from rmqpy.testing.simulation.wires import Machine
@@ -32,6 +33,11 @@ class Watch(Witness):
     def elections(self) -> int:
         """How many leaders there were."""
         return 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody has a damaged entry."""
+        return True
 
     def look(self, host: BrokerHost) -> None:
         """An event of that machine has ended."""
@@ -54,8 +60,11 @@ class Watch(Witness):
     def audit(self) -> None:
         """At the end, all members equal."""
 
-    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
-        """A reader has found so many messages in that queue, and then its end."""
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        """A reader was told to go on at ``offset``, and given no message."""
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+        """A reader has found messages of that queue up to ``end``, and no more."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -79,6 +88,10 @@ class GroupWatch(Watch):
     @property
     def elections(self) -> int:
         return len(self.promises.leaders)
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(view.damaged for view in self.views.values())
 
     def look(self, host: BrokerHost) -> None:
         self.views[host.name].look()
@@ -120,16 +133,39 @@ class GroupWatch(Watch):
         self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
     ) -> None:
         queue = TOPIC.encode(), queue_id
+        if records and self._have_gone(broker, queue, records[0].queue_offset):
+            offset = records[0].queue_offset
         check_dense(broker, queue_id, offset, records)
         for record in records:
+            if not record.whole:
+                self._given_damaged(broker, queue, record)
+                continue
             self.promises.was_told(broker, queue, record.queue_offset, record.body, stamp)
 
-    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
+    def _have_gone(self, broker: str, queue: Queue, offset: int) -> bool:
+        """Whether the messages of ``queue`` in front of ``offset`` have expired."""
+        running = self.views[broker].host.running
+        places = self.promises.queues.get(queue, [])
+        if running is None or not 0 < offset <= len(places):
+            return False
+        return places[offset - 1].physical_offset < running.store.min_physical_offset
+
+    def _given_damaged(self, broker: str, queue: Queue, record: Record) -> None:
+        """Readers check bodies; between a bit's flip and the scrub they may meet such a one."""
+        places = self.promises.queues.get(queue, [])
+        number = places[record.queue_offset].number if record.queue_offset < len(places) else 0
+        if number - 1 not in self.views[broker].host.disk.flipped:
+            raise Violation(f"{broker} gives out a damaged message: {record}")
+
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        if not self._have_gone(broker, (TOPIC.encode(), queue_id), offset):
+            raise Violation(f"{broker} leaves messages of queue {queue_id} out up to {offset}")
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
         places = self.promises.queues.get((TOPIC.encode(), queue_id), [])
-        if count != len(places):
-            raise Violation(
-                f"{broker} gives out {count} of {len(places)} messages of queue {queue_id}"
-            )
+        queue = TOPIC.encode(), queue_id
+        if end != len(places) and not self._have_gone(broker, queue, len(places)):
+            raise Violation(f"{broker} gives out {end} of {len(places)} messages of {queue_id}")
 
     def digest(self) -> str:
         return repr((self.promises.committed, sorted(self.promises.votes.items())))
@@ -146,6 +182,9 @@ class ClassicWatch(Watch):
     """(queue, offset) → body, of what was acknowledged."""
 
     read: dict[tuple[int, int], int] = field(factory=dict)
+    have_gone: bool = False
+    """Files have expired, and with them messages at the begin of a queue."""
+
 
     @classmethod
     def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
@@ -160,8 +199,12 @@ class ClassicWatch(Watch):
     def was_read(
         self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
     ) -> None:
+        if self.have_gone and records:
+            offset = records[0].queue_offset
         check_dense(broker, queue_id, offset, records)
         for record in records:
+            if not record.whole:
+                raise Violation(f"{broker} gives out a damaged message: {record}")
             place = queue_id, record.queue_offset
             known = self.told.get(place)
             if known is None and not self.plan.power:
@@ -169,8 +212,18 @@ class ClassicWatch(Watch):
             if known is not None and known != record.body:
                 raise Violation(f"{broker} gives out another message at {place}")
 
-    def read_to_end(self, broker: str, queue_id: int, count: int) -> None:
-        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= count]
+    def look(self, host: BrokerHost) -> None:
+        removed, host.disk.removals = host.disk.removals, []
+        for path, age_ms in removed:
+            self.have_gone = True
+            if host.running is not None and age_ms < RESERVED_HOURS * HOUR_MS:
+                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+
+    def started(self, host: BrokerHost) -> None:
+        host.disk.removals.clear()
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]
         if lost:
             raise Violation(f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}")
 
@@ -186,8 +239,6 @@ def check_dense(broker: str, queue_id: int, offset: int, records: list[Record]) 
                 f"{broker} gives out {record} at place {number} of a pull from {offset} of queue"
                 f" {queue_id}"
             )
-        if not record.whole:
-            raise Violation(f"{broker} gives out a damaged message: {record}")
 
 
 def classic_records(host: BrokerHost) -> list[Record]:

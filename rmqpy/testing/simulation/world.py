@@ -16,19 +16,30 @@ from attrs import define, evolve, field
 
 from rmqpy.dledger.member import Role
 from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import MASTER_ID
 from rmqpy.testing.simulation.broker_host import BrokerHost
 from rmqpy.testing.simulation.disks import SimulatedDisk
 from rmqpy.testing.simulation.misfortunes import Misfortunes
+from rmqpy.testing.simulation.name_servers import NameServerHost, name_server_addresses
+from rmqpy.testing.simulation.operators import Operator, may_expire
 from rmqpy.testing.simulation.plan import Plan
 from rmqpy.testing.simulation.promises import NoStart, Violation
+from rmqpy.testing.simulation.rot import Rot
+from rmqpy.testing.simulation.routes import Routes
 from rmqpy.testing.simulation.timeline import Life, MachineDies, Timeline
-from rmqpy.testing.simulation.traffic import Producer, Reader
+from rmqpy.testing.simulation.traffic import TOPIC, Producer, Reader
 from rmqpy.testing.simulation.watch import ClassicWatch, GroupWatch, Watch, classic_records
 from rmqpy.testing.simulation.wires import Machine, MachineNetwork, Weather, Wires
 
 LEADER_WITHIN_MS = 10_000
 EQUAL_WITHIN_MS = 30_000
+MENDED_WITHIN_MS = 20_000
+LED_BY_PREFERENCE_WITHIN_MS = 15_000
+ROUTED_WITHIN_MS = 25_000
 READ_WITHIN_MS = 60_000
+HOURS_MS = 3 * 3_600_000
+"""Longer than any file is kept."""
+
 READ_ATTEMPTS = 10
 STEP_MS = 100
 
@@ -56,6 +67,7 @@ class World:
     hosts: dict[str, BrokerHost] = field(factory=dict)
     wires: Wires = field(init=False)
     watch: Watch = field(init=False)
+    name_servers: tuple[NameServerHost, ...] = field(init=False)
     producer: Producer = field(init=False)
     reader: Reader = field(init=False)
     crashes: int = 0
@@ -64,6 +76,8 @@ class World:
 
     _dice: random.Random = field(init=False)
     _misfortunes: Misfortunes = field(init=False)
+    _operator: Operator = field(init=False)
+    _rot: Rot = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
@@ -74,8 +88,15 @@ class World:
                 plan, number, self.timeline, self.wires, self._dice, self._looked_at, self.died
             )
             self.hosts[host.name] = host
-        kind = GroupWatch if plan.dledger else ClassicWatch
-        self.watch = kind.of(plan, tuple(self.hosts.values()))
+        self.name_servers = tuple(
+            NameServerHost(number, self.timeline, self.wires)
+            for number in range(plan.name_servers)
+        )
+        hosts = tuple(self.hosts.values())
+        self.watch = (GroupWatch if plan.dledger else ClassicWatch).of(plan, hosts)
+        views = self.watch.views if isinstance(self.watch, GroupWatch) else {}
+        self._rot = Rot(self.hosts, views, self._dice)
+        self._operator = Operator(self._client("operator", "10.0.1.3")[1])
         self.wires.stamp = self.watch.stamp
         self.wires.tap = self.watch.overhears
         self.producer, self.reader = self._producer(), self._reader()
@@ -91,6 +112,7 @@ class World:
             delay_ms=self.plan.delay_ms,
             slow=self.plan.slow,
         )
+        self.producer.routes.start()
         self.producer.start()
         self.reader.start()
         self._misfortunes.begin()
@@ -103,6 +125,8 @@ class World:
         """All brokers run; with a classic log in front, where the plan wants one."""
         if self.plan.old_messages:
             self.make_old_log()
+        for server in self.name_servers:
+            server.start()
         for host in self.hosts.values():
             self.start(host)
 
@@ -122,28 +146,32 @@ class World:
         self._wait(LEADER_WITHIN_MS, self._has_leader, "a leader")
         self.producer.running = self.reader.running = False
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
+        self._wait(MENDED_WITHIN_MS, self._is_whole, "whole entries")
+        if self.plan.preferred >= 0:
+            self._wait(LED_BY_PREFERENCE_WITHIN_MS, self._is_as_preferred, "preferred leader")
+            self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
+        if self.name_servers:
+            self._wait(ROUTED_WITHIN_MS, self._is_routed, "right routes")
         self.watch.audit()
 
     def read_all(self) -> None:
         """Every queue of every broker, to its end, as a client reads it."""
         open_reads = 0
 
-        count: dict[tuple[str, int], int] = {}
-
         def read(name: str, queue_id: int, offset: int, attempts: int) -> None:
             def then(after: int, found: bool) -> None:
                 nonlocal open_reads
                 if after < 0 and attempts < READ_ATTEMPTS:
                     self.timeline.at(STEP_MS, lambda: read(name, queue_id, offset, attempts + 1))
-                elif found:
-                    place = name, queue_id
-                    count[place] = count.get(place, 0) + self.reader.found_last
+                elif found or after > offset:
+                    if not found:
+                        self.watch.was_sent_on(name, queue_id, after)
                     read(name, queue_id, after, 0)
                 else:
                     open_reads -= 1
                     # A slave that was never told of the topic shows nothing of it.
                     if after >= 0 or self.hosts[name] is self.leader():
-                        self.watch.read_to_end(name, queue_id, count.get((name, queue_id), 0))
+                        self.watch.read_to_end(name, queue_id, max(after, 0))
 
             self.reader.pull(name, queue_id, offset, 0, then)
 
@@ -151,7 +179,7 @@ class World:
             self.reader.make_topic(name)
             for queue_id in range(self.plan.queues):
                 open_reads += 1
-                read(name, queue_id, 0, 0)
+                read(name, queue_id, self._min_offset(name, queue_id), 0)
         self._wait(READ_WITHIN_MS, lambda: not open_reads, "answers to the last pulls")
 
     def outcome(self) -> Outcome:
@@ -181,7 +209,11 @@ class World:
             self.died(host)
             return
         except StoreFault as fault:
-            raise NoStart(f"{host.name} does not start: {fault}") from fault
+            if not self._operator.restores(host, fault):
+                raise NoStart(f"{host.name} does not start: {fault}") from fault
+            self.say(f"{host.name} does not start: {fault.path} is copied from a replica")
+            self.died(host)
+            return
         self.say(f"{host.name} starts")
         self.watch.started(host)
 
@@ -200,6 +232,36 @@ class World:
         """A crash in the middle of an event; the machine comes back."""
         self.crash(host, power=self.plan.power, working=True)
         self._misfortunes.start_later(host)
+
+    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None:
+        """An operator asks for another leader."""
+        self.say(f"{leader.name} is asked to hand leadership over to {successor.name}")
+        self._operator.hand_over(leader, successor)
+
+    def flip_a_bit(self) -> None:
+        """On one of the disks, if one may."""
+        told = self._rot.flip()
+        if told is not None:
+            self.say(told)
+
+    def let_hours_pass(self) -> None:
+        """On all machines; what was written before may expire."""
+        hosts = list(self.hosts.values())
+        if not may_expire(hosts, joined=self.plan.old_messages > 0):
+            return
+        self.say("hours pass")
+        for host in hosts:
+            host.skew_ms += HOURS_MS
+            host.disk.written_back()
+            if host.life is not None:
+                host.life.skew_ms = host.skew_ms
+
+    def restart_name_server(self) -> None:
+        """It forgets all that it knew."""
+        server = self._dice.choice(self.name_servers)
+        server.kill()
+        server.start()
+        self.say(f"{server.name} is restarted")
 
     def leader(self) -> BrokerHost | None:
         """Who leads in the largest term."""
@@ -220,7 +282,9 @@ class World:
 
     def _producer(self) -> Producer:
         life, network = self._client("producer", "10.0.1.1")
-        return Producer(self.plan, life, network, self._addresses, self._dice, self.watch)
+        servers = name_server_addresses(self.plan.name_servers)
+        routes = Routes(TOPIC, life, network, servers, self._dice)
+        return Producer(self.plan, life, network, self._addresses, self._dice, self.watch, routes)
 
     def _reader(self) -> Reader:
         life, network = self._client("reader", "10.0.1.2")
@@ -242,7 +306,9 @@ class World:
     def make_old_log(self) -> None:
         """A broker with the classic log takes messages, is stopped, and is copied to all."""
         old = World(
-            evolve(self.plan, members=1, dledger=False, power=False, old_messages=0),
+            evolve(
+                self.plan, members=1, dledger=False, power=False, old_messages=0, name_servers=0
+            ),
             timeline=self.timeline,
         )
         old.begin()
@@ -255,6 +321,7 @@ class World:
             old.let_pass(100)
         for path, node in host.disk.nodes.items():
             for other in self.hosts.values():
+                other.disk.now_ms = host.disk.now_ms
                 other.disk.put(path, bytes(node.data))
         self.watch.begins_with(classic_records(host))
 
@@ -272,6 +339,31 @@ class World:
         if entries.end.index < 0:
             self.producer.send()  # an empty ledger cannot be compared
         return all(_is_caught_up(host, entries.end.index) for host in self.hosts.values())
+
+    def _is_whole(self) -> bool:
+        return self.watch.is_whole
+
+    def _is_as_preferred(self) -> bool:
+        return self.leader() is self.hosts[f"n{self.plan.preferred}"]
+
+    def _is_routed(self) -> bool:
+        """Every name server knows every broker, and the leader as the master."""
+        leader = self.leader() if self.plan.dledger else next(iter(self.hosts.values()))
+        wanted = {
+            MASTER_ID if host is leader else host.number_as_slave: host.address
+            for host in self.hosts.values()
+        }
+        for machine in self.name_servers:
+            assert machine.server is not None
+            brokers = machine.server.routes.cluster_info().broker_addr_table.values()
+            if [broker.broker_addrs for broker in brokers] != [wanted]:
+                return False
+        return True
+
+    def _min_offset(self, name: str, queue_id: int) -> int:
+        running = self.hosts[name].running
+        assert running is not None
+        return running.store.min_queue_offset(TOPIC, queue_id)
 
     def _wait(self, limit_ms: int, holds: Callable[[], bool], what: str) -> None:
         deadline_ms = self.timeline.now_ms + limit_ms

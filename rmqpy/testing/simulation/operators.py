@@ -1,0 +1,69 @@
+"""What operators do to a simulated cluster: hand leadership over, set files right from a copy, and
+see to it that old files may go.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.dledger.messages import LeadershipTransferRequest
+from rmqpy.dledger.wire import encode
+from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.simulation.broker_host import LEDGER_PORT, BrokerHost
+from rmqpy.testing.simulation.plan import GROUP_NAME
+from rmqpy.testing.simulation.wires import MachineNetwork
+
+PATIENCE_MS = 5000
+
+
+@define(slots=True, eq=False, repr=False)
+class Operator:
+    """At a machine of his own."""
+
+    network: MachineNetwork
+    asked: int = 0
+
+    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None:
+        """Ask the leader to let another member lead."""
+        assert leader.running is not None and leader.running.node is not None
+        self.asked += 1
+        request = LeadershipTransferRequest(
+            group=GROUP_NAME,
+            remote_id=leader.name,
+            local_id=leader.name,
+            leader_id=leader.name,
+            term=leader.running.node.term,
+            transfer_id=leader.name,
+            transferee_id=successor.name,
+        )
+        command = RemotingCommand.request(request.CODE, body=encode(request))
+        address = f"{leader.machine.host}:{LEDGER_PORT}"
+        self.network.request(address, command, PATIENCE_MS, _answered)
+
+    @staticmethod
+    def restores(host: BrokerHost, fault: StoreFault) -> bool:
+        """The file that a start refuses is copied from a replica (the files of the log, where only
+        an offset is named); False when nothing is wrong with it.
+        """
+        paths = {path for path, _ in host.disk.flips if path == fault.path or "/" not in fault.path}
+        return any([host.disk.restored(path) for path in paths])
+
+
+def _answered(_response: RemotingCommand | None, _fault: RmqError | None) -> None:
+    """Whatever it says: others see who leads."""
+
+
+def may_expire(hosts: list[BrokerHost], joined: bool) -> bool:
+    """Whether hours may pass: with a classic log in front, nobody comes back from behind what the
+    others have removed (a store is copied then), so all have to have all full files durably.
+    """
+    if not joined:
+        return True
+    ends = set()
+    for host in hosts:
+        entries = host.running.store.entries if host.running is not None else None
+        if entries is None or entries.flushed_offset < entries.data.last.first_offset:
+            return False
+        ends.add((entries.end, entries.data.last.first_offset))
+    return len(ends) == 1

@@ -1,0 +1,83 @@
+"""Queues that are silent for longer than the log is kept: where they go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.store.queue_ends import QueueEnds
+from rmqpy.testing.memory_files import MemoryFiles
+
+PATH = "/store/rmqpy/queue-ends"
+QUEUE_FILE = 400 // 20
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def told(end: int) -> bytes:
+    return b'{"wanted": false, "ends": {"Topic": {"0": %d}}}' % end
+
+
+def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
+    ends = QueueEnds(files, PATH)
+    assert not ends.wanted and ends.ends == {} and not files.exists(PATH)
+    ends.want()
+    assert QueueEnds(files, PATH).wanted
+    ends.told(told(7))
+    ends.told(told(5))
+    again = QueueEnds(files, PATH)
+    assert not again.wanted and again.ends == {("Topic", 0): 7}
+    assert again.tell([], 100) == told(7)
+    again.forget("Other")
+    again.forget("Topic")
+    assert QueueEnds(files, PATH).ends == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"wanted": 0, "ends": 3}', told(-1), told(1 << 62), b"\xff"]
+)
+def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> None:
+    ends = QueueEnds(files, PATH)
+    ends.want()
+    with pytest.raises(RemoteFault):
+        ends.told(body)
+    assert ends.wanted and ends.ends == {}
+
+
+def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_it(
+    files: MemoryFiles,
+) -> None:
+    files.replace_bytes(PATH, b"{")
+    ends = QueueEnds(files, PATH)
+    assert ends.wanted
+    ends.nobody_knows()
+    assert not QueueEnds(files, PATH).wanted
+
+
+@pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
+def test_offsets_go_on_where_the_leader_said(kit: Any, end: int) -> None:
+    """With a gap within a file of the queue, and with one of several files."""
+    rig = kit.rig(flag=True)
+    store = rig.open()
+    for number in range(24):
+        rig.put(store, number)
+    assert store.max_queue_offset("Topic", 0) == 12
+    store.queue_ends.told(told(end))
+    store.become(slave=False)
+    store.log_begins_at(store.max_physical_offset)
+    rig.put(store, 24)
+    store.dispatch()
+    assert store.max_queue_offset("Topic", 0) == end + 1
+    page = store.get_message("g", "Topic", 0, end, 32, None)
+    assert len(page.messages) == 1
+    silent = store.queue_ends.tell(store.parts.queues.items(), store.max_physical_offset - 1)
+    assert silent == b'{"wanted": false, "ends": {"Topic": {"0": %d, "1": 12}}}' % end
+    store.abandon()
+    again = rig.open()
+    assert again.max_queue_offset("Topic", 0) == end + 1
+    again.abandon()
