@@ -110,8 +110,8 @@ class GroupStore(Protocol):
     @property
     def queue_ends(self) -> QueueEnds: ...
 
-    def log_begins_at(self, offset: int) -> None:
-        """Everything in front of it is gone."""
+    def log_begins_again(self) -> None:
+        """What was in the DLedger log is gone."""
 
     def tell_queue_ends(self) -> bytes:
         """What ``queue_ends`` of another member wants to be told."""
@@ -470,9 +470,10 @@ class DLedgerDriver:
                     "the one to begin where the other ends",
                     "copy the store of another member: this one has been away for too long",
                 )
-            self._store.queue_ends.want()
+            if first_of(first) > 0:
+                self._store.queue_ends.want()
             self.entries.begin_again(first_of(first), first.position)
-            self._store.log_begins_at(first.position)
+            self._store.log_begins_again()
         elif ready.truncate_from is not None:
             self.entries.truncate_from(ready.truncate_from)
 

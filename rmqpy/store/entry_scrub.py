@@ -52,12 +52,23 @@ class Scrub:
         """Look at some entries, or ask for what is damaged. Raises DamagedEntry."""
         if now_ms < self._due_ms:
             return
+        self._forget_what_is_gone()
         self._due_ms = now_ms + (RETRY_MS if self.damaged else PERIOD_MS)
         if self.damaged:
             index = min(self.damaged)
             self._fetch(index, partial(self._fetched, index))
         else:
             self._look()
+
+    def _forget_what_is_gone(self) -> None:
+        """Damaged entries may have expired, or been cut off with the tail."""
+        entries = self._entries
+        if self.damaged:
+            self.damaged = {
+                index
+                for index in self.damaged
+                if entries.begin_index <= index <= entries.stored_index
+            }
 
     def _look(self) -> None:
         entries = self._entries

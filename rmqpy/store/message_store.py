@@ -225,9 +225,9 @@ class MessageStore:
         """Where the queues go on that have no message in the log (:mod:`.queue_ends`)."""
         return self.queue_ends.tell(self._queues.items(), self._log.min_offset)
 
-    def log_begins_at(self, offset: int) -> None:
-        """The log has begun again there: readers are sent on."""
-        self._queues.correct_min_offsets(offset)
+    def log_begins_again(self) -> None:
+        """The log may begin further on now: readers are sent there."""
+        self._queues.correct_min_offsets(self._log.min_offset)
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""

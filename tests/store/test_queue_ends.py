@@ -69,7 +69,7 @@ def test_offsets_go_on_where_the_leader_said(kit: Any, end: int) -> None:
     assert store.max_queue_offset("Topic", 0) == 12
     store.queue_ends.told(told(end))
     store.become(slave=False)
-    store.log_begins_at(store.max_physical_offset)
+    store.parts.queues.correct_min_offsets(store.max_physical_offset)
     rig.put(store, 24)
     store.dispatch()
     assert store.max_queue_offset("Topic", 0) == end + 1

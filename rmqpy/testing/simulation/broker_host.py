@@ -95,7 +95,7 @@ class BrokerHost:
     def ledger_folder(self) -> str:
         return f"{ROOT}/dledger-{self.name}"
 
-    def start(self) -> None:
+    def start(self, *, force: bool = False) -> None:
         """A new life on the same disk. Raises StoreFault as a start does."""
         assert self.life is None
         self.starts += 1
@@ -111,7 +111,7 @@ class BrokerHost:
         configuration = self.configuration(self.plan.dledger)
         network = MachineNetwork(self.wires, self.machine, life)
         store = open_store(
-            StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, False)
+            StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force)
         )
         broker = Broker(
             BrokerSurroundings(

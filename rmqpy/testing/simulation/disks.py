@@ -86,6 +86,11 @@ class SimulatedDisk(MemoryFiles):
     _last_sync: dict[int, int] = field(factory=dict)
     """By identity of a node: the number of the newest sync that has ended."""
 
+    synced_to: dict[str, int] = field(factory=dict)
+    """By path: how many bytes were durable at the last power failure; what stands behind them was
+    promised to nobody who waits for syncs.
+    """
+
     _mended: list[tuple[str, Flip]] = field(factory=list)
     """Flips over which something was written that may not be durable."""
 
@@ -265,6 +270,7 @@ class SimulatedDisk(MemoryFiles):
     def lose_power(self, dice: random.Random) -> None:
         """Only what is durable stays for certain."""
         self.process_ended()
+        self.synced_to = {path: len(node.durable) for path, node in self._durable_names.items()}
         names, contents = self._happened(dice)
         nodes = dict(self._durable_names)
         for path, node in names.items():

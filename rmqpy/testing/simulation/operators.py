@@ -4,6 +4,8 @@ see to it that old files may go.
 
 from __future__ import annotations
 
+import re
+
 from attrs import define
 
 from rmqpy.dledger.messages import LeadershipTransferRequest
@@ -48,6 +50,18 @@ class Operator:
         """
         paths = {path for path, _ in host.disk.flips if path == fault.path or "/" not in fault.path}
         return any([host.disk.restored(path) for path in paths])
+
+
+def may_cut(host: BrokerHost, fault: StoreFault) -> bool:
+    """Whether the damage that a start refuses is in a write that a power failure has torn: nobody
+    waited for it, and ``--force-truncate`` loses nothing.
+    """
+    place = _DAMAGED_BYTE.search(fault.found)
+    synced = host.disk.synced_to.get(fault.path, 0)
+    return place is not None and int(place[1]) >= synced
+
+
+_DAMAGED_BYTE = re.compile(r"byte (\d+) of the file")
 
 
 def _answered(_response: RemotingCommand | None, _fault: RmqError | None) -> None:

@@ -21,7 +21,7 @@ from rmqpy.testing.simulation.broker_host import BrokerHost
 from rmqpy.testing.simulation.disks import SimulatedDisk
 from rmqpy.testing.simulation.misfortunes import Misfortunes
 from rmqpy.testing.simulation.name_servers import NameServerHost, name_server_addresses
-from rmqpy.testing.simulation.operators import Operator, may_expire
+from rmqpy.testing.simulation.operators import Operator, may_cut, may_expire
 from rmqpy.testing.simulation.plan import Plan
 from rmqpy.testing.simulation.promises import NoStart, Violation
 from rmqpy.testing.simulation.rot import Rot
@@ -200,22 +200,31 @@ class World:
     def let_pass(self, duration_ms: int) -> None:
         self.timeline.run_until(self.timeline.now_ms + duration_ms)
 
-    def start(self, host: BrokerHost) -> None:
+    def start(self, host: BrokerHost, *, force: bool = False) -> None:
         """A new life, unless the disk is broken or the crash comes at once: then another later."""
         host.disk.now_ms = self.timeline.now_ms
         try:
-            host.start()
+            host.start(force=force)
         except (MachineDies, OSError):
             self.died(host)
             return
         except StoreFault as fault:
-            if not self._operator.restores(host, fault):
-                raise NoStart(f"{host.name} does not start: {fault}") from fault
-            self.say(f"{host.name} does not start: {fault.path} is copied from a replica")
-            self.died(host)
+            self._after_refusal(host, fault, forced=force)
             return
         self.say(f"{host.name} starts")
         self.watch.started(host)
+
+    def _after_refusal(self, host: BrokerHost, fault: StoreFault, *, forced: bool) -> None:
+        """An operator does what the broker asks for."""
+        host.kill()
+        if self._operator.restores(host, fault):
+            self.say(f"{host.name} does not start: {fault.path} is copied from a replica")
+            self.start(host)
+        elif self.plan.power and not forced and may_cut(host, fault):
+            self.say(f"{host.name} does not start: a torn write in {fault.path} is cut off")
+            self.start(host, force=True)
+        else:
+            raise NoStart(f"{host.name} does not start: {fault}") from fault
 
     def crash(self, host: BrokerHost, *, power: bool, working: bool = False) -> None:
         """End a life; ``working``: in the middle of an event."""

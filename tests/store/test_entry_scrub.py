@@ -1,0 +1,70 @@
+"""The scrub by itself: what it asks for, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqpy.dledger.messages import Entry
+from rmqpy.model.ids import LedgerIndex
+from rmqpy.store.entry_scrub import PERIOD_MS, RETRY_MS, Scrub
+from rmqpy.store.entry_store import DamagedEntry
+
+FILE_SIZE = 4096
+
+
+@pytest.fixture
+def store(kit: Any) -> Any:
+    rig = kit.rig(flag=True)
+    store = rig.open()
+    for number in range(40):
+        rig.put(store, number)
+    store.rig = rig
+    yield store
+    store.abandon()
+
+
+def flip(store: Any, index: int) -> None:
+    header, _ = store.entries.entry(index)
+    name, at = divmod(header.position + 48 + 90, FILE_SIZE)
+    path = f"/store/dledger-n0/data/{name * FILE_SIZE:020d}"
+    store.rig.files.nodes[path].data[at] ^= 1
+
+
+def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
+    entries = store.entries
+    whole = Entry(*entries.entry(30))
+    whole = Entry(whole.header, bytes(whole.body))
+    asked: list[tuple[int, Callable[[Entry | None], None]]] = []
+    scrub = Scrub(entries, lambda index, done: asked.append((index, done)) is None)
+    scrub.tick(0)
+    flip(store, 30)
+    scrub.tick(PERIOD_MS - 1)
+    with pytest.raises(DamagedEntry, match="entry 30") as found:
+        scrub.tick(PERIOD_MS)
+    scrub.found(found.value)
+    scrub.tick(2 * PERIOD_MS)
+    asked[0][1](None)
+    scrub.tick(2 * PERIOD_MS + RETRY_MS)
+    assert [index for index, _ in asked] == [30, 30] and scrub.damaged == {30}
+    asked[1][1](whole)
+    assert scrub.damaged == set() and Entry(*entries.entry(30)) == whole
+    scrub.tick(10 * PERIOD_MS)
+    assert len(asked) == 2
+
+
+def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
+    asked: list[int] = []
+    scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
+    for index in (3, 39):
+        scrub.found(DamagedEntry("/store/x", index, "a bit that flipped"))
+    store.entries.release_first_file().close()
+    assert store.entries.begin_index > 3
+    scrub.tick(0)
+    assert asked == [39] and scrub.damaged == {39}
+    store.entries.committed_index = LedgerIndex(20)
+    store.entries.truncate_from(30)
+    scrub.tick(RETRY_MS)
+    assert asked == [39] and scrub.damaged == set()
