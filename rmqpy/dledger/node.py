@@ -40,7 +40,7 @@ from collections import deque
 
 from attrs import define, evolve
 
-from rmqpy.dledger.election import Election
+from rmqpy.dledger.election import Election, Verdict
 from rmqpy.dledger.entry_log import EntryLog, LogView
 from rmqpy.dledger.follower import Follower
 from rmqpy.dledger.heartbeat import Heartbeat
@@ -194,6 +194,11 @@ class Node:
         """(state, match, next) of each follower; empty unless this member leads."""
         peers = self._replication.peers if self._replication is not None else {}
         return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
+
+    @property
+    def rounds(self) -> tuple[dict[Verdict, int], int]:
+        """How many rounds of votes ended how, and when the next one may begin."""
+        return dict(self._election.counts), self._election.next_vote_ms
 
     def take_batches(self, peer: str, takes: bool) -> None:
         """Whether ``peer`` is known to take batches of any size."""
