@@ -7,11 +7,11 @@ are set over classes and modules, so they are in every member of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import evolve
 
 from rmqpy.broker import group as broker_group
 from rmqpy.broker.role import GroupRole
@@ -32,53 +32,10 @@ from rmqpy.store.message_store import MessageStore
 from rmqpy.store.puts import StorePuts
 from rmqpy.store.queue_reader import QueueReader
 from rmqpy.store.watermark import Watermark
+from rmqpy.testing.simulation import mutations_of_surroundings
+from rmqpy.testing.simulation.planting import MUTATIONS, Mutation, Planting, bug, planted
 
-
-@define(slots=True)
-class Planting:
-    """Sets attributes over others, and takes them back."""
-
-    _before: list[tuple[Any, str, Any]] = field(factory=list)
-
-    @staticmethod
-    def real(owner: Any, name: str) -> Any:
-        """What stands there."""
-        return getattr(owner, name)
-
-    def put(self, owner: Any, name: str, value: Any) -> None:
-        self._before.append((owner, name, vars(owner)[name]))
-        setattr(owner, name, value)
-
-    def take_back(self) -> None:
-        while self._before:
-            setattr(*self._before.pop())
-
-
-@define(slots=True, frozen=True)
-class Mutation:
-    """``name`` says what is wrong."""
-
-    name: str
-    plant: Callable[[Planting], None]
-
-
-MUTATIONS: dict[str, Mutation] = {}
-
-
-@contextmanager
-def planted(mutation: Mutation) -> Iterator[None]:
-    """While it lasts, the bug is in the code."""
-    planting = Planting()
-    try:
-        mutation.plant(planting)
-        yield
-    finally:
-        planting.take_back()
-
-
-def _bug(plant: Callable[[Planting], None]) -> Callable[[Planting], None]:
-    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant)
-    return plant
+__all__ = ["MUTATIONS", "Mutation", "mutations_of_surroundings", "planted"]
 
 
 @contextmanager
@@ -103,7 +60,7 @@ def _patch_less(base: int) -> Any:
 # Votes and terms
 
 
-@_bug
+@bug
 def vote_not_persisted(to: Planting) -> None:
     real = to.real(outbox.Outbox, "take")
 
@@ -115,7 +72,7 @@ def vote_not_persisted(to: Planting) -> None:
     to.put(outbox.Outbox, "take", take)
 
 
-@_bug
+@bug
 def vote_written_and_not_synced(to: Planting) -> None:
     def save_hard_state(self: MemberFiles, state: HardState) -> None:
         text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n".encode()
@@ -125,12 +82,12 @@ def vote_written_and_not_synced(to: Planting) -> None:
     to.put(MemberFiles, "save_hard_state", save_hard_state)
 
 
-@_bug
+@bug
 def hard_state_forgotten_at_restart(to: Planting) -> None:
     to.put(MemberFiles, "load_hard_state", lambda self: HardState())
 
 
-@_bug
+@bug
 def vote_given_twice(to: Planting) -> None:
     real = to.real(election, "_answer")
 
@@ -145,12 +102,12 @@ def vote_given_twice(to: Planting) -> None:
     to.put(member.Member, "vote_for", vote_for)
 
 
-@_bug
+@bug
 def leader_by_half_of_the_votes(to: Planting) -> None:
     to.put(election, "is_quorum", lambda count, members: count >= members // 2)
 
 
-@_bug
+@bug
 def log_of_the_candidate_ignored(to: Planting) -> None:
     real = to.real(election, "_answer")
 
@@ -163,12 +120,12 @@ def log_of_the_candidate_ignored(to: Planting) -> None:
 # The quorum
 
 
-@_bug
+@bug
 def committed_before_quorum(to: Planting) -> None:
     to.put(replication, "quorum_index", max)
 
 
-@_bug
+@bug
 def match_one_too_far(to: Planting) -> None:
     real = to.real(replication.Progress, "enter")
 
@@ -180,12 +137,12 @@ def match_one_too_far(to: Planting) -> None:
     to.put(replication.Progress, "enter", enter)
 
 
-@_bug
+@bug
 def acknowledged_before_quorum(to: Planting) -> None:
     to.put(DLedgerCommitLog, "acknowledged", lambda self, wait_store_ok: ())
 
 
-@_bug
+@bug
 def stale_term_committed_by_counting(to: Planting) -> None:
     quorum_index = to.real(replication, "quorum_index")
 
@@ -198,7 +155,7 @@ def stale_term_committed_by_counting(to: Planting) -> None:
     to.put(replication.Replication, "count", count)
 
 
-@_bug
+@bug
 def push_answered_before_sync(to: Planting) -> None:
     real = to.real(follower.Follower, "_settle")
 
@@ -209,7 +166,7 @@ def push_answered_before_sync(to: Planting) -> None:
     to.put(follower.Follower, "_settle", settle)
 
 
-@_bug
+@bug
 def sync_flush_ignored(to: Planting) -> None:
     real = to.real(broker_group, "options_of")
 
@@ -219,7 +176,7 @@ def sync_flush_ignored(to: Planting) -> None:
     to.put(broker_group, "options_of", options_of)
 
 
-@_bug
+@bug
 def log_reported_durable_unsynced(to: Planting) -> None:
     to.put(FlushTask, "run", lambda self: None)
 
@@ -227,13 +184,13 @@ def log_reported_durable_unsynced(to: Planting) -> None:
 # The follower's log
 
 
-@_bug
+@bug
 def appended_without_comparison(to: Planting) -> None:
     end = property(lambda self: self.member.log.end.index)
     to.put(follower.Follower, "matched_index", end)
 
 
-@_bug
+@bug
 def committed_without_comparison(to: Planting) -> None:
     def apply_commit(self: follower.Follower, index: int) -> None:
         reached = min(index, self.member.log.end.index)
@@ -243,12 +200,12 @@ def committed_without_comparison(to: Planting) -> None:
     to.put(follower.Follower, "_apply_commit", apply_commit)
 
 
-@_bug
+@bug
 def entries_not_compared(to: Planting) -> None:
     to.put(follower.Follower, "_equal", lambda self, entry: self.member.log.has(entry.index))
 
 
-@_bug
+@bug
 def committed_entries_cut(to: Planting) -> None:
     def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
         entry, log = request.entries[0], self.member.log
@@ -265,7 +222,7 @@ def committed_entries_cut(to: Planting) -> None:
     to.put(follower.Follower, "_truncate", truncate)
 
 
-@_bug
+@bug
 def push_behind_a_gap_answered(to: Planting) -> None:
     real = to.real(follower.Follower, "_hold")
 
@@ -278,7 +235,7 @@ def push_behind_a_gap_answered(to: Planting) -> None:
     to.put(follower.Follower, "_hold", hold)
 
 
-@_bug
+@bug
 def checkpoint_believes_everything_committed(to: Planting) -> None:
     to.put(MemberFiles, "load_committed_index", lambda self: 1 << 60)
 
@@ -286,7 +243,7 @@ def checkpoint_believes_everything_committed(to: Planting) -> None:
 # Positions
 
 
-@_bug
+@bug
 def physical_offset_without_entry_header(to: Planting) -> None:
     real = to.real(entry_store, "patch_record")
 
@@ -296,7 +253,7 @@ def physical_offset_without_entry_header(to: Planting) -> None:
     to.put(entry_store, "patch_record", patch)
 
 
-@_bug
+@bug
 def physical_offset_of_the_whole_log(to: Planting) -> None:
     """The old commit log in front is forgotten."""
     real = to.real(entry_store.EntryStore, "append")
@@ -308,7 +265,7 @@ def physical_offset_of_the_whole_log(to: Planting) -> None:
     to.put(entry_store.EntryStore, "append", append)
 
 
-@_bug
+@bug
 def off_by_one_at_the_divide(to: Planting) -> None:
     """The first message behind it is looked for in the old log."""
 
@@ -318,7 +275,7 @@ def off_by_one_at_the_divide(to: Planting) -> None:
     to.put(JoinedCommitLog, "part", part)
 
 
-@_bug
+@bug
 def batch_with_one_queue_offset(to: Planting) -> None:
     real = to.real(DLedgerCommitLog, "append")
 
@@ -333,7 +290,7 @@ def batch_with_one_queue_offset(to: Planting) -> None:
 # What readers see
 
 
-@_bug
+@bug
 def dispatched_before_commit(to: Planting) -> None:
     real = to.real(DLedgerCommitLog, "ranges")
 
@@ -346,7 +303,7 @@ def dispatched_before_commit(to: Planting) -> None:
     to.put(DLedgerCommitLog, "confirm_offset", written)
 
 
-@_bug
+@bug
 def page_one_message_short_and_stepped_over(to: Planting) -> None:
     real = to.real(QueueReader, "_page")
 
@@ -359,7 +316,7 @@ def page_one_message_short_and_stepped_over(to: Planting) -> None:
     to.put(QueueReader, "_page", page)
 
 
-@_bug
+@bug
 def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
     real = to.real(start, "_cursors")
 
@@ -370,7 +327,7 @@ def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
     to.put(start, "_cursors", cursors)
 
 
-@_bug
+@bug
 def page_begins_one_too_far(to: Planting) -> None:
     real = to.real(QueueReader, "_page")
 
@@ -380,7 +337,7 @@ def page_begins_one_too_far(to: Planting) -> None:
     to.put(QueueReader, "_page", page)
 
 
-@_bug
+@bug
 def waiting_replies_released_at_a_new_role(to: Planting) -> None:
     def fail(self: ReplyGate[Any], status: Any) -> None:
         for lane in self._lanes.values():
@@ -394,7 +351,7 @@ def waiting_replies_released_at_a_new_role(to: Planting) -> None:
 # Roles
 
 
-@_bug
+@bug
 def queue_offsets_not_learned_by_a_new_leader(to: Planting) -> None:
     def become(self: MessageStore, *, slave: bool) -> None:
         self.health.is_slave = self._reader.is_slave = slave
@@ -402,7 +359,7 @@ def queue_offsets_not_learned_by_a_new_leader(to: Planting) -> None:
     to.put(MessageStore, "become", become)
 
 
-@_bug
+@bug
 def master_before_its_log_is_committed(to: Planting) -> None:
     def changed(self: GroupRole, role: Any) -> None:
         if role is member.Role.LEADER:
@@ -434,6 +391,6 @@ def master_before_its_log_is_committed(to: Planting) -> None:
     to.put(StorePuts, "_learn_tails", learn)
 
 
-@_bug
+@bug
 def senders_not_told_of_lost_leadership(to: Planting) -> None:
     to.put(Broker, "leadership_lost", lambda self: None)

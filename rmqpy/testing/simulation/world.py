@@ -32,6 +32,7 @@ from rmqpy.testing.simulation.watch import ClassicWatch, GroupWatch, Watch, clas
 from rmqpy.testing.simulation.wires import Machine, MachineNetwork, Weather, Wires
 
 LEADER_WITHIN_MS = 10_000
+TAKES_WITHIN_MS = 10_000
 EQUAL_WITHIN_MS = 30_000
 MENDED_WITHIN_MS = 20_000
 LED_BY_PREFERENCE_WITHIN_MS = 15_000
@@ -144,6 +145,8 @@ class World:
             if host.life is None:
                 self.start(host)
         self._wait(LEADER_WITHIN_MS, self._has_leader, "a leader")
+        stored = self.producer.stored
+        self._wait(TAKES_WITHIN_MS, lambda: self.producer.stored > stored, "message taken")
         self.producer.running = self.reader.running = False
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self._wait(MENDED_WITHIN_MS, self._is_whole, "whole entries")

@@ -1,0 +1,129 @@
+"""More planted bugs (see :mod:`.mutations`, which lists them with its own): damaged entries, files
+that expire, name servers, leaders that hand over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqpy.broker.role import RoleChange
+from rmqpy.dledger.member import Disk
+from rmqpy.dledger.node import Node
+from rmqpy.dledger.transfer import Transfer
+from rmqpy.model.config_keys import BrokerRole
+from rmqpy.namesrv import routes
+from rmqpy.net.dledger_peers import Peers
+from rmqpy.store.commitlog import dledger
+from rmqpy.store.commitlog.joined import JoinedCommitLog
+from rmqpy.store.consume_queue import MIN_STATE, ConsumeQueue
+from rmqpy.store.entry_scrub import Scrub
+from rmqpy.store.entry_store import EntryStore
+from rmqpy.store.queue_ends import QueueEnds
+from rmqpy.testing.simulation.planting import Planting, bug
+
+# Damaged entries
+
+
+@bug
+def nobody_looks_for_damage(to: Planting) -> None:
+    to.put(Scrub, "_look", lambda self: None)
+
+
+@bug
+def leads_with_a_damaged_entry(to: Planting) -> None:
+    real = to.real(Node, "_disk")
+
+    def disk(self: Node, disk: Disk) -> None:
+        real(self, Disk.GOOD if disk is Disk.DAMAGED else disk)
+
+    to.put(Node, "_disk", disk)
+
+
+@bug
+def neighbour_fetched_for_a_damaged_entry(to: Planting) -> None:
+    real = to.real(Peers, "fetch")
+
+    def fetch(self: Peers, leader: str, index: int, done: Any) -> None:
+        real(self, leader, max(0, index - 1), done)
+
+    to.put(Peers, "fetch", fetch)
+
+
+@bug
+def damage_asked_for_after_it_has_expired(to: Planting) -> None:
+    to.put(Scrub, "_forget_what_is_gone", lambda self: None)
+
+
+@bug
+def damaged_messages_stepped_over(to: Planting) -> None:
+    to.put(EntryStore, "is_to_be_mended", lambda self, offset: False)
+
+
+# Files that expire
+
+
+@bug
+def ledger_files_expire_at_once(to: Planting) -> None:
+    to.put(dledger, "DLEDGER_MORE_HOURS", -1)
+
+
+@bug
+def new_log_expires_before_the_old_one(to: Planting) -> None:
+    def oldest_file(self: JoinedCommitLog, *, nothing_went: bool) -> Any:
+        return self.new.oldest_file(nothing_went=nothing_went)
+
+    to.put(JoinedCommitLog, "oldest_file", oldest_file)
+    to.put(JoinedCommitLog, "release_oldest", lambda self: self.new.release_oldest())
+
+
+@bug
+def one_message_too_many_out_of_sight(to: Planting) -> None:
+    real = to.real(ConsumeQueue, "correct_min_offset")
+
+    def correct(self: ConsumeQueue, log_min_offset: int) -> None:
+        before = self.state[MIN_STATE]
+        real(self, log_min_offset)
+        if before < self.state[MIN_STATE] < (self.max_offset - 1) * 20:
+            self.state[MIN_STATE] += 20
+
+    to.put(ConsumeQueue, "correct_min_offset", correct)
+
+
+@bug
+def silent_queues_begin_again(to: Planting) -> None:
+    to.put(QueueEnds, "want", lambda self: None)
+
+
+# Name servers and transfers
+
+
+@bug
+def former_leader_registers_as_master(to: Planting) -> None:
+    def become_slave(self: RoleChange, broker_id: int) -> None:
+        self.store.become(slave=True)
+        self.services.stop()
+        self.leadership_lost()
+        if self.identity.broker_id < 0:
+            self.identity.role = BrokerRole.SLAVE
+            self.identity.broker_id = broker_id
+            self.registration.register()
+
+    to.put(RoleChange, "become_slave", become_slave)
+
+
+@bug
+def old_broker_id_kept_in_routes(to: Planting) -> None:
+    to.put(routes, "_ids_of", lambda addresses, address: [])
+
+
+@bug
+def preferred_leader_ignored(to: Planting) -> None:
+    to.put(Transfer, "tick", lambda self: self._check_taking())
+
+
+@bug
+def leader_that_could_not_hand_over_refuses_for_ever(to: Planting) -> None:
+    def given(self: Transfer, *_told: Any) -> None:
+        pass
+
+    to.put(Transfer, "_given", given)
