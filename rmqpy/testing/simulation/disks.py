@@ -317,13 +317,10 @@ class SimulatedDisk(MemoryFiles):
 
     def _flip_again(self) -> None:
         """Which bits are wrong after a power failure."""
-        flips = [(path, flip) for (path, _), flip in self.flips.items()]
+        flips = [(path, flip) for (path, _), flip in self.flips.items()] + self._mended
         self.flips.clear()
         for path, flip in flips:
-            if self.nodes.get(path) is flip.node:
-                self.flips[path, flip.position] = flip
-        for path, flip in self._mended:
-            # What was written over it was the same bytes, or is gone with the entry's end.
+            # A sync that began before it, or a write over it, may have put the byte right.
             if self.nodes.get(path) is flip.node and flip.is_there:
                 self.flips[path, flip.position] = flip
         self._mended.clear()
