@@ -37,6 +37,7 @@ __all__ = [
     "Subject",
     "certify",
     "check_signature",
+    "signature_of",
 ]
 
 KIND: Final = "rmqpy-certificate"
@@ -159,7 +160,7 @@ class Certificate:
         """JSON, signed when there is a key."""
         tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
         if key:
-            tree["signature"] = _signature(tree, key)
+            tree["signature"] = signature_of(tree, key)
         return json.dumps(tree, indent=1).encode() + b"\n"
 
     @classmethod
@@ -196,7 +197,8 @@ def _tree(raw: bytes) -> dict[str, Any]:
     return tree
 
 
-def _signature(tree: Mapping[str, Any], key: bytes) -> str:
+def signature_of(tree: Mapping[str, Any], key: bytes) -> str:
+    """HMAC-SHA-256 over everything in a JSON object but its signature."""
     content = {name: value for name, value in tree.items() if name != "signature"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
@@ -206,7 +208,7 @@ def check_signature(raw: bytes, key: bytes) -> bool:
     """Whether a certificate is what the holder of ``key`` signed."""
     tree = _tree(raw)
     given = str(tree.get("signature", ""))
-    return hmac.compare_digest(given, _signature(tree, key))
+    return hmac.compare_digest(given, signature_of(tree, key))
 
 
 def certify(

@@ -60,6 +60,7 @@ def add_commands(commands: Commands) -> None:
     replica_options(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
     _out(plan)
+    _key(plan)
 
     apply = _verb(verbs, "apply", "carry out this node's part of a plan; resumable", _apply)
     replica_options(apply, at_least="*")
@@ -67,6 +68,7 @@ def add_commands(commands: Commands) -> None:
     apply.add_argument("--node", metavar="NAME", help="whose part")
     apply.add_argument("--resume", metavar="DIR", help="go on with what was interrupted there")
     apply.add_argument("--dry-run", action="store_true", help="only look whether it could be done")
+    apply.add_argument("--key", metavar="FILE", help="the plan must be signed with it")
 
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
@@ -103,6 +105,7 @@ def add_commands(commands: Commands) -> None:
     leave.add_argument("--into", metavar="DIR", help="work on a copy there instead of in place")
     leave.add_argument("--apply", action="store_true", help="carry it out at once, on this host")
     _out(leave)
+    _key(leave)
     _runbook(leave)
 
     for name, text, run in (
@@ -122,7 +125,7 @@ def add_commands(commands: Commands) -> None:
     verify.add_argument(
         "--before", action="append", default=[], metavar="MANIFEST", help="of a replica, then"
     )
-    verify.add_argument("--key", metavar="FILE", help="sign with it")
+    _key(verify)
     _out(verify)
 
     status = _verb(verbs, "status", "how far each replica is", _status)
@@ -185,6 +188,10 @@ def _inputs(parser: Parser) -> None:
 
 def _out(parser: Parser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+
+
+def _key(parser: Parser) -> None:
+    parser.add_argument("--key", metavar="FILE", help="sign with the secret in it")
 
 
 def _runbook(parser: Parser) -> None:
@@ -256,7 +263,7 @@ def _apply(options: argparse.Namespace) -> int:
             raise UpgradeRefused(f"nothing is half done in {root}")
         plan, node = load_plan(ground, journal.plan_id)
     else:
-        plan, node = _read_plan(options.plan), options.node or ""
+        plan, node = _read_plan(options.plan, _secret(options)), options.node or ""
         ground = ground_at(situation, plan.node(node).root)
     if options.dry_run:
         wrong = check_befores(ground, plan.node(node))
@@ -368,8 +375,7 @@ def _verify(options: argparse.Namespace) -> int:
         for replica in local_replicas(options)
     }
     certificate = certify(manifests, now_ms(), at_hand)
-    key = Path(options.key).read_bytes().strip() if options.key else None
-    text = certificate.encode(key)
+    text = certificate.encode(_secret(options))
     if options.out:
         Path(options.out).write_bytes(text)
     _print(options, json.loads(text), certificate.lines())
@@ -436,15 +442,30 @@ def _serve(options: argparse.Namespace) -> int:
 # What verbs share
 
 
-def _read_plan(path: str | None) -> Plan:
+def _secret(options: argparse.Namespace) -> bytes | None:
     from pathlib import Path
 
-    from rmqpy.upgrade.plan import Plan
+    path = getattr(options, "key", None)
+    if path is None:
+        return None
+    secret = Path(path).read_bytes().strip()
+    if not secret:
+        raise RmqError(f"{path}: empty; give a file with a secret")
+    return secret
+
+
+def _read_plan(path: str | None, key: bytes | None) -> Plan:
+    """Raises UpgradeRefused for a plan that is not what was signed."""
+    from pathlib import Path
+
+    from rmqpy.upgrade.plan import Plan, check_signed
 
     if path is None:
         raise RmqError("--plan FILE is missing")
     try:
-        return Plan.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        check_signed(value, key)
+        return Plan.from_json(value)
     except (ValueError, KeyError, TypeError) as error:
         raise RmqError(f"{path}: not a plan: {error!r}") from None
 
@@ -452,9 +473,10 @@ def _read_plan(path: str | None) -> Plan:
 def _show_plan(options: argparse.Namespace, plan: Plan) -> int:
     from pathlib import Path
 
+    value = plan.to_json(_secret(options))
     if getattr(options, "out", None):
-        Path(options.out).write_text(json.dumps(plan.to_json(), indent=1), encoding="utf-8")
-    _print(options, plan.to_json(), plan.lines())
+        Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
+    _print(options, value, plan.lines())
     return EXIT_DONE
 
 

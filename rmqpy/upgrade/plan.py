@@ -7,6 +7,7 @@ same plan. A node carries out its own part only.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from typing import Any
 
 from attrs import define, field
 
+from rmqpy.audit.certificate import signature_of
 from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.ground import UpgradeRefused
 from rmqpy.upgrade.operations import Op, op_from_json, op_to_json
 
 PLAN_FORMAT = 1
@@ -81,13 +84,15 @@ class Plan:
     def is_empty(self) -> bool:
         return not any(node.ops for node in self.nodes)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self, key: bytes | None = None) -> dict[str, Any]:
+        """Signed when there is a key."""
+        value = {
             "format": PLAN_FORMAT,
             "id": self.id,
             "created_ms": self.created_ms,
             **self._content(),
         }
+        return value | {"signature": signature_of(value, key)} if key else value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
@@ -134,6 +139,24 @@ class Plan:
             "conflicts": list(self.conflicts),
             "nodes": [node.to_json() for node in self.nodes],
         }
+
+
+def check_signed(value: dict[str, Any], key: bytes | None) -> None:
+    """Raises UpgradeRefused when a plan is not what the holder of ``key`` signed, or is signed and
+    there is no key.
+    """
+    given = value.get("signature")
+    if given is None and key is None:
+        return
+    if key is None:
+        raise UpgradeRefused("the plan is signed: give the key with --key")
+    if given is None:
+        raise UpgradeRefused("the plan is not signed: sign it when it is made, with --key")
+    if not hmac.compare_digest(str(given), signature_of(value, key)):
+        raise UpgradeRefused(
+            "the signature does not fit: the plan was changed after it was signed, or signed with"
+            " another key"
+        )
 
 
 def op_line(op: Op) -> str:

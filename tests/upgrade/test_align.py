@@ -15,7 +15,10 @@ from rmqpy.audit.certificate import certify
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.config import StoreSettings
 from rmqpy.store.disk import Disk
+from rmqpy.store.message_store import StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.check_findings import Group
 from rmqpy.upgrade.checks import run_checks
 from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
@@ -178,6 +181,50 @@ def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], P
         for name in names
     ]
     assert logs[0] == logs[1] == logs[2]
+
+
+def before_the_wrong_start(store: Path, member: str) -> None:
+    """A joined store as it was before Java's start with the flag: the classic log only."""
+    shutil.rmtree(store / f"dledger-{member}")
+    shutil.rmtree(store / "index")
+    settings = StoreSettings(
+        store_path_root_dir=os.fspath(store),
+        mapped_file_size_commit_log=65536,
+        mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+    )
+    opened = open_store(StoreContext(settings, Disk(), ManualScheduler(), 1 << 34))
+    opened.dispatch()
+    opened.shutdown()
+
+
+def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
+    for name in names:
+        before_the_wrong_start(root / name, name)
+    write_confs(root, names)
+    made = situation(root, names, Wish(peers=PEERS, self_ids={name: name for name in names}))
+    assert "same-log" in bad_checks(made)
+    assert not certificate_of(made).is_equal
+    before = made.group.survey("n0").manifest
+    plan = plan_alignment(made)
+    assert plan.facts["reference"] == "n0"
+    copied = {part.replica: [op for op in part.ops if op.kind == "copy"] for part in plan.nodes}
+    assert not copied["n0"] and len(copied["n1"]) == len(copied["n2"]) == 1
+    with pytest.raises(UpgradeRefused, match="align"):
+        plan_switch(made)
+    apply_all(made, plan)
+    after = situation(root, names, made.wish)
+    assert bad_checks(after) == set()
+    manifests = [before, *(each.manifest for each in after.group.surveys)]
+    certificate = certify(manifests, 1)
+    assert certificate.is_equal
+    assert {each.same for each in certificate.comparisons} == {before.messages}
+    apply_all(after, plan_switch(after))
+    assert detect(situation(root, names).group) is State.SEALED
 
 
 def diverge(root: Path) -> int:

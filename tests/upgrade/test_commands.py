@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from rmqpy.store.mapped_files import MappedFiles
 from rmqpy.store.old_log import forget_old_log_mark, open_old_log
 from rmqpy.testing.processes import python_environment
 from rmqpy.upgrade.hazards import HAZARDS
+from rmqpy.upgrade.plan import Plan
 from rmqpy.upgrade.replica import RemoteReplica
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
@@ -194,6 +196,39 @@ def test_the_page_and_back(
     assert "enableDLegerCommitLog=false\n" in (root / "n1.conf").read_text()
     assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
     assert not list(root.glob("n*/dledger-*"))
+
+
+def test_a_signed_plan(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever changes it can make a new id for it, but no signature."""
+    (hosts / "secret.key").write_text("secret\n")
+    (hosts / "other.key").write_text("other")
+    (hosts / "empty.key").write_text("\n")
+    assert run("rmqpy upgrade plan n0 n1 n2 --key secret.key --out plan.json", capsys)[0] == 0
+    apply = "rmqpy upgrade apply --plan {plan} --node n1 n0 n1 n2 --dry-run{key}"
+
+    def applied(plan: str, key: str) -> int:
+        return run(apply.format(plan=plan, key=f" --key {key}" if key else ""), capsys)[0]
+
+    assert applied("plan.json", "secret.key") == 0
+    assert applied("plan.json", "") == 2, "a signature wants to be checked"
+    assert applied("plan.json", "other.key") == 2
+    assert applied("plan.json", "empty.key") == 1
+    value = json.loads((hosts / "plan.json").read_text())
+    value["nodes"][1]["ops"].pop()
+    value["id"] = id_of(value)
+    Plan.from_json(value)
+    (hosts / "changed.json").write_text(json.dumps(value))
+    assert applied("changed.json", "secret.key") == 2
+    del value["signature"]
+    (hosts / "unsigned.json").write_text(json.dumps(value))
+    assert applied("unsigned.json", "secret.key") == 2, "taking the signature off does not help"
+
+
+def id_of(value: dict[str, Any]) -> str:
+    """Of a plan that was changed, as whoever changed it would make it."""
+    with pytest.raises(RmqError, match="its content is") as refused:
+        Plan.from_json(value)
+    return str(refused.value).split("its content is ")[1][:12]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.layout import MESSAGE_MAGIC_V2
 from rmqpy.codec.message import decode_message
 from rmqpy.model.errors import StoreFault
+from rmqpy.model.flags import INNER_BATCH
 from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.ground import UpgradeRefused
 from rmqpy.upgrade.journal import ROLLED_BACK, ROLLING_BACK, load_journal
@@ -322,3 +327,78 @@ def test_a_group_is_cut_where_a_quorum_agrees(kit: Any) -> None:
     short.end_term = full.end_term - 1
     with pytest.raises(UpgradeRefused, match="no quorum ended in one term"):
         agreed_index([full, short], 3)
+
+
+def patch_records(rig: Any, patch: Callable[[bytearray, int, int], None]) -> None:
+    """Call ``patch`` with every data file, the begin of each record in it and its properties'."""
+    folder = f"{rig.root}/dledger-n0/data/"
+    for path, node in rig.files.nodes.items():
+        if path.startswith(folder):
+            base = int(path.rpartition("/")[2])
+            scan = scan_records(memoryview(bytes(node.data)), base, dledger=True, check_crc=False)
+            assert len(scan)
+            for record, properties in zip(scan.offset, scan.properties_position, strict=True):
+                patch(node.data, record - base, properties)
+
+
+def as_version_2(data: bytearray, record: int, properties: int) -> None:
+    """As 5.x writes it for long topics: the length of the topic in two bytes. The topic loses a
+    letter, so that nothing moves.
+    """
+    topic = properties - 2 - len(b"\x05Topic")
+    assert data[topic : topic + 6] == b"\x05Topic"
+    data[topic : topic + 6] = b"\x00\x04Topi"
+    data[record + 4 : record + 8] = MESSAGE_MAGIC_V2.to_bytes(4)
+
+
+def with_checksum(data: bytearray, record: int, _properties: int) -> None:
+    end = record + int.from_bytes(data[record : record + 4])
+    data[end - 11 : end - 1] = checksum_of(bytes(data[record:end]))
+
+
+def checksum_of(raw: bytes) -> bytes:
+    return f"{zlib.crc32(raw[:-20]) & 0x7FFFFFFF:010d}"[::-1].encode()
+
+
+def test_version_2_records_leave_for_5_only(kit: Any) -> None:
+    rig = kit.rig(flag=True)
+    rig.write(*range(40))
+    patch_records(rig, as_version_2)
+    for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
+        rig.files.unlink(path)
+    found = values(rig.records(), kit.FILE_SIZE)
+    before = {queue: rows for queue, rows in found.items() if rows}
+    assert {row[4] for rows in before.values() for row in rows} == {"Topi"}
+    with pytest.raises(UpgradeRefused, match="version 2 records, which Java"):
+        leaving(rig)
+    apply_plan(rig.ground(), leaving(rig, reads_version=2), "n0")
+    classic = rig.with_flag(False)
+    records = classic.records()
+    assert values(records, kit.FILE_SIZE) == before
+    assert {decode_message(raw).version for raw in itertools.chain(*records.values())} == {2}
+
+
+def test_a_record_checksum_stays_last_and_is_made_anew(kit: Any) -> None:
+    rig = kit.rig(flag=True)
+    rig.write(*range(40), properties=b"K\x01v\x02__CRC32#\x010000000000\x02")
+    patch_records(rig, with_checksum)
+    before = values(rig.records(), kit.FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    classic = kit.rig(files=rig.files, changes={"force_verify_prop_crc": True})
+    records = classic.records()
+    assert values(records, kit.FILE_SIZE) == before
+    for raw in itertools.chain(*records.values()):
+        assert raw.endswith(b"\x02__CRC32#\x01" + checksum_of(raw) + b"\x02")
+
+
+def test_an_inner_batch_is_one_record(kit: Any) -> None:
+    rig = kit.rig(flag=True)
+    rig.write(*range(30), sys_flag=INNER_BATCH, properties=b"INNER_NUM\x013\x02")
+    before = values(rig.records(), kit.FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    after = rig.with_flag(False).records()
+    assert values(after, kit.FILE_SIZE) == before
+    assert all(
+        decode_message(raw).properties["INNER_NUM"] == "3"
+        for raw in itertools.chain(*after.values())
+    )
