@@ -1,6 +1,6 @@
 """docs/troubleshooting.md: every message in its table comes from a start that fails here.
 
-``RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py`` writes the table again.
+``RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py`` writes the table again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import dledger_settings
 
-WRITE = os.environ.get("RMQPY_WRITE_PAGES") == "1"
-TO_WRITE = "RMQPY_WRITE_PAGES=1 pytest tests/docs/test_troubleshooting.py"
+WRITE = os.environ.get("RMQPY_REWRITE") == "1"
+TO_WRITE = "RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py"
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 START, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 FILE_SIZE = 16_384
