@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, field
 
@@ -36,6 +36,9 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.message import MessageDraft, StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 from rmqpy.model.runtime import Scheduler, Timer
+
+if TYPE_CHECKING:
+    from rmqpy.broker.service import Broker, BrokerSurroundings
 
 FIRST_STEP_MS: Final = 1_000
 POLL_MS: Final = 100
@@ -92,6 +95,20 @@ class DelayDelivery:
     around: DeliverySurroundings
     _levels: list[_Level] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """Over the store and the delay offsets of ``broker``."""
+        return cls(
+            DeliverySurroundings(
+                delays_ms=broker.identity.store.delay_levels_ms,
+                offsets=broker.delay_offsets,
+                queues=broker.store,
+                messages=broker.own_messages,
+                scheduler=around.scheduler,
+                turn=broker.in_turn,
+            )
+        )
 
     def start(self) -> None:
         """This broker is master now. Harmless when it is already."""

@@ -23,40 +23,33 @@ from rmqpy.broker.cleaning import StoreCleaning
 from rmqpy.broker.client_calls import ClientCalls
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.delays import DelayOffsets
-from rmqpy.broker.delivery import DelayDelivery, DeliverySurroundings
-from rmqpy.broker.events import OffsetMovedEvents
+from rmqpy.broker.delivery import DelayDelivery
 from rmqpy.broker.fast_port import FastPort, not_supported
 from rmqpy.broker.filters import FilterTable
 from rmqpy.broker.flushing import LogFlushing, QueueFlushing
 from rmqpy.broker.groups import GroupTable
-from rmqpy.broker.heartbeats import HeartbeatProcessor
 from rmqpy.broker.hold import SHORT_SWEEP_PERIOD_MS, SWEEP_PERIOD_MS, HeldPull, PullHold
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.item_statistics import ItemStatistics
 from rmqpy.broker.locks import QueueLocks
-from rmqpy.broker.log_compare import LogCompareProcessor
 from rmqpy.broker.master_services import MasterServices
 from rmqpy.broker.masters import MasterChoice
-from rmqpy.broker.offsets import ConsumerOffsets, OffsetProcessor
+from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.periodic import PeriodicWork
 from rmqpy.broker.ports import Handler, Store
-from rmqpy.broker.pull import PullProcessor, PullSurroundings
-from rmqpy.broker.query import QueryProcessor
 from rmqpy.broker.registration import Registration
 from rmqpy.broker.replication import Replication
-from rmqpy.broker.replies import ReplyProcessor
 from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
-from rmqpy.broker.send import SendGate, SendProcessor, SendSurroundings
-from rmqpy.broker.send_back import SendBackProcessor
+from rmqpy.broker.send import SendGate
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.broker.settling import refuse_unsettled
-from rmqpy.broker.slave_sync import SlaveSync, SyncSurroundings
+from rmqpy.broker.slave_sync import SlaveSync
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tools import tool_handlers
 from rmqpy.broker.topics import TopicTable
-from rmqpy.broker.transaction_checks import CheckSurroundings, TransactionChecks
-from rmqpy.broker.transactions import TransactionProcessor
+from rmqpy.broker.traffic import Traffic
+from rmqpy.broker.transaction_checks import TransactionChecks
 from rmqpy.broker.turn_slice import TurnSlice
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
 from rmqpy.model.config import BrokerConfiguration
@@ -144,19 +137,7 @@ class Broker:
         self.registration.on_answer = lambda server, answer: self.masters.heard(
             server, answer, clock.monotonic_ms()
         )
-        self.slave_sync = SlaveSync(
-            SyncSurroundings(
-                identity=self.identity,
-                choice=self.masters,
-                topics=self.topics,
-                groups=self.groups,
-                offsets=self.offsets,
-                delays=self.delay_offsets,
-                scheduler=clock,
-                network=around.network,
-                register=self.registration.register,
-            )
-        )
+        self.slave_sync = SlaveSync.of(self, around)
         self.replication.others.append(self.slave_sync.runtime_info)
         self._tables = SavedTables.load(
             Tables(
@@ -172,33 +153,14 @@ class Broker:
             self.registration.announce,
             self.store.queues(),
         )
-        self.delivery = DelayDelivery(
-            DeliverySurroundings(
-                delays_ms=self.identity.store.delay_levels_ms,
-                offsets=self.delay_offsets,
-                queues=self.store,
-                messages=self.own_messages,
-                scheduler=clock,
-                turn=self.in_turn,
-            )
-        )
+        self.delivery = DelayDelivery.of(self, around)
         self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
-        self.checks = TransactionChecks(
-            CheckSurroundings(
-                identity=self.identity,
-                topics=self.topics,
-                clients=self.clients,
-                offsets=self.offsets,
-                queues=self.store,
-                messages=self.own_messages,
-                scheduler=clock,
-                turn=self.in_turn,
-            )
-        )
+        self.checks = TransactionChecks.of(self, around)
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
-        traffic = self._traffic(around)
-        self._handlers = {**traffic, **tool_handlers(self, around)}
-        self._brief = frozenset(traffic)
+        traffic = Traffic.of(self, around)
+        self._send, self._pull = traffic.sends, traffic.pulls
+        self._handlers = {**traffic.handlers, **tool_handlers(self, around)}
+        self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
         self._slice = TurnSlice(clock)
         self._periodic = PeriodicWork(around.scheduler)
@@ -210,74 +172,6 @@ class Broker:
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
         self.access = AccessControl.of(self, around)
-
-    def _traffic(self, around: BrokerSurroundings) -> dict[int, Handler]:
-        """The processors of producers and consumers."""
-        clock, identity, store = around.scheduler, self.identity, self.store
-        self._send = SendProcessor(
-            SendSurroundings(
-                identity=identity,
-                topics=self.topics,
-                groups=self.groups,
-                sink=store,
-                gate=self.gate,
-                replication=self.replication,
-                statistics=self.statistics,
-                clock=clock,
-                pick_queue=around.pick_queue,
-            )
-        )
-        self._pull = PullProcessor(
-            PullSurroundings(
-                identity=identity,
-                topics=self.topics,
-                groups=self.groups,
-                clients=self.clients,
-                offsets=self.offsets,
-                filters=self.filters,
-                queues=store,
-                hold=self.hold,
-                statistics=self.statistics,
-                clock=clock,
-                offset_moved=OffsetMovedEvents(identity, store, clock).write,
-            )
-        )
-        heartbeats = HeartbeatProcessor(
-            clock, self.clients, self.topics, self.groups, self.locks, self.filters
-        )
-        self.clients.on_change = heartbeats.notify
-        return {
-            **self._send.handlers(),
-            **self._pull.handlers(),
-            **heartbeats.handlers(),
-            **QueryProcessor(identity, store).handlers(),
-            **OffsetProcessor(self.offsets, store).handlers(),
-            **self.delay_offsets.handlers(),
-            **self._send_back(around).handlers(),
-            **TransactionProcessor(
-                identity=identity, queues=store, messages=self.own_messages, clock=clock
-            ).handlers(),
-            **LogCompareProcessor(store).handlers(),
-            **ReplyProcessor(
-                identity=identity,
-                clients=self.clients,
-                calls=self.calls,
-                sends=self._send,
-                messages=self.own_messages,
-                clock=clock,
-            ).handlers(),
-        }
-
-    def _send_back(self, around: BrokerSurroundings) -> SendBackProcessor:
-        return SendBackProcessor(
-            identity=self.identity,
-            topics=self.topics,
-            groups=self.groups,
-            queues=self.store,
-            messages=self.own_messages,
-            statistics=self.statistics,
-            pick_queue=around.pick_queue,
-        )
 
     def serve(self, code: int, handler: Handler) -> None:
         """Answer one more request code, of what is put beside the broker."""

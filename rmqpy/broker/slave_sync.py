@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, field
 
@@ -50,6 +50,9 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.channel import Network
 from rmqpy.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmqpy.broker.service import Broker, BrokerSurroundings
 
 FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
@@ -143,6 +146,23 @@ class SlaveSync:
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
     _fetched: set[int] = field(factory=set, init=False)
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """Over the tables of ``broker``."""
+        return cls(
+            SyncSurroundings(
+                identity=broker.identity,
+                choice=broker.masters,
+                topics=broker.topics,
+                groups=broker.groups,
+                offsets=broker.offsets,
+                delays=broker.delay_offsets,
+                scheduler=around.scheduler,
+                network=around.network,
+                register=broker.registration.register,
+            )
+        )
 
     def __attrs_post_init__(self) -> None:
         strict = self.around.identity.store.enable_dledger_commit_log

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, evolve, field
 
@@ -70,6 +70,9 @@ from rmqpy.remoting.headers import CheckTransactionStateRequestHeader
 from rmqpy.remoting.java_map import in_java_order
 from rmqpy.store.results import PutResult
 
+if TYPE_CHECKING:
+    from rmqpy.broker.service import Broker, BrokerSurroundings
+
 STEP_MESSAGES: Final = 128
 STEP_PAUSE_MS: Final = 1
 ROUND_MS: Final = 60_000
@@ -102,6 +105,22 @@ class TransactionChecks:
     _rounds: dict[int, _Round] = field(factory=dict, init=False)
     """The round that runs, by the id of the half queue."""
     _asked: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """Over the store and the tables of ``broker``."""
+        return cls(
+            CheckSurroundings(
+                identity=broker.identity,
+                topics=broker.topics,
+                clients=broker.clients,
+                offsets=broker.offsets,
+                queues=broker.store,
+                messages=broker.own_messages,
+                scheduler=around.scheduler,
+                turn=broker.in_turn,
+            )
+        )
 
     def start(self) -> None:
         """This broker is master now: the first round begins after one interval."""

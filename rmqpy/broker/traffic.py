@@ -1,0 +1,117 @@
+"""What producers and consumers ask of a broker: their processors, put together.
+
+Knows every table of the broker and changes none itself: that is the processors' business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from attrs import define
+
+from rmqpy.broker.events import OffsetMovedEvents
+from rmqpy.broker.heartbeats import HeartbeatProcessor
+from rmqpy.broker.log_compare import LogCompareProcessor
+from rmqpy.broker.offsets import OffsetProcessor
+from rmqpy.broker.ports import HandlerTable
+from rmqpy.broker.pull import PullProcessor, PullSurroundings
+from rmqpy.broker.query import QueryProcessor
+from rmqpy.broker.replies import ReplyProcessor
+from rmqpy.broker.send import SendProcessor, SendSurroundings
+from rmqpy.broker.send_back import SendBackProcessor
+from rmqpy.broker.transactions import TransactionProcessor
+
+if TYPE_CHECKING:
+    from rmqpy.broker.service import Broker, BrokerSurroundings
+
+
+@define(slots=True, frozen=True)
+class Traffic:
+    """``handlers``: every request code of producers and consumers, those of ``sends`` and ``pulls``
+    among them.
+    """
+
+    sends: SendProcessor
+    pulls: PullProcessor
+    handlers: HandlerTable
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """The processors over the tables of ``broker``."""
+        clock, identity, store = around.scheduler, broker.identity, broker.store
+        sends, pulls = _sends(broker, around), _pulls(broker, around)
+        heartbeats = HeartbeatProcessor(
+            clock, broker.clients, broker.topics, broker.groups, broker.locks, broker.filters
+        )
+        broker.clients.on_change = heartbeats.notify
+        send_back = SendBackProcessor(
+            identity=identity,
+            topics=broker.topics,
+            groups=broker.groups,
+            queues=store,
+            messages=broker.own_messages,
+            statistics=broker.statistics,
+            pick_queue=around.pick_queue,
+        )
+        transactions = TransactionProcessor(
+            identity=identity, queues=store, messages=broker.own_messages, clock=clock
+        )
+        replies = ReplyProcessor(
+            identity=identity,
+            clients=broker.clients,
+            calls=broker.calls,
+            sends=sends,
+            messages=broker.own_messages,
+            clock=clock,
+        )
+        return cls(
+            sends,
+            pulls,
+            {
+                **sends.handlers(),
+                **pulls.handlers(),
+                **heartbeats.handlers(),
+                **QueryProcessor(identity, store).handlers(),
+                **OffsetProcessor(broker.offsets, store).handlers(),
+                **broker.delay_offsets.handlers(),
+                **send_back.handlers(),
+                **transactions.handlers(),
+                **LogCompareProcessor(store).handlers(),
+                **replies.handlers(),
+            },
+        )
+
+
+def _sends(broker: Broker, around: BrokerSurroundings) -> SendProcessor:
+    return SendProcessor(
+        SendSurroundings(
+            identity=broker.identity,
+            topics=broker.topics,
+            groups=broker.groups,
+            sink=broker.store,
+            gate=broker.gate,
+            replication=broker.replication,
+            statistics=broker.statistics,
+            clock=around.scheduler,
+            pick_queue=around.pick_queue,
+        )
+    )
+
+
+def _pulls(broker: Broker, around: BrokerSurroundings) -> PullProcessor:
+    clock, identity, store = around.scheduler, broker.identity, broker.store
+    return PullProcessor(
+        PullSurroundings(
+            identity=identity,
+            topics=broker.topics,
+            groups=broker.groups,
+            clients=broker.clients,
+            offsets=broker.offsets,
+            filters=broker.filters,
+            queues=store,
+            hold=broker.hold,
+            statistics=broker.statistics,
+            clock=clock,
+            offset_moved=OffsetMovedEvents(identity, store, clock).write,
+        )
+    )
