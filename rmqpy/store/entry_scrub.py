@@ -83,6 +83,8 @@ class Scrub:
             count, size = entries.check(first, last, left)
             left -= size
             self._next = first = first + count
+        if first > entries.committed_index:
+            self._next = 0  # from the begin: who follows the new entries sees the old ones no more
 
     def _fetched(self, index: int, entry: Entry | None) -> None:
         if entry is None or entry.index != index or index not in self.damaged:

@@ -55,6 +55,15 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
     assert len(asked) == 2
 
 
+def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None:
+    scrub = Scrub(store.entries, lambda index, done: True)
+    scrub.tick(0)
+    flip(store, 5)
+    store.rig.put(store, 40)
+    with pytest.raises(DamagedEntry, match="entry 5"):
+        scrub.tick(PERIOD_MS)
+
+
 def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
     asked: list[int] = []
     scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
