@@ -240,6 +240,12 @@ class Election:
             self.increase_now = False
             self._raising = self._spent_term == self.member.term
 
+    def give_up_round(self) -> None:
+        """This member may not lead now: votes that are still to come are for nothing."""
+        if self._round is not None and not self.member.alone:
+            self._round = None
+            self.next_vote_ms = self.member.now_ms + self._interval()
+
     def leader_lost(self) -> None:
         """A follower that stands for election: its vote of this term is given, so it looks for a
         quorum after a pause by chance, and goes to the next term then.

@@ -328,6 +328,8 @@ class Node:
                 f"leadership of term {member.term} is given up: {NOT_LEADING[disk]}"
             )
             member.become_candidate(member.term)
+        if disk in NOT_LEADING:
+            self._election.give_up_round()
         member.disk = disk
         if member.role is Role.LEADER:
             self._want_marker()

@@ -21,7 +21,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.dledger.election import Election
-from rmqpy.dledger.member import NO_TERM, Member, Role
+from rmqpy.dledger.member import NO_TERM, NOT_LEADING, Member, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     LeadershipTransferRequest,
@@ -149,6 +149,8 @@ class Transfer:
             self._answer(ticket, _CODE.INCONSISTENT_TERM)
         elif self._taking is not None:
             self._answer(ticket, _CODE.REPEATED_REQUEST)
+        elif member.disk in NOT_LEADING:  # it would only take the leader away
+            self._answer(ticket, _CODE.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.now_ms + member.options.transfer_wait_ms
             self._taking = _Taking(ticket, request, deadline_ms)
