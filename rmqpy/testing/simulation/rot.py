@@ -25,6 +25,9 @@ RECORD_PLACES = (*range(12), *range(84, 88))
 """Size, magic, checksum; length of the body."""
 
 BODY_AT = 88
+NEWEST = 5
+"""Entries that readers are about to read."""
+
 UNIT_BYTES = 32
 
 
@@ -44,7 +47,8 @@ class Rot:
         committed = min(view.committed - view.begin + 1, len(view.entries))
         if view.host.running is None or committed <= 0:
             return None
-        entry = view.entries[self.dice.randrange(committed)]
+        newest = max(0, committed - NEWEST) if self.dice.random() < 0.5 else 0
+        entry = view.entries[self.dice.randrange(newest, committed)]
         if not all(self._has_durably(host, entry, view) for host in self.hosts.values()):
             return None
         path, position, what = self._place(view.host, entry)

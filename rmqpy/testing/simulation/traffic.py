@@ -42,6 +42,7 @@ ANSWERED = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 PERM_READ_WRITE = 6
+QUEUES_USED_MS = 8000
 REREAD = 0.1
 BY_ROUTE = 0.8
 """Sends that go where a name server says, when one has said something."""
@@ -107,7 +108,7 @@ class Producer:
         dice, plan = self.dice, self.plan
         count = dice.randrange(2, 5) if dice.random() < plan.batch else 1
         bodies = tuple(self._body() for _ in range(count))
-        sent = Sent(dice.randrange(plan.queues), bodies)
+        sent = Sent(self._queue(), bodies)
         names = list(self.addresses)
         name = names[self._target % len(names)]
         if self.routes.master is not None and dice.random() < BY_ROUTE:
@@ -128,6 +129,11 @@ class Producer:
 
         self.sent += 1
         network.request(address, self._command(sent), SEND_TIMEOUT_MS, done)
+
+    def _queue(self) -> int:
+        """One of two that are in use now: others are silent for a while."""
+        period = self.life.monotonic_ms() // QUEUES_USED_MS
+        return (period + self.dice.randrange(2)) % self.plan.queues
 
     def _body(self) -> bytes:
         self._bodies += 1
