@@ -29,7 +29,8 @@ from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.log_reader import QueueMessages
 from rmqpy.audit.manifest import ManifestPlan, make_manifest
 from rmqpy.codec import layout
-from rmqpy.codec.chosen import implementation, tally_frames
+from rmqpy.codec.chosen import implementation
+from rmqpy.codec.chosen_tally import tally_frames
 from rmqpy.codec.hashes import java_hash_of_bytes
 from rmqpy.codec.tally import Tally, TallyPlan
 from rmqpy.codec.units import QUEUE_UNIT

@@ -20,7 +20,8 @@ from rmqpy.audit.damage import FileView, closes_the_file, diagnose, next_frame, 
 from rmqpy.audit.directory import FileRow, LogFile
 from rmqpy.audit.findings import Finding, FindingCode
 from rmqpy.codec import layout
-from rmqpy.codec.chosen import crc32, tally_frames
+from rmqpy.codec.chosen import crc32
+from rmqpy.codec.chosen_tally import tally_frames
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.search import content_end, find_frames

@@ -30,7 +30,7 @@ from rmqpy.broker.hot_replies import set_reply_templates
 from rmqpy.broker.hot_tables import Cdata, HotTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.outbox import Proposal
+from rmqpy.dledger.proposals import Proposal
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting

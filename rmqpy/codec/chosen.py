@@ -1,6 +1,8 @@
 """The functions that exist twice, chosen once at import: in C where the extension is there, else
 in Python.
 
+What only audits need is in :mod:`rmqpy.codec.chosen_tally`.
+
 ``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
 ``reason`` says why.
 """
@@ -13,7 +15,7 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import entry_run, hashes, parts, scan, tally
+from rmqpy.codec import entry_run, hashes, parts, scan
 
 __all__ = [
     "crc32",
@@ -25,7 +27,6 @@ __all__ = [
     "reason",
     "record_parts",
     "scan_records",
-    "tally_frames",
     "walk_records",
 ]
 
@@ -58,9 +59,6 @@ _Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | bytearray
 _PropertyParts = Callable[
     [memoryview, Sequence[int], Sequence[int]], parts.PropertyParts | None
 ]
-_TallyFrames = Callable[
-    [memoryview, int, int, int, tally.Tally], tuple[int, scan.StopReason]
-]
 
 
 class _EncodeRun(Protocol):
@@ -78,7 +76,6 @@ class _Choice:
     reason: str
     crc32: Callable[[bytes | bytearray | memoryview], int]
     scan_records: _ScanRecords
-    tally_frames: _TallyFrames
     encode_run: _EncodeRun
     decode_run: _DecodeRun
     walk_records: _WalkRecords
@@ -93,7 +90,6 @@ def _pure(reason: str) -> _Choice:
         reason,
         hashes.crc32,
         scan.scan_records,
-        tally.tally_frames,
         entry_run.encode_run,
         entry_run.decode_run,
         scan.walk_records,
@@ -107,7 +103,7 @@ def _choose(environment: str | None) -> _Choice:
     if environment == "1":
         return _pure("RMQPY_PURE=1 asks for it")
     try:
-        from rmqpy.codec import native, native_run, native_tally
+        from rmqpy.codec import native, native_run
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
@@ -115,7 +111,6 @@ def _choose(environment: str | None) -> _Choice:
         "the C extension rmqpy._native is installed",
         native.crc32,
         native.scan_records,
-        native_tally.tally_frames,
         native_run.encode_run,
         native_run.decode_run,
         native.walk_records,
@@ -131,7 +126,6 @@ implementation = _choice.implementation
 reason = _choice.reason
 crc32 = _choice.crc32
 scan_records = _choice.scan_records
-tally_frames = _choice.tally_frames
 encode_run = _choice.encode_run
 decode_run = _choice.decode_run
 walk_records = _choice.walk_records

@@ -44,6 +44,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.codec import layout
+from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SHIFT, BLOCK_SIZE
 from rmqpy.codec.entry import ENTRY_HEADER, encode_index_unit
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.properties import PROPERTY_SEPARATOR, locate_property, well_formed
@@ -79,11 +80,6 @@ __all__ = [
     "tally_frames",
 ]
 
-BLOCK_SHIFT: Final = 16
-BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
-"""Frames are counted by the 64 KiB block of the file in which they begin."""
-BLOCK_DIGEST_BYTES: Final = 16
-"""Of the BLAKE2b of a block."""
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
 """So many events and the walk pauses: the caller takes them and goes on."""

@@ -70,13 +70,13 @@ from rmqpy.dledger.outbox import (
     Acknowledged,
     ClientAppend,
     Outbox,
-    Proposal,
     Ready,
     Reply,
     Send,
 )
+from rmqpy.dledger.proposals import Proposal, Refused
 from rmqpy.dledger.replication import Replication
-from rmqpy.dledger.serving import Refused, accept_append, get_entry, metadata
+from rmqpy.dledger.serving import accept_append, get_entry, metadata
 from rmqpy.dledger.transfer import Transfer
 from rmqpy.model.ids import LedgerIndex, Term
 

@@ -16,7 +16,8 @@ from attrs import define, field
 from rmqpy.dledger.entries import Part
 from rmqpy.dledger.member import HardState, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, Request, Response
-from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.dledger.proposals import Proposal
+from rmqpy.model.ids import LedgerIndex
 
 
 @define(slots=True, frozen=True)
@@ -34,14 +35,6 @@ class Reply:
 
     ticket: int
     response: Response | None
-
-
-@define(slots=True, frozen=True)
-class Proposal:
-    """Leave to append entries ``first_index``, ``first_index`` + 1, … in ``term``."""
-
-    term: Term
-    first_index: LedgerIndex
 
 
 @define(slots=True, frozen=True)

@@ -7,8 +7,6 @@ a broker's group only message records may become entries.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
 from rmqpy.dledger.member import Member, Role
 from rmqpy.dledger.messages import (
@@ -21,19 +19,9 @@ from rmqpy.dledger.messages import (
     MetadataResponse,
 )
 from rmqpy.dledger.outbox import ClientAppend
+from rmqpy.dledger.proposals import Refused
 
 _CODE = DLedgerResponseCode
-
-
-class Refused(Enum):
-    """Why nothing may be appended now (DLedgerResponseCode numbers)."""
-
-    NOT_LEADER = 404
-    DISK_ERROR = 414
-    DISK_FULL = 415
-    LEADER_PENDING_FULL = 503
-    LEADER_NOT_READY = 505
-    LEADER_TRANSFERRING = 506
 
 
 def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:

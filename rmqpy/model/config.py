@@ -17,7 +17,6 @@ that Java would not use.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -418,6 +417,8 @@ class _Reading:
         return {}
 
     def _nearest(self, name: str) -> str:
+        import difflib  # rarely: only where a key is not known
+
         by_lower = {known.lower(): known for known in self._facts}
         near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
         return f"; did you mean {by_lower[near[0]]}?" if near else ""

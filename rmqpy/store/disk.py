@@ -13,7 +13,6 @@ import errno
 import fcntl
 import mmap
 import os
-import shutil
 import stat
 
 from rmqpy.model.errors import StoreFault
@@ -231,6 +230,8 @@ class Disk:
 
     def remove_tree(self, path: str) -> None:
         if os.path.isdir(path):
+            import shutil  # brings three compressors along, and is rarely needed
+
             shutil.rmtree(path)
             self.sync_dir(os.path.dirname(path))
 
@@ -281,5 +282,5 @@ class Disk:
     def disk_usage(self, path: str) -> tuple[int, int]:
         while not os.path.isdir(path):
             path = os.path.dirname(path)
-        usage = shutil.disk_usage(path)
-        return usage.total, usage.free
+        usage = os.statvfs(path)
+        return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.entries import Entry
 from rmqpy.store.entry_store import DamagedEntry, EntryStore
 
 PERIOD_MS: Final = 1000

@@ -41,10 +41,9 @@ from rmqpy.codec.layout import (
 )
 from rmqpy.codec.message import check_record, patch_record
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.entries import EntryRun, Part, singly
+from rmqpy.dledger.entries import Entry, EntryRun, Part, singly
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
-from rmqpy.dledger.messages import Entry
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.entry_index import EntryIndex

@@ -21,9 +21,9 @@ from typing import Any
 
 from attrs import define, field
 
+from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
-from rmqpy.dledger.outbox import Proposal
-from rmqpy.dledger.serving import Refused
+from rmqpy.dledger.proposals import Proposal, Refused
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange

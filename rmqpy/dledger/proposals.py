@@ -1,0 +1,30 @@
+"""What a log asks the node before it appends, and what it is told. (Apart from the rest of the
+consensus core, which only members of a group need.)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import define
+
+from rmqpy.model.ids import LedgerIndex, Term
+
+
+@define(slots=True, frozen=True)
+class Proposal:
+    """Leave to append entries ``first_index``, ``first_index`` + 1, … in ``term``."""
+
+    term: Term
+    first_index: LedgerIndex
+
+
+class Refused(Enum):
+    """Why nothing may be appended now (DLedgerResponseCode numbers)."""
+
+    NOT_LEADER = 404
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    LEADER_PENDING_FULL = 503
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
