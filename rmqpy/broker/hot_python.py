@@ -25,7 +25,7 @@ from attrs import define, field
 from rmqpy.broker.hosts import born_host
 from rmqpy.broker.hot_conditions import HotConditions, HotSources, HotSurroundings, may_send
 from rmqpy.broker.hot_rows import HotRows
-from rmqpy.broker.hot_shapes import PropertyPlans, SendLine, SendShapes
+from rmqpy.broker.hot_shapes import PropertyPlans, SendLine, SendShapes, cut_header
 from rmqpy.broker.reply_templates import ReplyField, send_template
 from rmqpy.broker.send import stored_sys_flag
 from rmqpy.codec.chosen import crc32
@@ -382,19 +382,29 @@ class HotPython:
 
     def _learn(self, start: int, command: RemotingCommand) -> None:
         """``command`` begins at ``start`` of the buffer."""
+        (word,) = _WORD.unpack_from(self._data, start)  # of a ROCKETMQ header beyond the buffer
+        parts = cut_header(self._data[start + WORD_BYTES : start + WORD_BYTES + word])
+        if parts is None or command.serialize_type != SERIALIZE_JSON:
+            return
+        new = [length for length, shapes in self._shapes.items() if not shapes.knows(parts)]
+        header = self._plain_header(command) if new else None
+        if header is None:
+            return
+        for length in new:
+            line = self._line(header, (bytes(length), 0), bool(command.flag))
+            if line is not None:
+                self._shapes[length].learn(parts, command, line)
+
+    def _plain_header(self, command: RemotingCommand) -> SendMessageRequestHeaderV2 | None:
+        """None: nothing that would be answered here."""
         try:
             header = SendMessageRequestHeaderV2.decode(command.ext_fields)
         except Refusal:
-            return
+            return None
         plain = not header.batch and transaction_type(header.sys_flag) == TRANSACTION_NOT_TYPE
         if not plain or command.flag & ~FLAG_ONEWAY or not may_send(header.topic):
-            return
-        (word,) = _WORD.unpack_from(self._data, start)
-        raw = self._data[start + WORD_BYTES : start + WORD_BYTES + word]
-        for length, shapes in self._shapes.items():
-            line = self._line(header, (bytes(length), 0), bool(command.flag))
-            if line is not None:
-                shapes.learn(raw, command, line)
+            return None
+        return header
 
     def _line(
         self, header: SendMessageRequestHeaderV2, born: Host, oneway: bool
@@ -410,7 +420,6 @@ class HotPython:
             return None
         sys_flag = stored_sys_flag(header.sys_flag, config, born, self._store_host)
         return SendLine(
-            topic=name,
             queue_id=header.queue_id,
             cell=self._store.tails.place((name, header.queue_id)),
             sys_flag=sys_flag,

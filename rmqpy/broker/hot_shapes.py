@@ -73,7 +73,6 @@ _ELSEWHERE: Final = {
 class SendLine:
     """What all sends of a shape have in common; the record's head is ``head`` of all its fields."""
 
-    topic: bytes
     queue_id: int
     cell: int
     """The queue's place in the table of next queue offsets."""
@@ -96,6 +95,10 @@ Send = tuple[SendLine, int, bytes, bytes]
 """A send whose shape is known: line, born time (ms), properties as they stand in the header, and
 opaque. (These are tuples because one is made for each message.)
 """
+
+
+Parts = tuple[bytes, bytes, bytes, bytes]
+"""Front, middle, gap and back of a header."""
 
 
 @define(slots=True, frozen=True, eq=False)
@@ -140,20 +143,15 @@ class SendShapes:
             return None
         return shape.line, int(born), data[text_at:text_end], opaque
 
-    def learn(self, header: bytes, command: RemotingCommand, line: SendLine) -> None:
-        """``command`` was read from this header, and ``line`` says how it was answered."""
-        born_at = header.find(_BORN) + len(_BORN)
-        born_end = header.find(_QUOTE, born_at)
-        text_at = header.find(_PROPERTIES, born_end) + len(_PROPERTIES)
-        text_end = header.find(_QUOTE, text_at)
-        opaque_at = header.find(_OPAQUE, text_end) + len(_OPAQUE)
-        opaque_end = header.find(b",", opaque_at)
-        if not len(_BORN) <= born_at <= born_end < text_at <= text_end < opaque_at <= opaque_end:
-            return
-        front, middle = header[:born_at], header[born_end:text_at]
-        gap, back = header[text_end:opaque_at], header[opaque_end:]
-        if len(front) + len(middle) + len(gap) + len(back) > SHAPE_BYTES_MAX:
-            return
+    def knows(self, parts: Parts) -> bool:
+        """Whether there is nothing to learn from such a header."""
+        front, middle, gap, back = parts
+        known = self._shapes.get(front)
+        return known is not None and (known.middle, known.gap, known.back) == (middle, gap, back)
+
+    def learn(self, parts: Parts, command: RemotingCommand, line: SendLine) -> None:
+        """``command`` was read from a header of these parts; ``line`` says how it was answered."""
+        front, middle, gap, back = parts
         other = b"".join((front, b"17", middle, b"x\\u0001y", gap, b"77", back))
         changed = {**command.ext_fields, "g": "17", "i": "x\x01y"}
         if _decoded(other) != evolve(command, ext_fields=changed, opaque=77, body=b""):
@@ -162,6 +160,25 @@ class SendShapes:
             self._shapes.clear()
         lengths = (len(middle), len(gap), len(back))
         self._shapes[front] = _Shape(line, middle, gap, back, *lengths)
+
+
+def cut_header(header: bytes) -> Parts | None:
+    """The parts of a header that may have a shape."""
+    born_at = header.find(_BORN) + len(_BORN)
+    born_end = header.find(_QUOTE, born_at)
+    text_at = header.find(_PROPERTIES, born_end) + len(_PROPERTIES)
+    text_end = header.find(_QUOTE, text_at)
+    opaque_at = header.find(_OPAQUE, text_end) + len(_OPAQUE)
+    opaque_end = header.find(b",", opaque_at)
+    if not len(_BORN) <= born_at <= born_end < text_at <= text_end < opaque_at <= opaque_end:
+        return None
+    parts = (
+        header[:born_at],
+        header[born_end:text_at],
+        header[text_end:opaque_at],
+        header[opaque_end:],
+    )
+    return parts if sum(map(len, parts)) <= SHAPE_BYTES_MAX else None
 
 
 def _is_opaque(text: bytes) -> bool:
