@@ -67,6 +67,26 @@ class ServerSettings:
         unit="s",
         doc="A connection without traffic is closed after this time.",
     )
+    max_connections: int = key(
+        "maxConnections",
+        default=20_000,
+        minimum=1,
+        doc="Own key: connections of one port; more are turned away, and counted.",
+    )
+    frame_header_timeout_millis: int = key(
+        "frameHeaderTimeoutMillis",
+        default=20_000,
+        minimum=1,
+        unit="ms",
+        doc="Own key: who has begun a frame and not sent its header in this time is cut off.",
+    )
+    frame_timeout_millis: int = key(
+        "frameTimeoutMillis",
+        default=60_000,
+        minimum=1,
+        unit="ms",
+        doc="Own key: who has begun a frame and not ended it in this time is cut off.",
+    )
     server_socket_snd_buf_size: int = key(
         "serverSocketSndBufSize",
         default=0,

@@ -45,7 +45,8 @@ class ConnectionLimits:
     """Bounds of every connection. Times in ms, sizes in bytes.
 
     ``idle_close_ms``: closed after so long without traffic in either direction.
-    ``frame_deadline_ms``: an unfinished frame may be so old; then its sender is cut off.
+    ``head_deadline_ms``: an unfinished frame may be so old until its header is there, and
+    ``frame_deadline_ms`` until all of it is; then its sender is cut off.
     ``turn_bytes``: read from one peer in one loop turn before the others have theirs.
     ``high_water``/``low_water``: while more waits for a peer than the first, nothing is read from
     it, until less than the second waits.
@@ -57,6 +58,7 @@ class ConnectionLimits:
 
     max_frame: int = MAX_FRAME
     idle_close_ms: int = 120_000
+    head_deadline_ms: int = 20_000
     frame_deadline_ms: int = 60_000
     turn_bytes: int = 256 * 1024
     high_water: int = 1024 * 1024
@@ -73,12 +75,16 @@ class ConnectionLimits:
         return cls(
             idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,
             backlog=settings.server_socket_backlog,
+            head_deadline_ms=settings.frame_header_timeout_millis,
+            frame_deadline_ms=settings.frame_timeout_millis,
+            max_connections=settings.max_connections,
         )
 
     @property
     def sweep_ms(self) -> int:
         """How often deadlines are looked at: late by a quarter of the shortest at the most."""
-        shortest = min(self.idle_close_ms, self.frame_deadline_ms, self.linger_ms)
+        deadlines = (self.frame_deadline_ms, self.head_deadline_ms, self.linger_ms)
+        shortest = min(self.idle_close_ms, *deadlines)
         return max(10, min(5_000, shortest // 4))
 
 
@@ -173,6 +179,9 @@ class Connection(asyncio.BufferedProtocol):
     last_traffic_ms: int = 0
     last_read_ms: int = 0
     partial_since_ms: int | None = None
+    partial_head: bool = False
+    """Of the unfinished frame not even the header is whole."""
+
     closing_since_ms: int | None = None
     _transport: asyncio.Transport | None = None
     _out: bytearray = field(factory=bytearray)
@@ -268,6 +277,8 @@ class Connection(asyncio.BufferedProtocol):
             return f"no traffic for {now_ms - self.last_traffic_ms} ms"
         if self.partial_since_ms is not None and self._reading:
             age_ms = now_ms - self.partial_since_ms
+            if self.partial_head and age_ms >= limits.head_deadline_ms:
+                return f"an unfinished frame without its header for {age_ms} ms"
             if age_ms >= limits.frame_deadline_ms:
                 return f"an unfinished frame of {self.receiver.pending_bytes} bytes for {age_ms} ms"
         return None
@@ -308,6 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             self.partial_since_ms = None
         elif commands or self.partial_since_ms is None:
             self.partial_since_ms = now_ms
+        self.partial_head = not self.receiver.is_head_whole
         if commands:
             self.owner.received(self, commands)
 

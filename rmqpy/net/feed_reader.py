@@ -24,7 +24,7 @@ from attrs import define
 from rmqpy.model.errors import RemoteFault
 from rmqpy.net.channels import Connection
 from rmqpy.net.feed import FEED_BYTES, Feed, FeedStatus, HotChannel
-from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command
+from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command, is_head_whole
 
 
 class FeedOwner(Protocol):
@@ -155,6 +155,7 @@ class FeedReader:
         if feed.advanced or connection.partial_since_ms is None:
             connection.partial_since_ms = self.owner.now_ms
         self.rest = feed.rest()
+        connection.partial_head = not is_head_whole(self.rest)
 
     def _fault(self, fault: RemoteFault) -> None:
         self.connection.owner.faulted(self.connection, fault)

@@ -12,7 +12,7 @@ from typing import Final
 
 from rmqpy.model.errors import RemoteFault
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame import LENGTH_BYTES, MAX_FRAME, WORD_BYTES, decode_command
+from rmqpy.remoting.frame import LENGTH_BYTES, MAX_FRAME, WORD_BYTES, decode_command, is_head_whole
 
 _LENGTH: Final = Struct(">I")
 
@@ -33,6 +33,11 @@ class FrameReceiver:
     def pending_bytes(self) -> int:
         """Bytes of the unfinished frame."""
         return len(self._pending)
+
+    @property
+    def is_head_whole(self) -> bool:
+        """Whether all of the unfinished frame's header is there."""
+        return is_head_whole(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """The commands that ``data`` completes, in order.

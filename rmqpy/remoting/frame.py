@@ -66,6 +66,14 @@ _LENGTH = Struct(">i")
 _SHORT = Struct(">h")
 
 
+def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
+    """Whether the begin of an unfinished frame has all of its header: the rest is body."""
+    if len(begin) < LENGTH_BYTES + WORD_BYTES:
+        return False
+    (word,) = _WORD.unpack_from(begin, LENGTH_BYTES)
+    return len(begin) >= LENGTH_BYTES + WORD_BYTES + int(word & 0xFFFFFF)
+
+
 def encode_command(command: RemotingCommand) -> bytes:
     """The complete frame of ``command``."""
     if command.serialize_type == SERIALIZE_JSON:

@@ -79,6 +79,14 @@ OWN_STORE_KEYS = (
     "rmqpyCertificate",
     "rmqpyCertificateKey",
 )
+OWN_SERVER_KEYS = (
+    "namesrvAclEnable",
+    "registrationAddresses",
+    "administrationAddresses",
+    "maxConnections",
+    "frameHeaderTimeoutMillis",
+    "frameTimeoutMillis",
+)
 
 
 @pytest.mark.parametrize(("owner", "name"), JAVA_KEYS, ids=lambda part: part)
@@ -91,13 +99,7 @@ def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
 
 def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
-    own = {
-        "bindAddress",
-        *OWN_STORE_KEYS,
-        "namesrvAclEnable",
-        "registrationAddresses",
-        "administrationAddresses",
-    }
+    own = {"bindAddress", *OWN_STORE_KEYS, *OWN_SERVER_KEYS}
     assert ours - {name for _, name in JAVA_KEYS} == {*own, *FROM_5}
 
 
@@ -119,7 +121,8 @@ def test_recorded_broker_configuration_reads_and_prints_back() -> None:
         "haFetchFromBeginning": "false",
         "rmqpyAcceptUnverifiedPeers": "false",
     }
-    more = FROM_5 | key_facts(DLedgerSettings).keys() | key_facts(SecuritySettings).keys()
+    more = {*FROM_5, *OWN_SERVER_KEYS}
+    more |= key_facts(DLedgerSettings).keys() | key_facts(SecuritySettings).keys()
     assert {name: value for name, value in printed.items() if name not in more} == recorded
 
 
@@ -127,8 +130,7 @@ def test_recorded_namesrv_configuration_has_our_keys() -> None:
     configuration = NamesrvConfiguration()
     expected = dict(RECORDED["getNamesrvConfig"])
     printed = effective_values(configuration)
-    ours = {"namesrvAclEnable", "registrationAddresses", "administrationAddresses"}
-    for name in ours | key_facts(SecuritySettings).keys():
+    for name in {*OWN_SERVER_KEYS} | key_facts(SecuritySettings).keys():
         printed.pop(name, None)
     assert printed.keys() | {"rocketmqHome"} == expected.keys()
     for placed in ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort"):

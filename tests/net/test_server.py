@@ -337,7 +337,7 @@ def test_the_sweep_runs_by_itself(in_loop, handler):
 
 def test_an_unfinished_frame_has_a_deadline(in_loop, handler):
     async def main(scheduler):
-        server, address = await started(scheduler, handler)
+        server, address = await started(scheduler, handler, head_deadline_ms=60_000)
         dribble, honest = await Peer.connect(address), await Peer.connect(address)
         dribble.writer.write(frame(opaque=1) + frame()[:9])
         await dribble.read(1)
@@ -456,5 +456,30 @@ def test_a_port_in_use_is_named(in_loop, handler):
         with pytest.raises(ConfigFault, match=f"{host}:{port}"):
             await other.listen(host, port)
         await server.close()
+
+    in_loop(main)
+
+
+def test_a_header_has_a_deadline_of_its_own(in_loop, handler):
+    async def main(scheduler):
+        limits = ConnectionLimits(head_deadline_ms=5_000, frame_deadline_ms=60_000)
+        server = handler.make_server(scheduler, limits)
+        address = await server.listen("127.0.0.1", 0)
+        whole = frame(body=bytes(5_000))
+        dribbling, slow_body = [await Peer.connect(address) for _ in range(2)]
+        dribbling.writer.write(whole[:20])
+        slow_body.writer.write(whole[:3_000])
+        await until(lambda: len([each for each in server._connections if partial(each)]) == 2)
+        scheduler.skew_ms += 5_000
+        server.sweep()
+        assert await dribbling.read_to_end() == b""
+        slow_body.writer.write(whole[3_000:])
+        assert len(await slow_body.read(1)) == 1
+        slow_body.writer.close()
+        dribbling.writer.close()
+        await server.close()
+
+    def partial(connection):
+        return connection.partial_since_ms is not None
 
     in_loop(main)

@@ -1,0 +1,29 @@
+"""The command that besieges servers in processes of their own: a short run, within all goals."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from rmqpy.testing.siege import Siege, besiege
+
+IDLE = 1_000
+FRAMES = 1_900
+
+
+def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
+    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3 * IDLE:
+        pytest.skip("too few open files are allowed")
+
+    async def attack(siege: Siege) -> None:
+        await siege.idle(IDLE)
+        await siege.announced()
+        await siege.frames(FRAMES, seed=2)
+
+    siege = besiege(tmp_path, attack)
+    assert siege.wrong == []
+    assert [str(row) for row in siege.rows if not row.is_within] == []
+    assert {row.unit for row in siege.rows} == {"bytes", "MiB", "ms"}
+    assert all(target.checks > 2 for target in siege.targets)
