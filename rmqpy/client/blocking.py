@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from rmqpy.client.consumer import SUBSCRIBE_ALL, PullResult
+from rmqpy.client.instance import NameServers
 from rmqpy.client.member import GroupMember
 from rmqpy.client.message import Message, ReceivedMessage, SendResult
 from rmqpy.client.producer import Producer, ProducerSettings
@@ -86,7 +87,7 @@ class BlockingProducer(Blocking[Producer]):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str],
+        name_servers: NameServers,
         *,
         settings: ProducerSettings | None = None,
     ) -> None:
@@ -125,7 +126,7 @@ class BlockingProducer(Blocking[Producer]):
 class BlockingPullConsumer(Blocking[PullConsumer]):
     """``with BlockingPullConsumer("group", "host:9876") as consumer: consumer.pull(…)``."""
 
-    def __init__(self, group: str, name_servers: str | Sequence[str]) -> None:
+    def __init__(self, group: str, name_servers: NameServers) -> None:
         super().__init__(PullConsumer(group, name_servers))
 
     def queues(self, topic: str) -> list[MessageQueue]:

@@ -18,12 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
 from enum import Enum
 
 from attrs import define
 
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.member import GroupMember
 from rmqpy.client.message import ReceivedMessage, host_address
 from rmqpy.codec.faults import RecordFault
@@ -115,7 +114,7 @@ class Consumer(GroupMember):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         pulling: PullSettings | None = None,
         instance: ClientInstance | None = None,

@@ -19,7 +19,7 @@ import random
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from ipaddress import ip_address
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from attrs import define, field
 
@@ -84,6 +84,17 @@ class ClientSettings:
     topics_max: int = 10_000
     credentials: Credentials | None = None
     tls: TlsSide | None = None
+
+
+NameServers: TypeAlias = str | Sequence[str] | ClientSettings
+"""Addresses, or all settings of a client."""
+
+
+def settings_of(name_servers: NameServers) -> ClientSettings:
+    """The settings that only name the servers, unless more is given."""
+    if isinstance(name_servers, ClientSettings):
+        return name_servers
+    return ClientSettings(name_servers=name_servers)
 
 
 @define(frozen=True, kw_only=True)

@@ -10,31 +10,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rmqpy.client.instance import ClientInstance, ClientSettings
+from rmqpy.client.instance import ClientInstance, NameServers, settings_of
 from rmqpy.model.errors import NetworkFault
 from rmqpy.model.names import check_group
 
 
 class GroupMember(ABC):
     """An asynchronous context manager. Without ``instance`` it opens one of its own and closes it
-    at the end.
+    at the end; ``name_servers`` may be whole ``ClientSettings`` then, with credentials and TLS.
     """
 
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         instance: ClientInstance | None = None,
     ) -> None:
         check_group(group)
         self.group = group
         self._given = instance
-        self._client = ClientSettings(name_servers=name_servers) if instance is None else None
+        self._client = settings_of(name_servers) if instance is None else None
         self._instance: ClientInstance | None = None
 
     async def __aenter__(self) -> Self:

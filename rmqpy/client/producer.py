@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from rmqpy.client.fault_avoidance import FAILURE_MS, FaultAvoidance
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.member import GroupMember
 from rmqpy.client.message import (
     COMPRESSION_ZLIB,
@@ -107,7 +107,7 @@ class Producer(GroupMember):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         settings: ProducerSettings | None = None,
         instance: ClientInstance | None = None,

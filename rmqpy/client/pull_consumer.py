@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rmqpy.client.consumer import SUBSCRIBE_ALL, Consumer, PullOrder, PullResult, PullSettings
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.routes import subscribe_queues
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import (
@@ -29,7 +27,7 @@ class PullConsumer(Consumer):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         settings: PullSettings | None = None,
         instance: ClientInstance | None = None,

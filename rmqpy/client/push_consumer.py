@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from rmqpy.client.consuming import (
     Subscription,
     Surroundings,
 )
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.local_offsets import LocalOffsets
 from rmqpy.client.message import ReceivedMessage
 from rmqpy.client.process_queue import ProcessQueue
@@ -117,7 +117,7 @@ class PushConsumer(Consumer):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         listener: Listener,
         settings: PushSettings | None = None,

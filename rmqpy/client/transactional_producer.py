@@ -14,12 +14,12 @@ what is lost on its way is asked for again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from attrs import define
 
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.codec.message import decode_message, parse_offset_msg_id
@@ -78,7 +78,7 @@ class TransactionalProducer(Producer):
     def __init__(
         self,
         group: str,
-        name_servers: str | Sequence[str] = (),
+        name_servers: NameServers = (),
         *,
         check: Check,
         settings: ProducerSettings | None = None,

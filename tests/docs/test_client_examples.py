@@ -30,15 +30,16 @@ async def run_example(code: str, name_server: str) -> str:
 
 def test_every_example(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
-    assert len(examples) == 6
+    assert len(examples) == 7
 
     async def main() -> list[str]:
         async with asyncio.timeout(60), name_server_and_broker(tmp_path) as running:
             return [await run_example(example, running.name_server) for example in examples]
 
-    sent, _, heard, pulled, transaction, blocking = asyncio.run(main())
+    sent, _, heard, pulled, transaction, signed, blocking = asyncio.run(main())
     assert sent.startswith("SEND_OK ") and sent.endswith(" 0")
     assert heard == "b'order 7'"
     assert "b'order 7'" in pulled and "b'paid'" in pulled and "b'9'" in pulled
     assert transaction == "COMMIT"
+    assert signed == "SEND_OK"
     assert blocking.startswith("[b'order 8'")

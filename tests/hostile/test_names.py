@@ -120,3 +120,56 @@ def test_a_registration_loses_only_its_bad_topics(
         await client.close()
 
     besiege(test)
+
+
+def entries_with_names(name: str) -> list[RemotingCommand]:
+    """Requests of tools and clients beside those above, with ``name`` wherever one stands."""
+    code = RequestCode
+    queue = {"topic": name, "queueId": 0}
+    both = {"topic": name, "group": name, "consumerGroup": name, "producerGroup": name}
+    view = {"clientId": "c", "msgId": "7F00000100002A9F0000000000000000", "offset": 0}
+    times = {"timestamp": 0, "beginTimestamp": 0, "endTimestamp": 1, "isForce": "true"}
+    clone = {"srcGroup": name, "destGroup": name, "offline": "true"}
+    more = {"key": name, "maxNum": 1, "index": 0, "count": 1, "isOrder": "false", "delayLevel": 0}
+    fields = {**both, **queue, **view, **times, **clone, **more, "compareGroup": name}
+    fields |= {"clientAddr": name, "statsName": name, "statsKey": name, "originTopic": name}
+    fields |= {"tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": 8}
+    codes = (
+        *(code.QUERY_MESSAGE, code.QUERY_CONSUMER_OFFSET, code.SEARCH_OFFSET_BY_TIMESTAMP),
+        *(code.GET_MAX_OFFSET, code.GET_MIN_OFFSET, code.GET_EARLIEST_MSG_STORETIME),
+        *(code.UNREGISTER_CLIENT, code.CONSUMER_SEND_MSG_BACK, code.END_TRANSACTION),
+        *(code.GET_CONSUMER_LIST_BY_GROUP, code.GET_TOPIC_STATS_INFO, code.GET_CONSUME_STATS),
+        *(code.GET_CONSUMER_CONNECTION_LIST, code.GET_PRODUCER_CONNECTION_LIST),
+        *(code.INVOKE_BROKER_TO_RESET_OFFSET, code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS),
+        *(code.QUERY_TOPIC_CONSUME_BY_WHO, code.QUERY_CONSUME_TIME_SPAN),
+        *(code.QUERY_CORRECTION_OFFSET, code.CONSUME_MESSAGE_DIRECTLY, code.CLONE_GROUP_OFFSET),
+        *(code.VIEW_BROKER_STATS_DATA, code.QUERY_CONSUME_QUEUE, code.GET_CONSUMER_RUNNING_INFO),
+    )
+    texts = {key: str(value) for key, value in fields.items()}
+    return [RemotingCommand(int(each), ext_fields=dict(texts)) for each in codes]
+
+
+def outside_of_tables(folder: Path) -> set[str]:
+    """Files and folders, without the tables, which are written when they are due."""
+    return {path for path in contents(folder) if not path.startswith("store/config/")}
+
+
+def test_no_other_entry_lets_a_name_into_a_table_or_onto_the_disk(
+    besiege: Callable[[Any], None], connect: Callable[..., Any]
+) -> None:
+    """Some only answer that there is no such thing; nothing may come of any."""
+
+    async def test(site: Any) -> None:
+        client = await connect(site.broker.address)
+        for request in entries_with_names("Unknown"):
+            await client.call(request)  # what good names leave behind
+        before = outside_of_tables(site.root)
+        for name in TOPIC_NAMES_OUT_OF_RULE:
+            for request in entries_with_names(name):
+                answer = await client.call(request)
+                assert answer.is_response
+        assert outside_of_tables(site.root) == before
+        site.check_tables()
+        await client.close()
+
+    besiege(test)
