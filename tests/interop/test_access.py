@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,41 @@ def test_our_client_signs_what_java_asks_for(guarded):
     results, bodies = asyncio.run(whole())
     assert bodies == [b"three"]
     assert results
+
+
+@pytest.mark.parametrize(("master", "slave"), [("java", "rmqpy"), ("rmqpy", "java")])
+def test_a_slave_synchronizes_with_a_guarded_master(ground, master, slave):
+    """Ours signs; Java's cannot, and is let in by its address, as with a master of Java."""
+    name = f"guarded-{master}-with-{slave}"
+    home = ground.site(master).root / f"{name}-master"
+    (home / "conf").mkdir(parents=True)
+    white = "globalWhiteRemoteAddresses: [127.0.0.1]" if slave == "java" else ""
+    accounts = ACCOUNTS.replace("globalWhiteRemoteAddresses:", white)
+    (home / "conf" / "plain_acl.yml").write_text(accounts)
+    namesrv = ground.namesrv("java", f"{name}-namesrv")
+    brokers = {}
+    for role, kind in (("master", master), ("slave", slave)):
+        settings = {"brokerRole": "ASYNC_MASTER" if role == "master" else "SLAVE"}
+        if role == "master":
+            settings |= {"aclEnable": "true"}
+            if kind == "rmqpy":
+                settings["rocketmqHome"] = str(home)
+        else:
+            settings["brokerId"] = "1"
+            if kind == "rmqpy":
+                settings["innerClientAuthenticationCredentials"] = json.dumps(ADMIN)
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            settings=settings,
+        )
+        brokers[role] = ground.take(ground.site(kind).broker(f"{name}-{role}", spec).start())
+    probe = ground.probe.at(namesrv.address)
+    probe.run("createTopic", topic="Synchronized", broker=brokers["master"].address, **ADMIN)
+    table = brokers["slave"].store / "config" / "topics.json"
+    deadline = time.monotonic() + 60
+    while not (table.exists() and "Synchronized" in table.read_text()):
+        assert time.monotonic() < deadline, "the slave does not know the topic"
+        time.sleep(0.2)
+    for server in (*brokers.values(), namesrv):
+        server.stop()
