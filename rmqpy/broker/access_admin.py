@@ -60,14 +60,12 @@ class AccessAdminProcessor:
             count = sum(len(file.accounts) for file in self.files.read_files.values())
             if count >= ACCOUNTS_MAX:
                 raise Refusal(failed, f"{count} accounts are there already, the limit")
-        file = self._file(path or self.files.main)
-        account = _updated(file.find(header.access_key), header)
-        self._replace(
-            channel,
-            request,
-            failed,
-            (path or self.files.main, file.with_account(account, self.clock.now_ms())),
-        )
+        now_ms = self.clock.now_ms()
+
+        def change(file: AccessFile) -> AccessFile:
+            return file.with_account(_updated(file.find(header.access_key), header), now_ms)
+
+        self.files.change(path or self.files.main, change, _answer(channel, request, failed))
 
     def delete_account(self, channel: Channel, request: RemotingCommand) -> None:
         failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
@@ -75,8 +73,12 @@ class AccessAdminProcessor:
         path = self._path_of(key)
         if path is None:
             raise Refusal(failed, f"the access control has no account {key[:64]}")
-        file = self._file(path).without_account(key, self.clock.now_ms())
-        self._replace(channel, request, failed, (path, file))
+        now_ms = self.clock.now_ms()
+        self.files.change(
+            path,
+            lambda file: file.without_account(key, now_ms),
+            _answer(channel, request, failed),
+        )
 
     def update_white_addresses(self, channel: Channel, request: RemotingCommand) -> None:
         failed = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
@@ -85,8 +87,12 @@ class AccessAdminProcessor:
         if path != self.files.main and path not in self.files.read_files:
             raise Refusal(failed, "aclFileFullPath is none of this broker's access files")
         white = tuple(_split(header.global_white_addrs))
-        file = self._file(path).changed(self.clock.now_ms(), white=white)
-        self._replace(channel, request, failed, (path, file))
+        now_ms = self.clock.now_ms()
+        self.files.change(
+            path,
+            lambda file: file.changed(now_ms, white=white),
+            _answer(channel, request, failed),
+        )
 
     def versions(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         versions = {path: _version(file) for path, file in self.files.read_files.items()}
@@ -114,24 +120,12 @@ class AccessAdminProcessor:
         )
         return RemotingCommand.response_to(request, body=body.encode())
 
-    def _file(self, path: str) -> AccessFile:
-        return self.files.read_files.get(path) or AccessFile()
-
     def _path_of(self, access_key: str) -> str | None:
         """The first file that has the account: the one that counts."""
         for path, file in self.files.read_files.items():
             if file.find(access_key) is not None:
                 return path
         return None
-
-    def _replace(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        failed: ResponseCode,
-        change: tuple[str, AccessFile],
-    ) -> None:
-        self.files.replace(*change, _answer(channel, request, failed))
 
 
 def _answer(

@@ -143,6 +143,7 @@ ELSEWHERE: Final = frozenset(
         RequestCode.PUSH,
         RequestCode.LEADERSHIP_TRANSFER,
         RequestCode.RMQPY_DLEDGER_HANDSHAKE,
+        RequestCode.RMQPY_QUEUE_ENDS,
     }
 )
 """Codes that neither a broker nor a name server answers at the ports of clients."""

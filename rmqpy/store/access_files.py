@@ -9,13 +9,15 @@ The main file comes first, the others in order of their paths. Content counts, n
 read is compared with what was read before. A change that cannot be understood leaves the rules as
 they were and is logged; at the start it stops the start.
 
-Invariant: rules always come from one reading of all files; no file outside of this list is ever
-read or written, whatever a request names.
+Invariants: rules always come from one reading of all files; changes by requests are made one after
+the other, each of what the one before has left; no file outside of this list is ever read or
+written, whatever a request names.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -30,11 +32,19 @@ from rmqpy.store.files import FileLayer
 
 RELOAD_MS: Final = 5_000
 FILES_MAX: Final = 1_000
+CHANGES_MAX: Final = 1_000
+"""Changes by requests that may wait for their turn."""
 DEPTH_MAX: Final = 8
 
 _SUFFIXES: Final = (".yml", ".yaml")
 _TOOLS: Final = "tools.yml"
 """The credentials of mqadmin, beside the main file in Java's installation."""
+
+Change = Callable[[AccessFile], AccessFile]
+"""What a request makes of a file; may raise ConfigFault."""
+
+Done = Callable[[str | None], None]
+"""``done(None)``: in effect and on disk; ``done(reason)``: nothing has changed."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +78,8 @@ class AccessFiles:
     _raw: Mapping[str, bytes] = field(factory=dict, init=False)
     _fault: str | None = field(default=None, init=False)
     _timer: Timer | None = field(default=None, init=False)
+    _changes: deque[tuple[str, Change, Done]] = field(factory=deque, init=False)
+    _changing: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Read all files; raises ConfigFault when there is none, or one that is not understood."""
@@ -85,26 +97,38 @@ class AccessFiles:
             self._timer.cancel()
             self._timer = None
 
-    def replace(self, path: str, file: AccessFile, done: Callable[[str | None], None]) -> None:
-        """Write one of the files, or the main one where it is not there yet; in effect when
-        ``done(None)`` is called. ``done(reason)``: nothing has changed.
-        """
+    def change(self, path: str, change: Change, done: Done) -> None:
+        """Change one of the files, or the main one where it is not there yet."""
         assert path in self.read_files or path == self.main, path
+        if len(self._changes) >= CHANGES_MAX:
+            done(f"{CHANGES_MAX} changes wait already")
+            return
+        self._changes.append((path, change, done))
+        if not self._changing:
+            self._change_next()
+
+    def _change_next(self) -> None:
+        if not self._changes:
+            return
+        path, change, done = self._changes.popleft()
         try:
+            file = change(self.read_files.get(path) or AccessFile())
             self._check(path, file)
             file.rules(path)
             data = format_access_file(file).encode()
         except ConfigFault as fault:
             done(str(fault))
+            self._change_next()
             return
 
         def written(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                done(f"{path} could not be written: {error}")
-                return
-            self._take({**self._raw, path: data})
-            done(None)
+            self._changing = False
+            if error is None:
+                self._take({**self._raw, path: data})
+            done(None if error is None else f"{path} could not be written: {error}")
+            self._change_next()
 
+        self._changing = True
         self.scheduler.run_blocking(lambda: self.files.replace_bytes(path, data), written)
 
     def _plan(self) -> None:

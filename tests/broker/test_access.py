@@ -357,6 +357,22 @@ def test_accounts_are_made_changed_listed_and_deleted(broker: Guarded) -> None:
     assert broker.ask(51, {"accessKey": "new-account"}, by=ADMIN).code == 210
 
 
+def test_changes_of_one_moment_do_not_undo_each_other(broker: Guarded) -> None:
+    """The file is written beside the loop; the second change comes before that is done."""
+    channel = MemoryChannel()
+    fields = {"secretKey": "new-secret"}
+    requests = [
+        ADMIN.signed(RemotingCommand(50, ext_fields={**fields, "accessKey": f"account-{number}"}))
+        for number in range(5)
+    ]
+    broker.kit.tell(*requests, channel=channel)
+    broker.kit.scheduler.advance(0)
+    assert [answer.code for answer in channel.take()] == [0] * 5
+    file = parse_access_file(broker.kit.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
+    assert [each.access_key for each in file.accounts][3:] == [f"account-{n}" for n in range(5)]
+    assert file.version[0] == 5
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"secretKey": "short"}, {"topicPerms": "Open=ALL"}, {"whiteRemoteAddress": "nowhere"}],
