@@ -8,6 +8,7 @@ in memory.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,8 +182,12 @@ def changed_body(broker: Guarded) -> Answer:
     return broker.tell(request)
 
 
-def test_there_are_26_checks() -> None:
+def test_there_are_26_checks_and_the_page_lists_them() -> None:
     assert len(CHECKS) == 26
+    page = Path(__file__).parents[2] / "docs" / "security.md"
+    head = "| check |\n|---|\n"
+    _, _, table = page.read_text(encoding="utf-8").partition(head)
+    assert table.startswith("".join(f"| {name} |\n" for name in CHECKS) + "\n")
 
 
 @pytest.mark.parametrize("name", CHECKS)
