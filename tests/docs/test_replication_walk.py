@@ -22,23 +22,27 @@ def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
         "10921": free_port_block(BROKER_PORT_COUNT).broker_port,
     }
     script = f'rmqpy() {{ "{sys.executable}" -m rmqpy.cli "$@"; }}\nset -m\n'
+    script += "trap 'for job in $(jobs -p); do kill -9 -- -$job; done 2>/dev/null' EXIT\n"
     for number, block in enumerate(blocks):
         for written, free in ports.items():
             block = block.replace(written, str(free))
         script += f"echo '=== {number}'\n{block}"
-    done = subprocess.run(
+    shell = subprocess.Popen(
         ["bash", "-c", script],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
-    parts = done.stdout.split("=== ")
-    assert len(parts) == len(blocks) + 1, done.stderr
+    try:
+        output, errors = shell.communicate(timeout=300)
+    finally:
+        shell.terminate()  # has the trap run when the time is up
+    parts = output.split("=== ")
+    assert len(parts) == len(blocks) + 1, errors
     _, _, found, sent, alone = parts
     assert f"127.0.0.1:{ports['10911']}" in found and f"127.0.0.1:{ports['10921']}" in found
-    assert "connected to" in found, done
-    assert "SEND_OK" in sent and "haSlaveCount" in sent, done
-    assert "SLAVE_NOT_AVAILABLE" in alone, done
+    assert "connected to" in found, (output, errors)
+    assert "SEND_OK" in sent and "haSlaveCount" in sent, (output, errors)
+    assert "SLAVE_NOT_AVAILABLE" in alone, (output, errors)
