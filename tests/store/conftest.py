@@ -15,53 +15,25 @@ import pytest
 from attrs import define, field
 
 from rmqpy.codec.properties import encode_properties
-from rmqpy.dledger.member import HardState
-from rmqpy.dledger.node import Proposal
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.config import StoreSettings
-from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
 from rmqpy.store.disk import Disk
 from rmqpy.store.files import FileLayer
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.testing.small_stores import (
+    FILE_SIZE,
+    DyingFiles,
+    Killed,
+    LoneLeader,
+    load_folder,
+    read_all,
+)
 
-FILE_SIZE = 4096
 SELF_ID = "n0"
 HOST = (bytes([127, 0, 0, 1]), 10911)
-
-
-@define
-class Leader:
-    """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
-
-    store: MessageStore
-    term: Term = Term(0)  # noqa: RUF009 (a NewType)
-
-    @classmethod
-    def of(cls, store: MessageStore) -> Leader:
-        return cls(store)
-
-    def start(self) -> None:
-        """The whole tail commits, and the log takes messages."""
-        entries, log = self.store.entries, self.store.dledger
-        assert entries is not None and log is not None
-        remembered = entries.member_files.load_hard_state()
-        self.term = Term(max(remembered.current_term, entries.end.term, 0))
-        entries.member_files.save_hard_state(HardState(self.term, SELF_ID))
-        entries.on_stored = entries.commit_to
-        if entries.end.index >= 0:
-            entries.commit_to(entries.end.index)
-        log.proposer = self
-
-    def propose(self, count: int) -> Proposal:
-        entries = self.store.entries
-        assert entries is not None
-        return Proposal(self.term, LedgerIndex(entries.end.index + 1))
-
-    def grant(self) -> tuple[Proposal, int]:
-        return self.propose(1), 1000
 
 
 @define
@@ -101,7 +73,7 @@ class Rig:
         store = open_store(context)
         if self.flag and lead:
             try:
-                Leader.of(store).start()
+                LoneLeader(store).start()
             except BaseException:
                 store.abandon()
                 raise
@@ -167,23 +139,6 @@ class Rig:
         return f"{folder}/{name}", offset - first
 
 
-def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
-    """Every record that a consumer gets, queue by queue; each queue is dense from its min on."""
-    found = {}
-    for topic, queue_id in store.queues():
-        records = []
-        offset = low = store.min_queue_offset(topic, queue_id)
-        while offset < store.max_queue_offset(topic, queue_id):
-            page = store.get_message("group", topic, queue_id, offset, 32, None)
-            assert page.messages, (topic, queue_id, offset, page.status)
-            records += [bytes(message) for message in page.messages]
-            offset = page.next_begin_offset
-        offsets = [int.from_bytes(record[20:28]) for record in records]
-        assert offsets == list(range(low, low + len(records))), (topic, queue_id)
-        found[topic, queue_id] = records
-    return found
-
-
 def bodies(store: MessageStore) -> set[bytes]:
     """The body of every message that a consumer gets (IPv4 hosts)."""
     return {
@@ -191,23 +146,6 @@ def bodies(store: MessageStore) -> set[bytes]:
         for records in read_all(store).values()
         for record in records
     }
-
-
-class Interrupted(BaseException):
-    """The process dies here: no handler of the code under test may catch it."""
-
-
-class DyingFiles(MemoryFiles):
-    """Memory files that end the process at operation number ``dies_at``."""
-
-    operations = 0
-    dies_at: int | None = None
-
-    def touched(self, operation: str, path: str) -> None:
-        if self.dies_at is not None and self.operations >= self.dies_at:
-            raise Interrupted(operation, path)
-        self.operations += 1
-        super().touched(operation, path)
 
 
 @define
@@ -218,18 +156,11 @@ class Kit:
     load: Callable[[Path, FileLayer, str], None]
     read_all = staticmethod(read_all)
     bodies = staticmethod(bodies)
-    Leader = Leader
+    Leader = LoneLeader
     DyingFiles = DyingFiles
-    Interrupted = Interrupted
+    Interrupted = Killed
     FILE_SIZE = FILE_SIZE
     EIO = errno.EIO
-
-
-def _load(folder: Path, files: MemoryFiles, root: str) -> None:
-    """Copy a directory into memory files."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != "lock":
-            files.put(f"{root}/{path.relative_to(folder)}", path.read_bytes())
 
 
 @pytest.fixture
@@ -242,7 +173,7 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
         rigs.append(made)
         return made
 
-    yield Kit(rig, _load)
+    yield Kit(rig, load_folder)
 
 
 @pytest.fixture(params=["memory", "disk"])

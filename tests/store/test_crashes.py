@@ -386,7 +386,7 @@ def test_an_uncommitted_tail_keeps_the_log_closed(kit: Any) -> None:
     (result,) = store.put([rig.draft(6)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "quorum" in result.remark
-    kit.Leader.of(store).start()
+    kit.Leader(store).start()
     (result,) = store.put([rig.draft(6)])
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 3)
     store.shutdown()

@@ -10,20 +10,24 @@ import pytest
 from attrs import define, evolve, field
 
 from rmqpy.codec.properties import encode_properties
-from rmqpy.dledger.member import HardState
-from rmqpy.dledger.node import Proposal
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.config import StoreSettings
-from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
 from rmqpy.store.files import FileLayer
 from rmqpy.store.half_done import upgrade_work
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.testing.small_stores import (
+    FILE_SIZE,
+    DyingFiles,
+    Killed,
+    LoneLeader,
+    load_folder,
+    read_all,
+)
 from rmqpy.upgrade.ground import Ground
 
-FILE_SIZE = 4096
 HOST = (bytes([127, 0, 0, 1]), 10911)
 GOLDEN_SIZES = {
     "mapped_file_size_commit_log": 65536,
@@ -31,64 +35,6 @@ GOLDEN_SIZES = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
-
-
-class Killed(BaseException):
-    """The process dies here: no handler of the code under test may catch it."""
-
-
-class DyingFiles(MemoryFiles):
-    """Memory files that end the process at changing operation number ``dies_at``."""
-
-    operations = 0
-    dies_at: int | None = None
-
-    def touched(self, operation: str, path: str) -> None:
-        if self.dies_at is not None and self.operations >= self.dies_at:
-            raise Killed(operation, path)
-        self.operations += 1
-        super().touched(operation, path)
-
-    def reborn(self, dies_at: int | None) -> DyingFiles:
-        """What the next process finds, which will die at that operation of its own."""
-        after = self.kill()
-        return DyingFiles(
-            nodes=after.nodes,
-            folders=after.folders,
-            now_ms=after.now_ms,
-            durable_names=after._durable_names,
-        ).set_to_die(dies_at)
-
-    def set_to_die(self, dies_at: int | None) -> DyingFiles:
-        self.dies_at = dies_at
-        return self
-
-
-@define
-class Leader:
-    """The leader of a group of one: proposes, and commits what is stored."""
-
-    store: MessageStore
-    term: Term = Term(0)  # noqa: RUF009 (a NewType)
-
-    def start(self) -> None:
-        entries, log = self.store.entries, self.store.dledger
-        assert entries is not None and log is not None
-        remembered = entries.member_files.load_hard_state()
-        self.term = Term(max(remembered.current_term, entries.end.term, 0))
-        entries.member_files.save_hard_state(HardState(self.term, "n0"))
-        entries.on_stored = entries.commit_to
-        if entries.end.index >= 0:
-            entries.commit_to(entries.end.index)
-        log.proposer = self
-
-    def propose(self, count: int) -> Proposal:
-        entries = self.store.entries
-        assert entries is not None
-        return Proposal(self.term, LedgerIndex(entries.end.index + 1))
-
-    def grant(self) -> tuple[Proposal, int]:
-        return self.propose(1), 0
 
 
 @define
@@ -128,7 +74,7 @@ class Rig:
     def open(self) -> MessageStore:
         store = open_store(StoreContext(self.settings(), self.files, self.clock, 1 << 34))
         if self.flag:
-            Leader(store).start()
+            LoneLeader(store).start()
             store.dispatch()
         return store
 
@@ -183,22 +129,6 @@ class Rig:
         }
 
 
-def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
-    found = {}
-    for topic, queue_id in store.queues():
-        records = []
-        offset = low = store.min_queue_offset(topic, queue_id)
-        while offset < store.max_queue_offset(topic, queue_id):
-            page = store.get_message("group", topic, queue_id, offset, 32, None)
-            assert page.messages, (topic, queue_id, offset, page.status)
-            records += [bytes(message) for message in page.messages]
-            offset = page.next_begin_offset
-        offsets = [int.from_bytes(record[20:28]) for record in records]
-        assert offsets == list(range(low, low + len(records))), (topic, queue_id)
-        found[topic, queue_id] = records
-    return found
-
-
 @define
 class Kit:
     """What tests take from here."""
@@ -213,13 +143,6 @@ class Kit:
     GOLDEN_SIZES = GOLDEN_SIZES
 
 
-def load(folder: Path, files: MemoryFiles, root: str) -> None:
-    """Copy a directory into memory files, the ledger's index apart (nearly all of it is holes)."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != "lock" and path.stat().st_size < 1 << 26:
-            files.put(f"{root}/{path.relative_to(folder)}", path.read_bytes())
-
-
 @pytest.fixture
 def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     monkeypatch.setattr("rmqpy.store.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
@@ -227,4 +150,4 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     def rig(files: Any = None, root: str = "/store", **options: Any) -> Rig:
         return Rig(DyingFiles() if files is None else files, root, **options)
 
-    yield Kit(rig, load)
+    yield Kit(rig, load_folder)

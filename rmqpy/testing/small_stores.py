@@ -1,0 +1,108 @@
+"""What tests of stores share: files so small that everything rolls, memory files that end the
+process at a counted operation, a group of one that commits what is stored, and all that a consumer
+reads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from attrs import define
+
+from rmqpy.dledger.member import HardState
+from rmqpy.dledger.node import Proposal
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.memory_files import MemoryFiles
+
+FILE_SIZE = 4096
+LEADER_ID = "n0"
+ROOM = 1000
+LOADED_BYTES_MAX = 1 << 26
+PAGE = 32
+
+
+class Killed(BaseException):
+    """The process dies here: no handler of the code under test may catch it."""
+
+
+class DyingFiles(MemoryFiles):
+    """Memory files that end the process at changing operation number ``dies_at``."""
+
+    operations = 0
+    dies_at: int | None = None
+
+    def touched(self, operation: str, path: str) -> None:
+        if self.dies_at is not None and self.operations >= self.dies_at:
+            raise Killed(operation, path)
+        self.operations += 1
+        super().touched(operation, path)
+
+    def reborn(self, dies_at: int | None) -> Self:
+        """What the next process finds, which will die at that operation of its own."""
+        after = self.kill()
+        made = type(self)(
+            nodes=after.nodes,
+            folders=after.folders,
+            now_ms=after.now_ms,
+            durable_names=after._durable_names,
+        )
+        made.dies_at = dies_at
+        return made
+
+    def set_to_die(self, dies_at: int | None) -> Self:
+        self.dies_at = dies_at
+        return self
+
+
+@define
+class LoneLeader:
+    """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
+
+    store: MessageStore
+    term: Term = Term(0)  # noqa: RUF009 (a NewType)
+
+    def start(self) -> None:
+        """The whole tail commits, and the log takes messages."""
+        entries, log = self.store.entries, self.store.dledger
+        assert entries is not None and log is not None
+        remembered = entries.member_files.load_hard_state()
+        self.term = Term(max(remembered.current_term, entries.end.term, 0))
+        entries.member_files.save_hard_state(HardState(self.term, LEADER_ID))
+        entries.on_stored = entries.commit_to
+        if entries.end.index >= 0:
+            entries.commit_to(entries.end.index)
+        log.proposer = self
+
+    def propose(self, count: int) -> Proposal:
+        entries = self.store.entries
+        assert entries is not None
+        return Proposal(self.term, LedgerIndex(entries.end.index + 1))
+
+    def grant(self) -> tuple[Proposal, int]:
+        return self.propose(1), ROOM
+
+
+def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
+    """Every record that a consumer gets, queue by queue; each queue is dense from its min on."""
+    found = {}
+    for topic, queue_id in store.queues():
+        records = []
+        offset = low = store.min_queue_offset(topic, queue_id)
+        while offset < store.max_queue_offset(topic, queue_id):
+            page = store.get_message("group", topic, queue_id, offset, PAGE, None)
+            assert page.messages, (topic, queue_id, offset, page.status)
+            records += [bytes(message) for message in page.messages]
+            offset = page.next_begin_offset
+        offsets = [int.from_bytes(record[20:28]) for record in records]
+        assert offsets == list(range(low, low + len(records))), (topic, queue_id)
+        found[topic, queue_id] = records
+    return found
+
+
+def load_folder(folder: Path, files: MemoryFiles, root: str) -> None:
+    """Copy a directory into memory files; a ledger's index, nearly all of it holes, is left out."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != "lock" and path.stat().st_size < LOADED_BYTES_MAX:
+            files.put(f"{root}/{path.relative_to(folder)}", path.read_bytes())
