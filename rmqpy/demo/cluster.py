@@ -18,12 +18,13 @@ from rmqpy.audit.certificate import Certificate, certify
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.log_reader import QueueMessages
 from rmqpy.audit.manifest import Manifest
-from rmqpy.model.codes import RequestCode
+from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.config import load_broker_configuration
 from rmqpy.model.errors import NetworkFault, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
 from rmqpy.store.disk import Disk
 from rmqpy.testing.blocking import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
@@ -72,6 +73,7 @@ class Cluster:
                 settings={
                     **self.settings,
                     **FAST_ELECTION,
+                    "maxHeartBeatLeak": "8",
                     "brokerRole": role,
                     "brokerId": "1" if number == 1 else "0",
                     "autoCreateTopicEnable": "true",
@@ -109,7 +111,10 @@ class Cluster:
         return await self._until("nobody leads", self._find_leader)
 
     async def stop_group(self) -> None:
-        """Once all have the same committed end: the leader last, so that nobody is elected."""
+        """Let producers find no queue any more (``wipeWritePerm``), wait until all have the same
+        committed end, stop the leader last, so that nobody is elected.
+        """
+        await asyncio.to_thread(self._wipe_write_permission)
         await self._until("the members do not come to one end", self._is_level)
         leader = await self.leader()
         await self.stop(*(member for member in MEMBERS if member != leader), leader)
@@ -129,6 +134,14 @@ class Cluster:
             await asyncio.sleep(0.05)
         printed = "\n".join(server.printed()[-1000:] for server in self.brokers.values())
         raise RmqError(f"{otherwise} after {PATIENCE_SECONDS:.0f} s:\n{printed}")
+
+    def _wipe_write_permission(self) -> None:
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=BROKER_NAME)
+        request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        with BlockingConnection(self.namesrv.address) as connection:
+            answer = connection.call(request)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RmqError(f"wipeWritePerm: {answer.remark}")
 
     def _find_master(self) -> str | None:
         with BlockingConnection(self.namesrv.address) as connection:

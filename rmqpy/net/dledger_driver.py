@@ -182,7 +182,7 @@ class DLedgerDriver:
         self._steps_done = 0
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
         """(wall clock, sentence): what became of the role, and why."""
-        self._planned = self._busy = self._saving = False
+        self._planned = self._busy = self._saving = self._granted = False
         self._stopped = self._dead = False
 
     def introduce(self) -> Introduction:
@@ -252,7 +252,9 @@ class DLedgerDriver:
     # --------------------------------------------------------------------------------- proposer
 
     def propose(self, count: int) -> Proposal | Refused:
-        if self._planned and not self._busy:
+        # Behind a grant the answers wait: they may end the leadership in which it was given.
+        granted, self._granted = self._granted, False
+        if self._planned and not self._busy and not granted:
             self._work()
         return Refused.DISK_ERROR if self._dead else self.node.propose(count)
 
@@ -260,6 +262,7 @@ class DLedgerDriver:
         if self._planned and not self._busy:
             self._work()
         proposal, room = self.node.grant()
+        self._granted = room > 0 and not self._dead
         return proposal, 0 if self._dead else room
 
     # -------------------------------------------------------------------------- the peers' port

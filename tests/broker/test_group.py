@@ -24,6 +24,7 @@ from rmqpy.dledger.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from rmqpy.dledger.node import Answered
 from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.config import (
     BrokerConfiguration,
@@ -589,3 +590,32 @@ def test_a_damaged_entry_is_fetched_again(
     equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 21
+
+
+def test_what_was_granted_is_proposed_before_answers_are_looked_at(group: Group) -> None:
+    """They may end the leadership; what C has appended meanwhile was granted before."""
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a")] == [0]
+    group.run(2000)
+    assert leader.driver is not None
+    driver = leader.driver
+    granted, room = driver.grant()
+    assert room > 0
+    driver._planned = True
+    driver._inbox.append(Answered(-1, None))
+    proposed = driver.propose(1)
+    assert proposed == granted
+    assert driver._inbox, "it waits for the next turn"
+    assert not driver._granted
+
+
+def test_a_put_without_a_grant_looks_at_answers_first(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    group.run(2000)
+    assert leader.driver is not None
+    driver = leader.driver
+    driver._planned = True
+    driver._inbox.append(Answered(-1, None))
+    driver.propose(1)
+    assert not driver._inbox
