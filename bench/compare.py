@@ -16,22 +16,24 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from conditions import REALTIME_PRIORITY, admin_commands, realtime, stopped, use_memory
 from report import brief, machine, table, write_json
 from rows import (
     COUNTED,
+    FAILOVER,
+    FAILOVER_FAST,
+    GROUP,
     IDLE,
     KINDS,
     LOADS,
@@ -43,24 +45,29 @@ from rows import (
     Sample,
     samples_of,
 )
+from served import QUEUES, Served
 
-from rmqpy.testing.blocking import connect_when_ready, create_topic
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
+    FAST_ELECTION,
     BrokerSpec,
     RmqpySite,
     ServerProcess,
     Site,
     dledger_settings,
+    group_settings,
     wait_until_accepting,
 )
 
 HERE = Path(__file__).resolve().parent
 BROKER_CORE, GENERATOR_CORE = "0", "1"
-TOPIC, QUEUES = "bench", 4
+TOPIC = "bench"
+MEMBERS = 3
 PULL_FILL_COUNT = 200_000
 COUNTED_SECONDS_MAX = 900
+SETTLED_SECONDS = 8.0
+"""After which a group has its leader again, with Java's times."""
 WARM_SECONDS_MAX = {"java": 3600.0, "rmqpy": 3.0, "pure": 3.0}
 """Java compiles what is hot; we are at full speed at once."""
 
@@ -71,6 +78,9 @@ JVM = JvmSettings(
     options=("-XX:+UseSerialGC", "-XX:-UsePerfData"),
 )
 """With one core the serial collector is Java's best; taskset makes it see one core."""
+
+GROUP_JVM = evolve(JVM, heap_min_mb=512, heap_max_mb=1024, direct_mb=1024)
+"""Of each of three members."""
 
 
 @frozen
@@ -103,15 +113,16 @@ class Bench:
             samples = samples_of(options.rows, profile, options.kinds)
             if profile == START:
                 self._measure_start(samples)
+            elif profile == FAILOVER:
+                self._measure_failover(samples)
+                shutil.rmtree(self.root / profile, ignore_errors=True)
             else:
                 kinds = [kind for kind in KINDS if any(s.kind == kind for s in samples)]
                 with self._brokers(profile, kinds) as brokers:
                     self._measure(profile, samples, brokers)
                 shutil.rmtree(self.root / profile, ignore_errors=True)
 
-    def _measure(
-        self, profile: str, samples: list[Sample], brokers: dict[str, ServerProcess]
-    ) -> None:
+    def _measure(self, profile: str, samples: list[Sample], brokers: dict[str, Served]) -> None:
         for sample in samples:  # before any load
             if sample.load == IDLE:
                 self._take(profile, sample, memory_of(brokers[sample.kind]))
@@ -134,7 +145,7 @@ class Bench:
                 self._take_load(profile, sample, brokers, "once")
 
     def _take_load(
-        self, profile: str, sample: Sample, brokers: dict[str, ServerProcess], when: str
+        self, profile: str, sample: Sample, brokers: dict[str, Served], when: str
     ) -> None:
         broker = brokers[sample.kind]
         with self._alone(broker, brokers):
@@ -145,7 +156,7 @@ class Bench:
     def _measure_start(self, samples: list[Sample]) -> None:
         for turn in range(self.options.rounds + 1):
             for sample in samples:
-                broker = self._broker(sample.kind, START, f"{sample.kind}-{turn}")
+                broker = self._broker(sample.kind, START, f"{sample.kind}-{turn}", {})
                 begin = time.monotonic()
                 broker.launch()
                 try:
@@ -158,34 +169,71 @@ class Bench:
                 say(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
                 self._take(START, sample, result)
 
+    def _measure_failover(self, samples: list[Sample]) -> None:
+        """The leader is killed; the time until another member has stored a message."""
+        for sample in samples:
+            fast = sample.load == FAILOVER_FAST
+            group = self._served(sample.kind, FAILOVER, sample.load, FAST_ELECTION if fast else {})
+            try:
+                group.start()
+                for turn in range(self.options.rounds):
+                    lost = group.members[group.leader]
+                    lost.kill()
+                    result = {"failover_s": group.find_leader()}
+                    say(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
+                    self._take(FAILOVER, sample, result)
+                    lost.start()
+                    time.sleep(SETTLED_SECONDS)
+            finally:
+                group.kill()
+
     def _take(self, profile: str, sample: Sample, result: dict[str, Any]) -> None:
         of_load = self.results.setdefault(profile, {}).setdefault(sample.load, {})
         of_load.setdefault(sample.kind, []).append(result)
 
     @contextmanager
-    def _alone(self, broker: ServerProcess, brokers: dict[str, ServerProcess]) -> Iterator[None]:
+    def _alone(self, broker: Served, brokers: dict[str, Served]) -> Iterator[None]:
         with stopped(other for other in brokers.values() if other is not broker):
+            if len(broker.members) > 1:  # a group that was stopped may elect anew
+                time.sleep(SETTLED_SECONDS)
+                broker.find_leader()
             yield
 
     @contextmanager
-    def _brokers(self, profile: str, kinds: list[str]) -> Iterator[dict[str, ServerProcess]]:
-        brokers: dict[str, ServerProcess] = {}
+    def _brokers(self, profile: str, kinds: list[str]) -> Iterator[dict[str, Served]]:
+        brokers: dict[str, Served] = {}
         try:
             for kind in kinds:
                 say(f"{profile}: starting the {kind} broker")
-                brokers[kind] = self._broker(kind, profile, kind).start()
-                with connect_when_ready(brokers[kind].address) as connection:
-                    for topic in (TOPIC, PULL_TOPIC):
-                        create_topic(connection, topic, QUEUES)
-                wait_until_sends_succeed(self, brokers[kind])
+                brokers[kind] = self._served(kind, profile, kind, {})
+                brokers[kind].start()
             yield brokers
         finally:
             for broker in brokers.values():
-                if broker.running:
-                    os.kill(broker.pid, signal.SIGCONT)
                 broker.kill()
 
-    def _broker(self, kind: str, profile: str, name: str) -> ServerProcess:
+    def _served(
+        self, kind: str, profile: str, name: str, settings: Mapping[str, str]
+    ) -> Served:
+        topics = (TOPIC, PULL_TOPIC)
+        if profile not in (GROUP, FAILOVER):
+            own = self._settings(profile, f"bench-{kind}")
+            return Served([self._broker(kind, profile, name, own)], topics)
+        self.ports.append(free_port_block(MEMBERS))
+        ports = list(self.ports[-1])
+        members = []
+        for number in range(MEMBERS):
+            own = {
+                **self._settings(profile, f"bench-{kind}"),
+                **group_settings(f"bench-{kind}", ports, number),
+                **settings,
+            }
+            members.append(self._broker(kind, profile, f"{name}-{number}", own))
+        return Served(members, topics)
+
+    def _broker(
+        self, kind: str, profile: str, name: str, settings: Mapping[str, str]
+    ) -> ServerProcess:
         block = free_port_block(BROKER_PORT_COUNT)
         self.ports.append(block)
         spec = BrokerSpec(
@@ -194,9 +242,12 @@ class Bench:
             broker_name=f"bench-{kind}",
             store=self.root / profile / name / "store",
             sizes={},
-            settings=self._settings(profile, f"bench-{kind}"),
+            settings=settings or self._settings(profile, f"bench-{kind}"),
         )
-        broker = self.sites[kind].broker(f"{profile}-{name}", spec)
+        site = self.sites[kind]
+        if isinstance(site, JavaSite) and profile in (GROUP, FAILOVER):
+            site = evolve(site, jvm=GROUP_JVM)
+        broker = site.broker(f"{profile}-{name}", spec)
         broker.argv[:0] = ["taskset", "-c", BROKER_CORE]
         return broker
 
@@ -209,13 +260,13 @@ class Bench:
             return {**common, **dledger_settings(broker_name, self.ports[-1].first)}
         return common
 
-    def _fill(self, broker: ServerProcess) -> None:
+    def _fill(self, broker: Served) -> None:
         """Messages of 128 bytes and nothing else for the pull row."""
         words = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
         self._generate(broker, (*LOADS["send-128"], *words), 120)
 
-    def _load(self, broker: ServerProcess, load: str, seconds: float) -> dict[str, Any]:
-        words = ["--pid", str(broker.pid), *LOADS[load]]
+    def _load(self, broker: Served, load: str, seconds: float) -> dict[str, Any]:
+        words = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
         if load in COUNTED:
             words += ["--count", str(COUNTED[load])]
             seconds = COUNTED_SECONDS_MAX
@@ -224,7 +275,7 @@ class Bench:
         use_memory(self.options.memory_mb)
         with ExitStack() as around:
             if self.options.realtime:
-                around.enter_context(realtime(broker.pid))
+                around.enter_context(realtime(broker.pids))
             if load in WITH_ADMIN:
                 around.enter_context(admin_commands(broker.address, TOPIC))
             result = self._generate(broker, tuple(words), seconds + 60)
@@ -233,7 +284,7 @@ class Bench:
         return result
 
     def _generate(
-        self, broker: ServerProcess, words: tuple[str, ...], seconds_max: float
+        self, broker: Served, words: tuple[str, ...], seconds_max: float
     ) -> dict[str, Any]:
         command = ["taskset", "-c", GENERATOR_CORE, str(self.generator), "--topic", TOPIC]
         command += ["--port", str(broker.port), "--queues", str(QUEUES), *words]
@@ -248,20 +299,13 @@ class Bench:
         return result
 
 
-def memory_of(broker: ServerProcess) -> dict[str, Any]:
-    status = Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii")
-    lines = dict(line.split(":", 1) for line in status.splitlines())
-    return {"server_anon_kb": int(lines["RssAnon"].split()[0])}
-
-
-def wait_until_sends_succeed(bench: Bench, broker: ServerProcess) -> None:
-    """A DLedger broker answers before it leads."""
-    command = [str(bench.generator), "--port", str(broker.port), "--topic", TOPIC, "--count", "4"]
-    deadline = time.monotonic() + 60
-    while subprocess.run(command, capture_output=True, timeout=60, check=False).returncode != 0:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{broker.name} accepts no message; see {broker.output}")
-        time.sleep(0.2)
+def memory_of(broker: Served) -> dict[str, Any]:
+    anonymous_kb = 0
+    for pid in broker.pids:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        lines = dict(line.split(":", 1) for line in status.splitlines())
+        anonymous_kb += int(lines["RssAnon"].split()[0])
+    return {"server_anon_kb": anonymous_kb}
 
 
 def build_generator(directory: Path) -> Path:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import mmap
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from served import Served
+
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking import BlockingConnection
-from rmqpy.testing.processes import ServerProcess
 
 REALTIME_PRIORITY = "5"
 ADMIN_PAUSE_S = 0.1
@@ -30,26 +29,28 @@ ADMIN_COMMANDS: tuple[tuple[RequestCode, tuple[str, ...]], ...] = (
 
 
 @contextmanager
-def realtime(pid: int) -> Iterator[None]:
-    """All threads of the broker in a real-time class for the seconds of a load."""
-    subprocess.run(["chrt", "-a", "-r", "-p", REALTIME_PRIORITY, str(pid)], check=True)
+def realtime(pids: Iterable[int]) -> Iterator[None]:
+    """All threads of the brokers in a real-time class for the seconds of a load."""
+    for pid in pids:
+        subprocess.run(["chrt", "-a", "-r", "-p", REALTIME_PRIORITY, str(pid)], check=True)
     try:
         yield
     finally:
-        subprocess.run(["chrt", "-a", "-o", "-p", "0", str(pid)], check=True)
+        for pid in pids:
+            subprocess.run(["chrt", "-a", "-o", "-p", "0", str(pid)], check=True)
 
 
 @contextmanager
-def stopped(brokers: Iterable[ServerProcess]) -> Iterator[None]:
+def stopped(brokers: Iterable[Served]) -> Iterator[None]:
     """These brokers cost nothing meanwhile."""
     stopped_now = list(brokers)
     for broker in stopped_now:
-        os.kill(broker.pid, signal.SIGSTOP)
+        broker.pause()
     try:
         yield
     finally:
         for broker in stopped_now:
-            os.kill(broker.pid, signal.SIGCONT)
+            broker.go_on()
 
 
 def use_memory(megabytes: int) -> None:

@@ -26,6 +26,10 @@ PULL_TOPIC = "bench-pull"
 
 IDLE = "idle"
 START = "start"
+FAILOVER = "failover"
+FAILOVER_FAST = "failover-fast"
+GROUP = "dledger-3"
+"""Profile of three members on one core."""
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "send-128": ("--size", "128"),
@@ -103,6 +107,17 @@ ROWS = (
     _against_java("sync-flush-128", "sync-flush", "send-128", PER_SECOND),
     _against_java("dledger-128", "dledger", "send-128"),
     _against_java("dledger-1k", "dledger", "send-1k"),
+    _against_java("dledger-3x128", GROUP, "send-128"),
+    _against_java("dledger-3x1k", GROUP, "send-1k"),
+    _against_java("failover-s", FAILOVER, FAILOVER, "failover_s", lower=True),
+    Row(
+        "failover-fast-s",
+        FAILOVER,
+        Sample("rmqpy", FAILOVER_FAST),
+        Sample("java", FAILOVER),
+        "failover_s",
+        lower_is_better=True,
+    ),
     _against_java("start-s", START, START, "start_s", lower=True),
 )
 
