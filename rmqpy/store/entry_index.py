@@ -50,19 +50,43 @@ class EntryIndex:
 
     def unit(self, index: int) -> IndexUnit:
         """Where entry ``index`` stands. Raises StoreFault."""
-        place = index * INDEX_UNIT_SIZE
-        file = self._row.find(place)
-        try:
-            if file is not None:
-                return decode_index_unit(file.view, place - file.first_offset, place)
-        except RecordFault:
-            pass
+        unit = self.get(index)
+        if unit is not None:
+            return unit
         raise StoreFault(
             self.folder,
             f"no index unit of entry {index}",
             "one 32-byte unit an entry",
             "stop the broker and remove the folder: the next start builds it again",
         )
+
+    def find(self, position: int) -> IndexUnit | None:
+        """The unit of the entry at ``position``, if there is one. Positions grow with the index."""
+        if not self._row:
+            return None
+        low = self._row.min_offset // INDEX_UNIT_SIZE
+        high = self._row.last.end_offset // INDEX_UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.get(middle)
+            if unit is not None and unit.position == position:
+                return unit
+            if unit is None or unit.position > position:
+                high = middle
+            else:
+                low = middle + 1
+        return None
+
+    def get(self, index: int) -> IndexUnit | None:
+        """Where entry ``index`` stands; None when no unit says so."""
+        place = index * INDEX_UNIT_SIZE
+        file = self._row.find(place)
+        if file is None:
+            return None
+        try:
+            return decode_index_unit(file.view, place - file.first_offset, place)
+        except RecordFault:
+            return None
 
     def agrees(self, first_index: int, units: bytes) -> bool:
         """Whether exactly these bytes stand at the place of ``first_index``."""

@@ -3,14 +3,32 @@
 The data files are the truth, the index is derived from them: units that are missing or differ are
 written again from the last data file on whose first entry both agree; without such a file the whole
 index is built anew.
+
+A damaged entry in the middle stops the start, unless there are others to get it from and its unit
+tells where it ends: then it becomes a hole, behind which nobody reads until it is mended
+(:mod:`rmqpy.store.entry_scrub`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import define
 
+from rmqpy.codec.entry import IndexUnit, decode_entry_header
+from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, RECORD_SIZE_MIN
+from rmqpy.codec.message import check_record
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.commitlog.recovery import Framing, Walker, clean_start, unclean_start
+from rmqpy.store.commitlog.recovery import (
+    Framing,
+    Hole,
+    MiddleDamage,
+    WalkEnd,
+    Walker,
+    clean_start,
+    unclean_start,
+)
 from rmqpy.store.entry_index import INDEX_FILE_SIZE, EntryIndex
 from rmqpy.store.entry_store import DATA_SIZE_KEY, EntryPaths, EntryStore
 from rmqpy.store.files import FileLayer
@@ -31,6 +49,12 @@ class EntryOpening:
     quarantine: str
     safe_timestamp_ms: int | None
     force: bool = False
+    can_mend: bool = False
+    """There are other members, which have what is damaged here."""
+
+
+HOLES_MAX = 64
+"""More damage than that is no accident: the store of another member is copied sooner."""
 
 
 def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
@@ -83,18 +107,22 @@ def _recover(
     opening: EntryOpening, data: MappedFiles, index: EntryIndex
 ) -> tuple[EntryStore, int]:
     framing = Framing.DLEDGER
-    walker = Walker(opening.files, data, framing, opening.quarantine, force=opening.force)
+    holes: dict[int, Hole] = {}
+    walker = Walker(
+        opening.files, data, framing, opening.quarantine, force=opening.force, holes=holes
+    )
     if opening.safe_timestamp_ms is None:
         start = clean_start(data)
     else:
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
-    end = walker.recover(start)
+    end = _walk(walker, start, opening, holes, index)
     store = _store(opening, data, index)
+    store.holes.update({hole.index: hole for hole in holes.values()})
     store.resume(end.end)
     start = min(start, len(data) - 1)
-    while start > 0 and not store.agrees(data[start].first_offset):
+    while start > 0 and not _agrees(store, holes, data[start].first_offset):
         start -= 1
-    if start == 0 and not store.agrees(data.min_offset):
+    if start == 0 and not _agrees(store, holes, data.min_offset):
         index.remove_all()
     walker.replay(start, end.end, store.adopt)
     store.rewind()
@@ -106,3 +134,53 @@ def _recover(
         index.sync()
     store.settle()
     return store, end.torn_bytes
+
+
+def _walk(
+    walker: Walker, start: int, opening: EntryOpening, holes: dict[int, Hole], index: EntryIndex
+) -> WalkEnd:
+    """The end of the log; what can be mended becomes one of ``holes``. Raises StoreFault."""
+    while True:
+        try:
+            return walker.recover(start)
+        except MiddleDamage as damage:
+            unit = _damaged_unit(walker.row, index, damage.offset) if opening.can_mend else None
+            full = len(holes) >= HOLES_MAX
+            if opening.force or full or unit is None or unit.position in holes:
+                raise
+            holes[unit.position] = Hole(unit.position, unit.size, unit.index, unit.term)
+
+
+def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
+    """Unit of the entry that is to blame for a walk that ended at ``offset``: the one there; or,
+    where that one is as its unit says, the one before it, whose index or term is wrong.
+    """
+    unit = index.find(offset)
+    if unit is not None and _is_as_told(data, unit):
+        unit = index.get(unit.index - 1)
+        if unit is None or _is_as_told(data, unit):
+            return None
+    file = data.find(unit.position) if unit is not None else None
+    if unit is None or file is None:
+        return None
+    least = ENTRY_HEADER_SIZE + RECORD_SIZE_MIN
+    fits = least <= unit.size <= file.end_offset - unit.position - ENTRY_FILLER_SIZE
+    return unit if fits else None
+
+
+def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
+    """Whether an entry is what its unit says, and its record whole."""
+    file = data.find(unit.position)
+    if file is None:
+        return False
+    start = unit.position - file.first_offset
+    try:
+        header = decode_entry_header(file.view, start, unit.position)
+        check_record(file.view[start + ENTRY_HEADER_SIZE : start + header.size], unit.position)
+    except RecordFault:
+        return False
+    return (header.index, header.term, header.size) == (unit.index, unit.term, unit.size)
+
+
+def _agrees(store: EntryStore, holes: Mapping[int, Hole], position: int) -> bool:
+    return position in holes or store.agrees(position)

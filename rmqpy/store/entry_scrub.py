@@ -38,7 +38,7 @@ class Scrub:
     def __init__(self, entries: EntryStore, fetch: Fetch) -> None:
         self._entries = entries
         self._fetch = fetch
-        self.damaged: set[int] = set()
+        self.damaged: set[int] = set(entries.holes)
         self._next = 0
         self._due_ms = 0
 
@@ -91,7 +91,6 @@ class Scrub:
             return
         try:
             self._entries.repair(entry)
-            self._entries.entry(index)
         except (DamagedEntry, OSError) as fault:
             _log.error("entry %d is not mended: %s", index, fault)
             return

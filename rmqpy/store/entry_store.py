@@ -46,6 +46,7 @@ from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
+from rmqpy.store.commitlog.recovery import Hole
 from rmqpy.store.entry_index import EntryIndex
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.member_files import MemberFiles
@@ -90,6 +91,10 @@ class EntryStore:
         self._index = index
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
+        self.holes: dict[int, Hole] = {}
+        """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
+        them on until they are mended."""
+
         self.begin_index = LedgerIndex(-1)
         self.committed_index = LedgerIndex(-1)
         self.stored_index = LedgerIndex(-1)
@@ -237,6 +242,7 @@ class EntryStore:
         end = kept.position + kept.size
         file_end = end - end % self.file_size + self.file_size
         self._cut_data(end, self._end_in_file(index, file_end))
+        self.holes = {number: hole for number, hole in self.holes.items() if number < index}
         self._index.cut(index)
         self._set_end(LedgerEnd(kept.index, kept.term))
         self.stored_index = kept.index
@@ -249,6 +255,7 @@ class EntryStore:
         self._forget_batch()
         while self._data:
             self._data.drop_last()
+        self.holes.clear()
         self._index.remove_all()
         self._data.create(position).sync()
         self._data.sync_directories()
@@ -273,6 +280,9 @@ class EntryStore:
         else:
             found = f"another entry, at {entry.position}, of {entry.size} bytes, term {entry.term}"
             raise DamagedEntry(self._path_of(entry.position), entry.index, found)
+        self.entry(entry.index)
+        if self.holes.pop(entry.index, None) is not None and self.committed_index >= 0:
+            self._show_committed(self._unit(self.committed_index))
 
     @staticmethod
     def _holds(file: MappedFile, entry: Entry) -> bool:
@@ -391,7 +401,13 @@ class EntryStore:
         assert index <= self.stored_index, "committed before it was stored"
         unit = self._unit(index)
         self.committed_index = index
-        self.committed.advance(unit.position + unit.size)
+        self._show_committed(unit)
+
+    def _show_committed(self, last: IndexUnit) -> None:
+        """Readers get what is committed, up to the first hole."""
+        end = min([last.position + last.size, *(hole.offset for hole in self.holes.values())])
+        if end > self.committed.value:
+            self.committed.advance(end)
 
     def is_body_start(self, offset: int) -> bool:
         """Whether an entry's record begins at ``offset`` (its header stands in front of it)."""
@@ -549,6 +565,12 @@ class EntryStore:
         self.staging.restart(end)
         self.staging.state[FILE_END] = 0
 
+    def _first_index(self, first: MappedFile) -> LedgerIndex:
+        for hole in self.holes.values():
+            if hole.offset == first.first_offset:
+                return LedgerIndex(hole.index)
+        return decode_entry_header(first.view, 0, first.first_offset).index
+
     # Recovery
 
     def resume(self, end_offset: int) -> None:
@@ -604,7 +626,7 @@ class EntryStore:
             return
         first = self._data.first
         try:
-            self.begin_index = decode_entry_header(first.view, 0, first.first_offset).index
+            self.begin_index = self._first_index(first)
         except RecordFault as fault:
             raise StoreFault(
                 first.path, str(fault), "an entry at its begin", "restore it from another member"

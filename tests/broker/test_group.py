@@ -14,7 +14,7 @@ from attrs import define, field
 from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.codec.message import decode_message
-from rmqpy.dledger.member import Role
+from rmqpy.dledger.member import Disk, Role
 from rmqpy.dledger.messages import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -560,6 +560,65 @@ def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
     status = loads(group.ask(follower, RemotingCommand.request(71003)).body)
     assert (status["role"], status["leader"]) == ("FOLLOWER", leader.name)
     assert f"follows {leader.name}" in status["events"][-1]["text"]
+
+
+PLACES_IN_ENTRY = {
+    "magic": 0, "size": 4, "index": 8, "term": 16, "pos": 24, "body length": 47, "record size": 51,
+    "record magic": 52, "crc": 56, "body": 48 + 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("index", [3, 0], ids=["in the middle", "the first"])
+@pytest.mark.parametrize("field", PLACES_IN_ENTRY)
+def test_a_damaged_entry_met_at_the_start_is_fetched(
+    group: Group, field: str, index: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.entries is not None
+    position = victim.store.entries.entry(index)[0].position
+    group.kill(victim.number)
+    name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    assert [reply.code for reply in group.send(leader, b"one", b"more")] == [0, 0]
+    group.start(victim.number)
+    assert victim.driver is not None and victim.store is not None
+    assert victim.driver.damaged == {index}
+    assert victim.store.log.confirm_offset <= position
+    assert any(f"entry {index} is damaged" in note for note in victim.store.opened.notes)
+    group.run(100)
+    assert victim.driver.disk is Disk.DAMAGED
+    group.run(15_000)
+    assert victim.driver.damaged == frozenset()
+    assert any(f"entry {index} is whole again" in text for text in caplog.messages)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 22
+
+
+def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
+    """It has the longest log, and waits until another member leads and gives it the entry."""
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    assert leader.store is not None and leader.store.entries is not None
+    header, _ = leader.store.entries.entry(3)
+    for member in group.members:
+        group.kill(member.number)
+    name, place = divmod(header.position + 48 + 100, FILE_SIZE)
+    node = leader.files.nodes[f"/store/dledger-{leader.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.start(leader.number)
+    group.run(20_000)
+    assert leader.driver is not None and leader.driver.damaged == {3}
+    assert leader.driver.node.role is not Role.LEADER
+    group.start(*(member.number for member in group.members if member is not leader))
+    group.run(30_000)
+    assert leader.driver.damaged == frozenset()
+    equal_ledgers(group)
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])

@@ -300,6 +300,38 @@ def test_faults_of_the_leader_under_load(group: Group) -> None:
     group.stop_equal()
 
 
+def test_damage_met_at_the_start_is_mended_by_the_group(group: Group) -> None:
+    """Two entries of a follower that was killed are damaged, one in its body, one in its header."""
+    leader = group.leader()
+    group.begin_load()
+    group.wait_for_acknowledgements(100)
+    number = next(n for n, broker in enumerate(group.brokers) if broker is not leader)
+    victim = group.brokers[number]
+    victim.kill()
+    assert victim.store is not None
+    path = min((victim.store / f"dledger-n{number}" / "data").iterdir())
+    with path.open("r+b") as file:
+        place = 0
+        for index in range(20):
+            file.seek(place + 4)
+            size = int.from_bytes(file.read(4))
+            if index in (5, 11):  # a byte of the body; the size in the header
+                file.seek(place + (48 + 90 if index == 5 else 6))
+                file.write(b"\xa5")
+            place += size
+    group.wait_for_acknowledgements(100)
+    victim.start()
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while "entry 11 is whole again" not in victim.printed():
+        assert time.monotonic() < deadline, victim.printed()
+        time.sleep(0.1)
+    assert "entry 5 is damaged" in victim.printed()
+    assert "entry 5 is whole again" in victim.printed()
+    group.end_load()
+    group.check_leader()
+    group.stop_equal()
+
+
 def cut_off(group: Group, number: int, cut: bool) -> None:
     """Nobody hears the member, nor does it hear anybody; or they do again."""
     for pair, way in group.ways.items():

@@ -237,9 +237,15 @@ class Opening:
             quarantine=self._paths.quarantine,
             safe_timestamp_ms=None if self.stop.clean else self.stop.safe_timestamp_ms,
             force=self.force,
+            can_mend=len(self.settings.dledger_members) > 1,
         )
         entries, torn_bytes = open_entries(opening)
         notes = [self._torn_note(torn_bytes, entries.end_offset)] if torn_bytes else []
+        notes += [
+            f"entry {index} is damaged: nothing from offset {hole.offset} on is read here until it"
+            " has been fetched from the group"
+            for index, hole in entries.holes.items()
+        ]
         return entries, notes
 
     def _has_data(self) -> bool:

@@ -13,6 +13,8 @@ bytes that hold no valid record               a torn tail: kept in rmqpy/quarant
 a valid record, here or in a later file       damage in the middle: StoreFault, nothing is touched
 ============================================  =====================================================
 
+Whoever can get a damaged entry from elsewhere gives it as a :class:`Hole`: the walk steps over it.
+
 The body CRC does not cover topic and properties, so the last record counts only if these are text
 to their end: a record that was cut off inside its properties has right lengths and a right CRC. (If
 what stands there instead is text as well, nobody can tell.)
@@ -20,10 +22,10 @@ what stands there instead is text as well, nobody can tell.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.codec.chosen import scan_records
@@ -61,6 +63,26 @@ class WalkEnd:
     torn_bytes: int = 0
 
 
+class MiddleDamage(StoreFault):
+    """No record begins at ``offset``, but one stands behind it."""
+
+    offset = -1
+
+
+@define(slots=True, frozen=True)
+class Hole:
+    """A damaged entry of which the place is known: ``offset`` and ``size`` with its header."""
+
+    offset: int
+    size: int
+    index: int
+    term: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
 @define(slots=True)
 class _Walk:
     """One walk under way: the last good row so far, for what a single scan cannot see."""
@@ -79,6 +101,11 @@ class _Walk:
         self.whole = 0 not in scan.topic[-1] and is_whole(text)
         self.frame_offset = scan.frame_offset[-1]
         self.index, self.term = scan.entry_index[-1], scan.term[-1]
+
+    def step_over(self, hole: Hole) -> None:
+        """As if it had been read."""
+        self.index, self.term = hole.index, hole.term
+        self.frame_offset, self.whole = hole.offset, True
 
     def continues(self, scan: Scan) -> bool:
         """Whether the first row of ``scan`` follows the last good one (entries only)."""
@@ -100,6 +127,8 @@ class Walker:
     check_crc: bool = True
     force: bool = False
     check_property_crc: bool = False
+    holes: Mapping[int, Hole] = field(factory=dict)
+    """By their offset."""
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
         """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
@@ -120,12 +149,20 @@ class Walker:
             file = self.row[number]
             offset = file.first_offset
             while offset < min(end, file.end_offset):
-                view = file.view[offset - file.first_offset : end - file.first_offset]
+                if offset in self.holes:
+                    offset = self.holes[offset].end
+                    continue
+                stop = self._next_hole(offset, end)
+                view = file.view[offset - file.first_offset : stop - file.first_offset]
                 scan = self._scan(view, offset, check_crc=False)
                 visit(scan)
                 offset = scan.end
-                if scan.stop is not StopReason.LIMIT:
+                if scan.stop is not StopReason.LIMIT and offset not in self.holes:
                     break
+
+    def _next_hole(self, offset: int, end: int) -> int:
+        """Where the next hole behind ``offset`` begins, at the latest ``end``."""
+        return min([end, *(hole for hole in self.holes if hole > offset)])
 
     def _scan(self, view: memoryview, offset: int, *, check_crc: bool) -> Scan:
         dledger = self.framing is Framing.DLEDGER
@@ -145,7 +182,12 @@ class Walker:
     def _walk_file(self, file: MappedFile, offset: int, walk: _Walk) -> tuple[int, StopReason]:
         """Offset behind the last good record, and why it is the last."""
         while True:
-            view = file.view[offset - file.first_offset :]
+            hole = self.holes.get(offset)
+            if hole is not None:
+                walk.step_over(hole)
+                offset = hole.end
+            stop_at = self._next_hole(offset, file.end_offset)
+            view = file.view[offset - file.first_offset : stop_at - file.first_offset]
             scan = self._scan(view, offset, check_crc=self.check_crc)
             if not walk.continues(scan):
                 return offset, StopReason.BAD_FIELDS
@@ -157,7 +199,7 @@ class Walker:
                 return damaged, StopReason.BAD_CRC
             walk.take(scan, view)
             offset = scan.end
-            if scan.stop is StopReason.LIMIT:
+            if scan.stop is StopReason.LIMIT or offset in self.holes:
                 continue
             stop = scan.stop
             if stop is StopReason.BLANK:
@@ -190,7 +232,7 @@ class Walker:
             later = self._record_in_later_files(end.number + 1)
         if later is not None and not self.force:
             path, offset = later
-            raise StoreFault(
+            fault = MiddleDamage(
                 file.path,
                 f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
                 f" one behind it at offset {offset} in {path}",
@@ -199,6 +241,8 @@ class Walker:
                 " on by starting once with --force-truncate (it keeps the bytes in"
                 " rmqpy/quarantine)",
             )
+            fault.offset = end.end
+            raise fault
         # From the end backwards: stopped in between, the next start finds the same damage.
         moved = 0
         for number in range(len(self.row) - 1, end.number, -1):
