@@ -25,11 +25,10 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from attrs import astuple, fields
 
-from rmqpy.codec.chosen import decode_run
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.entry_run import ENTRY_BODY_MAX, entry_text
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
@@ -40,10 +39,19 @@ from rmqpy.dledger.messages import (
     Entry,
     Message,
     PushEntryRequest,
+    PushEntryResponse,
     PushType,
     Request,
     Response,
     VoteResult,
+)
+from rmqpy.dledger.push_text import (
+    BATCH_HEAD,
+    read_answer,
+    read_push,
+    take_run,
+    write_answer,
+    write_push,
 )
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import LedgerIndex, Term
@@ -60,6 +68,8 @@ def encode(message: Message) -> bytes:
     """The body of ``message``."""
     if isinstance(message, PushEntryRequest):
         return _push_text(message)
+    if isinstance(message, PushEntryResponse):
+        return write_answer(message)
     return dumps(
         {
             member.wire_name: member.write(value)
@@ -85,7 +95,18 @@ def decode_response(request: type[Request], body: bytes | memoryview) -> Respons
 def _decode(kind: type[M], body: bytes | memoryview) -> M:
     run = None
     if kind is PushEntryRequest:
-        body, run = _take_run(bytes(body))
+        body = bytes(body)
+        taken = take_run(body)
+        if taken is not None:
+            run, end = taken
+            usual = read_push(body, run, end)
+            if usual is not None:
+                return cast(M, usual)
+            body = BATCH_HEAD + b"]" + body[end:]
+    elif kind is PushEntryResponse:
+        answer = read_answer(body)
+        if answer is not None:
+            return cast(M, answer)
     try:
         value = loads(body)
     except FastjsonFault as fault:
@@ -270,70 +291,22 @@ def _write_entry(entry: Entry) -> dict[str, object]:
     }
 
 
-_NO_BATCH: Final = b'"batchEntry":[]'
-_NO_ENTRY: Final = b'"entry":null'
-
-
 def _push_text(push: PushEntryRequest) -> bytes:
-    """Entries are most of what a leader says: their text is put in as it is, not as values. Nothing
-    stands before them in the body but numbers and truth values.
-    """
-    text = dumps(_push(push))
-    if not push.entries:
-        return text
-    if push.batch:
-        known = isinstance(push.entries, EntryRun) and push.entries.text
-        entries = known or b",".join(map(_entry_text, push.entries))
-        return text.replace(_NO_BATCH, b'"batchEntry":[%b]' % entries, 1)
-    return text.replace(_NO_ENTRY, b'"entry":%b' % _entry_text(push.entries[0]), 1)
+    """Entries are most of what a leader says: their text is put in as it is, not as values."""
+    entries = push.entries
+    if isinstance(entries, EntryRun):
+        return write_push(push, entries.text or _texts(entries), entries.size)
+    size = sum(entry.size for entry in entries) if push.batch else 0
+    return write_push(push, _texts(entries), size)
+
+
+def _texts(entries: Sequence[Entry]) -> bytes:
+    return b",".join(map(_entry_text, entries))
 
 
 def _entry_text(entry: Entry) -> bytes:
     """What ``dumps`` makes of :func:`_write_entry`."""
     return entry_text(astuple(entry.header), entry.body)
-
-
-def _push(push: PushEntryRequest) -> dict[str, object]:
-    """The members of a push, without the text of its entries."""
-    written: dict[str, object] = {
-        "batch": push.batch,
-        "batchEntry": [],
-        "code": push.code,
-        "commitIndex": push.commit_index,
-        "count": len(push.entries),
-    }
-    if push.entries and not push.batch:
-        written["entry"] = None
-    written["firstEntryIndex"] = push.first_index
-    optional = {"group": push.group, "leaderId": push.leader_id, "localId": push.local_id}
-    for name, value in (*optional.items(), ("remoteId", push.remote_id)):
-        if value is not None:
-            written[name] = value
-        if name == "group":
-            written["lastEntryIndex"] = push.last_index
-    written["term"] = push.term
-    written["totalSize"] = _size_of(push.entries) if push.batch else 0
-    written["type"] = push.type.value
-    return written
-
-
-def _size_of(entries: Sequence[Entry]) -> int:
-    return entries.size if isinstance(entries, EntryRun) else sum(each.size for each in entries)
-
-
-_BATCH_HEAD: Final = b'{"batch":true,"batchEntry":['
-
-
-def _take_run(body: bytes) -> tuple[bytes, EntryRun | None]:
-    """A batch push without its entries, and these in one piece, if they stand where every member
-    writes them and as it does. Else ``body`` as it is: whatever is wrong is found in its fields.
-    """
-    start = len(_BATCH_HEAD) - 1
-    found = decode_run(body, start) if body.startswith(_BATCH_HEAD) else None
-    if found is None:
-        return body, None
-    span, data, units, end = found
-    return body[:start] + b"[]" + body[end:], EntryRun(span, data, units)
 
 
 def _push_arguments(value: Mapping[Any, Any], run: EntryRun | None) -> dict[str, Any]:

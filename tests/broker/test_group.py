@@ -477,6 +477,77 @@ def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixtu
     assert leader.data() == before
 
 
+ENTRY = (
+    b'{"body":"%b","bodyCrc":0,"chainCrc":0,"channel":0,"index":%d,"magic":1,"pos":%d,'
+    b'"size":%d,"term":%d}'
+)
+
+
+def bad_push(**changes: Any) -> bytes:
+    """A batch of one entry as a leader would send it, but for ``changes``."""
+    told = {
+        "body": b"aGk=", "index": 0, "pos": 0, "size": 50, "entry_term": 1, "term": 1,
+        "group": b"broker-a", "leader": b"n0", "to": b"n1",
+    } | changes  # fmt: skip
+    entry = ENTRY % tuple(told[name] for name in ("body", "index", "pos", "size", "entry_term"))
+    return (
+        b'{"batch":true,"batchEntry":[%b],"code":200,"commitIndex":-1,"count":1,'
+        b'"firstEntryIndex":%d,"group":"%b","lastEntryIndex":%d,"leaderId":"%b","localId":"%b",'
+        b'"remoteId":"%b","term":%d,"totalSize":%d,"type":"APPEND"}'
+    ) % (
+        entry,
+        *(told[name] for name in ("index", "group", "index", "leader", "leader", "to", "term")),
+        told["size"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"body": b"aGk"}, 411, 1),  # truncated
+        ({"body": b"aG=k"}, 411, 1),
+        ({"size": 51}, 411, 1),
+        ({"index": -1}, 411, 1),
+        ({"group": b"other"}, 400, 1),
+        ({"to": b"n9"}, 401, 1),
+        ({"leader": b"n9"}, 406, 0),
+        ({"term": 0}, 406, 0),
+        ({"term": 99}, 406, 0),
+        ({"entry_term": 99}, 406, 0),
+        ({"pos": 8}, 406, 0),
+        ({"pos": FILE_SIZE}, 406, 0),
+    ],
+    ids=str,
+)
+def test_a_push_that_is_wrong_is_refused_and_writes_nothing(
+    group: Group, changes: dict[str, Any], code: int, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    follower = next(member for member in group.members if member is not leader)
+    assert follower.driver is not None
+    before = follower.data()
+    usual = {
+        "leader": leader.name.encode(),
+        "to": follower.name.encode(),
+        "term": follower.driver.node.term,
+        "entry_term": follower.driver.node.term,
+    }
+    body = bad_push(**(usual | changes))
+    caplog.clear()
+    channel = MemoryChannel()
+    for _ in range(3):
+        follower.driver.handle(channel, [RemotingCommand.request(51004, body=body)])
+    answers = channel.take()
+    assert len(answers) == 3
+    for answer in answers:
+        assert b'"code":%d' % code in answer.body
+    assert len(caplog.messages) == said, caplog.messages
+    assert follower.data() == before
+    good = bad_push(**usual)  # and nothing was wrong but that
+    follower.driver.handle(channel, [RemotingCommand.request(51004, body=good)])
+    assert b'"code":200' in channel.take_one().body
+
+
 def test_pulls_wait_for_the_quorum(group: Group) -> None:
     leader = group.elect()
     assert leader.broker is not None

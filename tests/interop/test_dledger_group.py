@@ -20,7 +20,7 @@ from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking import BlockingConnection
-from rmqpy.testing.java import ClientFault
+from rmqpy.testing.java import ClientFault, JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, group_settings
 from rmqpy.testing.store_reader import read_store
@@ -31,6 +31,8 @@ GROUPS = [
     pytest.param(("java", "rmqpy", "rmqpy"), id="java-leads"),
     pytest.param(("rmqpy", "java", "java"), id="rmqpy-leads"),
     pytest.param(("rmqpy", "rmqpy", "rmqpy"), id="rmqpy-alone"),
+    pytest.param(("java-5.3.3", "rmqpy", "rmqpy"), id="java-5.3.3-leads"),
+    pytest.param(("rmqpy", "java-5.3.3", "java-5.3.3"), id="rmqpy-leads-java-5.3.3"),
 ]
 WAIT_SECONDS_MAX = 90
 LOAD = 600
@@ -102,10 +104,23 @@ def group(request, ground):
             namesrv=namesrv.address,
             settings=group_settings("broker-a", list(ports), number) | {"preferredLeaderId": "n0"},
         )
-        brokers.append(ground.take(ground.site(kind).broker(f"{name}-{number}", spec).launch()))
+        site = site_of(ground, kind)
+        brokers.append(ground.take(site.broker(f"{name}-{number}", spec).launch()))
     yield MixedGroup(namesrv, brokers, list(ports))
     for broker in brokers:
         broker.kill()
+
+
+def site_of(ground, kind):
+    """``java-5.3.3`` is another version than that of the clients and the name server."""
+    _, _, version = kind.partition("-")
+    if not version:
+        return ground.site(kind)
+    home = JavaHome(version)
+    reason = home.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return JavaSite(ground.java.root / version, home)
 
 
 def test_the_leader_is_killed_under_load(group, ground):

@@ -1,0 +1,129 @@
+"""Pushes of entries and their answers, as members of this kind write them: read and written without
+a detour by JSON values, for they are nearly all that a busy group says.
+
+Writing gives what :mod:`rmqpy.dledger.wire` would; reading takes the usual form only and leaves
+everything else, and everything odd, to it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rmqpy.codec.chosen import decode_run
+from rmqpy.dledger.entries import EntryRun
+from rmqpy.dledger.messages import PushEntryRequest, PushEntryResponse, PushType
+from rmqpy.model.ids import Term
+from rmqpy.remoting.json_text import quote
+
+_NUMBER: Final = rb"(-?(?:0|[1-9][0-9]{0,17}))"
+_SHORT: Final = rb"(-?(?:0|[1-9][0-9]{0,8}))"
+_NAME: Final = rb'"([\w.:-]{0,255})"'
+BATCH_HEAD: Final = b'{"batch":true,"batchEntry":['
+_PUSH_REST: Final = re.compile(
+    rb',"code":%b,"commitIndex":%b,"count":[0-9]+,"firstEntryIndex":[0-9]+,"group":%b,'
+    rb'"lastEntryIndex":[0-9]+,"leaderId":%b,"localId":%b,"remoteId":%b,"term":%b,'
+    rb'"totalSize":[0-9]+,"type":"APPEND"\}' % (_SHORT, _NUMBER, *(_NAME,) * 4, _NUMBER)
+)
+_ANSWER: Final = re.compile(
+    rb'\{"beginIndex":%b,"code":%b,"count":%b,"endIndex":%b,"group":%b,"index":%b,"term":%b\}'
+    % (_NUMBER, _SHORT, _SHORT, _NUMBER, _NAME, _NUMBER, _NUMBER)
+)
+
+
+def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes:
+    """The body of a push; ``entries`` is the text of its entry or entries, ``total_size`` their
+    bytes in a batch.
+    """
+    last = push.first_index + len(push.entries) - 1 if push.entries else -1
+    single = b"" if push.batch or not push.entries else b'"entry":%b,' % entries
+    return b"".join(
+        (
+            BATCH_HEAD if push.batch else b'{"batch":false,"batchEntry":[',
+            entries if push.batch else b"",
+            b'],"code":%d,"commitIndex":%d,"count":%d,%b"firstEntryIndex":%d,%b"lastEntryIndex":%d,'
+            % (
+                push.code,
+                push.commit_index,
+                len(push.entries),
+                single,
+                push.first_index,
+                _named(b"group", push.group),
+                last,
+            ),
+            _named(b"leaderId", push.leader_id),
+            _named(b"localId", push.local_id),
+            _named(b"remoteId", push.remote_id),
+            b'"term":%d,"totalSize":%d,"type":"%b"}'
+            % (push.term, total_size, push.type.value.encode()),
+        )
+    )
+
+
+def write_answer(answer: PushEntryResponse) -> bytes:
+    """The body of the answer to a push."""
+    index = b"" if answer.index is None else b'"index":%d,' % answer.index
+    return b'{"beginIndex":%d,"code":%d,"count":%d,"endIndex":%d,%b%b%b%b%b"term":%d}' % (
+        answer.begin_index,
+        answer.code,
+        answer.count,
+        answer.end_index,
+        _named(b"group", answer.group),
+        index,
+        _named(b"leaderId", answer.leader_id),
+        _named(b"localId", answer.local_id),
+        _named(b"remoteId", answer.remote_id),
+        answer.term,
+    )
+
+
+def take_run(body: bytes) -> tuple[EntryRun, int] | None:
+    """The entries of a batch push in one piece, and where ``body`` goes on; None when they do not
+    stand where every member writes them, or not as it does.
+    """
+    found = decode_run(body, len(BATCH_HEAD) - 1) if body.startswith(BATCH_HEAD) else None
+    if found is None:
+        return None
+    span, data, units, end = found
+    return EntryRun(span, data, units), end
+
+
+def read_push(body: bytes, run: EntryRun, end: int) -> PushEntryRequest | None:
+    """The batch push whose entries are ``run`` and whose other members begin at ``end``."""
+    match = _PUSH_REST.fullmatch(body, end)
+    if match is None:
+        return None
+    code, commit_index, group, leader_id, local_id, remote_id, term = match.groups()
+    return PushEntryRequest(
+        group=group.decode(),
+        remote_id=remote_id.decode(),
+        local_id=local_id.decode(),
+        code=int(code),
+        leader_id=leader_id.decode(),
+        term=Term(int(term)),
+        type=PushType.APPEND,
+        commit_index=int(commit_index),
+        entries=run,
+        batch=True,
+    )
+
+
+def read_answer(body: bytes | memoryview) -> PushEntryResponse | None:
+    """The answer to a push."""
+    match = _ANSWER.fullmatch(body)
+    if match is None:
+        return None
+    begin_index, code, count, end_index, group, index, term = match.groups()
+    return PushEntryResponse(
+        group=group.decode(),
+        code=int(code),
+        term=Term(int(term)),
+        index=int(index),
+        count=int(count),
+        begin_index=int(begin_index),
+        end_index=int(end_index),
+    )
+
+
+def _named(name: bytes, value: str | None) -> bytes:
+    return b"" if value is None else b'"%b":%b,' % (name, quote(value).encode("utf-8", "replace"))
