@@ -21,6 +21,7 @@ SOURCES = (
     "replies",
     "feed",
     "pull",
+    "base64",
     "push",
     "dispatch",
     "socket",

@@ -3,22 +3,9 @@
 
 #include "rmqpy_native.h"
 
-#define BASE64 64 /* set in the values of the letters, so that 0 is none */
 #define BODY_MAX (4 * 1024 * 1024 - (int64_t)RMQ_ENTRY_HEADER_SIZE)
 #define TEXT_MAX 200 /* of an entry without its body */
 #define DIGITS_MAX 18
-
-static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-static const uint8_t values[256] = {
-    ['A'] = 64, ['B'] = 65, ['C'] = 66, ['D'] = 67, ['E'] = 68, ['F'] = 69, ['G'] = 70, ['H'] = 71, ['I'] = 72,
-    ['J'] = 73, ['K'] = 74, ['L'] = 75, ['M'] = 76, ['N'] = 77, ['O'] = 78, ['P'] = 79, ['Q'] = 80, ['R'] = 81,
-    ['S'] = 82, ['T'] = 83, ['U'] = 84, ['V'] = 85, ['W'] = 86, ['X'] = 87, ['Y'] = 88, ['Z'] = 89, ['a'] = 90,
-    ['b'] = 91, ['c'] = 92, ['d'] = 93, ['e'] = 94, ['f'] = 95, ['g'] = 96, ['h'] = 97, ['i'] = 98, ['j'] = 99,
-    ['k'] = 100, ['l'] = 101, ['m'] = 102, ['n'] = 103, ['o'] = 104, ['p'] = 105, ['q'] = 106, ['r'] = 107,
-    ['s'] = 108, ['t'] = 109, ['u'] = 110, ['v'] = 111, ['w'] = 112, ['x'] = 113, ['y'] = 114, ['z'] = 115,
-    ['0'] = 116, ['1'] = 117, ['2'] = 118, ['3'] = 119, ['4'] = 120, ['5'] = 121, ['6'] = 122, ['7'] = 123,
-    ['8'] = 124, ['9'] = 125, ['+'] = 126, ['/'] = 127};
 
 typedef struct {
     int64_t size, index, term, position;
@@ -42,25 +29,6 @@ static uint8_t *put_number(uint8_t *out, int64_t value)
     while ((value /= 10) > 0);
     while (count > 0)
         *out++ = digits[--count];
-    return out;
-}
-
-static uint8_t *put_base64(uint8_t *out, const uint8_t *body, int64_t length)
-{
-    for (; length >= 3; length -= 3, body += 3, out += 4) {
-        out[0] = (uint8_t)letters[body[0] >> 2];
-        out[1] = (uint8_t)letters[(body[0] & 3) << 4 | body[1] >> 4];
-        out[2] = (uint8_t)letters[(body[1] & 15) << 2 | body[2] >> 6];
-        out[3] = (uint8_t)letters[body[2] & 63];
-    }
-    if (length > 0) {
-        const uint8_t second = length == 2 ? body[1] : 0;
-        out[0] = (uint8_t)letters[body[0] >> 2];
-        out[1] = (uint8_t)letters[(body[0] & 3) << 4 | second >> 4];
-        out[2] = length == 2 ? (uint8_t)letters[(second & 15) << 2] : '=';
-        out[3] = '=';
-        out += 4;
-    }
     return out;
 }
 
@@ -120,7 +88,7 @@ void rmq_run_encode(rmq_run *run)
             || run->target_capacity - (out - run->target) < TEXT_MAX + (found.size - RMQ_ENTRY_HEADER_SIZE + 2) / 3 * 4)
             break;
         out = put_text(out, run->count ? ",{\"body\":\"" : "{\"body\":\"");
-        out = put_base64(out, at + RMQ_ENTRY_HEADER_SIZE, found.size - RMQ_ENTRY_HEADER_SIZE);
+        out = rmq_put_base64(out, at + RMQ_ENTRY_HEADER_SIZE, found.size - RMQ_ENTRY_HEADER_SIZE);
         out = put_text(out, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":");
         out = put_number(out, found.index);
         out = put_number(put_text(out, ",\"magic\":1,\"pos\":"), found.position);
@@ -154,32 +122,6 @@ static const uint8_t *number(const uint8_t *at, const uint8_t *end, int64_t *val
     return at == start || (*start == '0' && at - start > 1) ? NULL : at;
 }
 
-/* Up to the quote behind the text; *out moves on. There is room for three bytes a group of four. */
-static const uint8_t *base64(const uint8_t *at, const uint8_t *end, uint8_t **out)
-{
-    uint8_t *to = *out;
-
-    for (; end - at >= 4; at += 4) {
-        const uint8_t a = values[at[0]], b = values[at[1]], c = values[at[2]], d = values[at[3]];
-        if (!(a & b & c & d & BASE64)) {
-            if (!(a & b & BASE64) || at[3] != '=' || (c == 0 && at[2] != '='))
-                break;
-            if (c == 0 ? (b & 15) != 0 : (c & 3) != 0)
-                return NULL;
-            *to++ = (uint8_t)(a << 2 | (b & 63) >> 4);
-            if (c != 0)
-                *to++ = (uint8_t)(b << 4 | (c & 63) >> 2);
-            at += 4;
-            break;
-        }
-        *to++ = (uint8_t)(a << 2 | (b & 63) >> 4);
-        *to++ = (uint8_t)(b << 4 | (c & 63) >> 2);
-        *to++ = (uint8_t)(c << 6 | (d & 63));
-    }
-    *out = to;
-    return at;
-}
-
 static void put_entry(uint8_t *out, uint8_t *unit, const entry *found)
 {
     rmq_store32(out, 1);
@@ -209,7 +151,7 @@ int rmq_run_decode(rmq_run *run)
         /* The text of a body is longer than the body: what is left of it is room enough. */
         if (at == NULL || run->target_capacity - run->size < RMQ_ENTRY_HEADER_SIZE + (end - at))
             return 0;
-        at = base64(at, end, &out);
+        at = rmq_read_base64(at, end, &out);
         at = number(skip(at, end, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":"), end, &found.index);
         at = number(skip(at, end, ",\"magic\":1,\"pos\":"), end, &found.position);
         at = number(skip(at, end, ",\"size\":"), end, &found.size);

@@ -465,6 +465,10 @@ int64_t rmq_index_key_hash(uint32_t topic_hash, const uint8_t *key, size_t key_l
 /* One code point, or U+FFFD for as many malformed bytes as Java takes together; returns their count. */
 size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code);
 
+/* base64.c: the end of what was written, or read: up to the quote, *out moves on. There is room for the text. */
+uint8_t *rmq_put_base64(uint8_t *out, const uint8_t *body, int64_t length);
+const uint8_t *rmq_read_base64(const uint8_t *at, const uint8_t *end, uint8_t **out);
+
 /* append.c */
 
 typedef struct {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Callable
 from typing import Any
 
@@ -180,3 +181,28 @@ def test_both_say_the_same_of_anything(bodies: list[bytes], data: st.DataObject)
 def test_both_say_the_same_of_noise(noise: bytes, start: int) -> None:
     same(lambda code: code.decode_run(noise, start))
     same(lambda code: code.encode_run(memoryview(noise), 0, 0, **ALL))
+
+
+def test_both_say_the_same_of_every_byte_in_a_body() -> None:
+    """At every place of a text that is long enough to be read sixteen at a time."""
+    good = entry_run.encode_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
+    assert good is not None
+    text = bytearray(b"[" + good[1] + b"]")
+    start = len('[{"body":"')
+    for place in range(start, start + 40):
+        kept = text[place]
+        for value in range(256):
+            text[place] = value
+            same(lambda code: code.decode_run(bytes(text), 0))
+        text[place] = kept
+
+
+@given(st.binary(max_size=200))
+def test_base64_of_anything(body: bytes) -> None:
+    for code in IMPLEMENTATIONS:
+        found = code.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
+        assert found is not None
+        assert b2a_base64(run_of([body])[48:], newline=False) in found[1]
+        decoded = code.decode_run(b"[" + found[1] + b"]", 0)
+        assert decoded is not None
+        assert decoded[1] == run_of([body])

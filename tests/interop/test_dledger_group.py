@@ -34,7 +34,7 @@ GROUPS = [
     pytest.param(("java-5.3.3", "rmqpy", "rmqpy"), id="java-5.3.3-leads"),
     pytest.param(("rmqpy", "java-5.3.3", "java-5.3.3"), id="rmqpy-leads-java-5.3.3"),
 ]
-WAIT_SECONDS_MAX = 90
+WAIT_SECONDS_MAX = 240
 LOAD = 600
 
 
