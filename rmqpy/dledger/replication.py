@@ -318,6 +318,8 @@ class Replication:
         if len(progress.outstanding) < SMALL_BATCHES_MAX or not self._batch_bytes(progress.peer):
             return False
         log = self.member.log
+        if not log.has(progress.next):  # its file has gone: compared anew
+            return False
         waiting_bytes = log.end_offset_of(self.stored_index) - log.entry(progress.next).position
         return waiting_bytes < self._batch_bytes(progress.peer)
 
