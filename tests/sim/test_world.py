@@ -45,11 +45,12 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
+    """One with everything in it: an old log, power failures, flips, hours, transfers, routes."""
     told = []
     for pure in ("0", "1"):
         told.append(
             subprocess.run(
-                [sys.executable, "-m", "rmqpy.testing.simulation", "--replay", "1"],
+                [sys.executable, "-m", "rmqpy.testing.simulation", "--replay", "97"],
                 env={**python_environment(), "RMQPY_PURE": pure},
                 capture_output=True,
                 text=True,
