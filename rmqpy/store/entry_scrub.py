@@ -22,6 +22,9 @@ from rmqpy.dledger.entries import Entry
 from rmqpy.store.entry_store import DamagedEntry, EntryStore
 
 PERIOD_MS: Final = 1000
+REST_MS: Final = 5000
+"""Between two passes over the log: a small one is not looked at all the time."""
+
 ENTRIES_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1024 * 1024
 RETRY_MS: Final = 1000
@@ -47,6 +50,7 @@ class Scrub:
         if fault.index not in self.damaged:
             _log.error("%s", fault)
             self.damaged.add(fault.index)
+            self._due_ms = 0
 
     def tick(self, now_ms: int) -> None:
         """Look at some entries, or ask for what is damaged. Raises DamagedEntry."""
@@ -84,7 +88,9 @@ class Scrub:
             left -= size
             self._next = first = first + count
         if first > entries.committed_index:
-            self._next = 0  # from the begin: who follows the new entries sees the old ones no more
+            # From the begin: who follows the new entries sees the old ones no more.
+            self._next = 0
+            self._due_ms += REST_MS - PERIOD_MS
 
     def _fetched(self, index: int, entry: Entry | None) -> None:
         if entry is None or entry.index != index or index not in self.damaged:

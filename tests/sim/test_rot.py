@@ -71,9 +71,9 @@ def test_hours_that_pass_leave_everything_durable() -> None:
 
 def test_damage_is_mended_while_messages_come_and_go() -> None:
     """Bits flip often, and nothing else goes wrong: all of them are found and mended in time."""
-    plan = Plan(seed=5, duration_ms=20_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500)
+    plan = Plan(seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500)
     world = World(evolve(plan, file_size=4096, sync_flush=True), trace=[])
     outcome = world.run()
     assert isinstance(world.watch, GroupWatch) and world.watch.is_whole
     flipped = sum("a bit flips" in line for line in world.trace or ())
-    assert flipped >= 5 and outcome.stored > 60 and outcome.crashes == 0
+    assert flipped >= 3 and outcome.stored > 60 and outcome.crashes == 0

@@ -9,7 +9,7 @@ import pytest
 
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.store.entry_scrub import PERIOD_MS, RETRY_MS, Scrub
+from rmqpy.store.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
 from rmqpy.store.entry_store import DamagedEntry
 
 FILE_SIZE = 4096
@@ -41,17 +41,17 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
     scrub = Scrub(entries, lambda index, done: asked.append((index, done)) is None)
     scrub.tick(0)
     flip(store, 30)
-    scrub.tick(PERIOD_MS - 1)
+    scrub.tick(REST_MS - 1)
     with pytest.raises(DamagedEntry, match="entry 30") as found:
-        scrub.tick(PERIOD_MS)
+        scrub.tick(REST_MS)
     scrub.found(found.value)
-    scrub.tick(2 * PERIOD_MS)
+    scrub.tick(REST_MS + PERIOD_MS)
     asked[0][1](None)
-    scrub.tick(2 * PERIOD_MS + RETRY_MS)
+    scrub.tick(REST_MS + PERIOD_MS + RETRY_MS)
     assert [index for index, _ in asked] == [30, 30] and scrub.damaged == {30}
     asked[1][1](whole)
     assert scrub.damaged == set() and Entry(*entries.entry(30)) == whole
-    scrub.tick(10 * PERIOD_MS)
+    scrub.tick(10 * REST_MS)
     assert len(asked) == 2
 
 
@@ -61,7 +61,7 @@ def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None
     flip(store, 5)
     store.rig.put(store, 40)
     with pytest.raises(DamagedEntry, match="entry 5"):
-        scrub.tick(PERIOD_MS)
+        scrub.tick(REST_MS)
 
 
 def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
