@@ -17,8 +17,6 @@ from rmqpy.store.commitlog import dledger
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.consume_queue import MIN_STATE, ConsumeQueue
 from rmqpy.store.entry_scrub import Scrub
-from rmqpy.store.entry_store import EntryStore
-from rmqpy.store.queue_ends import QueueEnds
 from rmqpy.testing.simulation.planting import Planting, bug
 
 # Damaged entries
@@ -54,11 +52,6 @@ def damage_asked_for_after_it_has_expired(to: Planting) -> None:
     to.put(Scrub, "_forget_what_is_gone", lambda self: None)
 
 
-@bug
-def damaged_messages_stepped_over(to: Planting) -> None:
-    to.put(EntryStore, "is_to_be_mended", lambda self, offset: False)
-
-
 # Files that expire
 
 
@@ -87,11 +80,6 @@ def one_message_too_many_out_of_sight(to: Planting) -> None:
             self.state[MIN_STATE] += 20
 
     to.put(ConsumeQueue, "correct_min_offset", correct)
-
-
-@bug
-def silent_queues_begin_again(to: Planting) -> None:
-    to.put(QueueEnds, "want", lambda self: None)
 
 
 # Name servers and transfers
