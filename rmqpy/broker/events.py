@@ -6,10 +6,11 @@ import logging
 
 from attrs import define
 
+from rmqpy.broker.copies import encoded
 from rmqpy.broker.identity import Identity
-from rmqpy.broker.ports import MessageSink
+from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.pull import OffsetMoved
-from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, encode_properties
+from rmqpy.codec.properties import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS
 from rmqpy.model import names
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
@@ -27,7 +28,7 @@ class OffsetMovedEvents:
     """Records that a consumer asked for an offset which its queue does not have."""
 
     identity: Identity
-    sink: MessageSink
+    messages: OwnMessages
     clock: Clock
 
     def write(self, moved: OffsetMoved) -> None:
@@ -42,13 +43,19 @@ class OffsetMovedEvents:
             topic=names.OFFSET_MOVED_EVENT_TOPIC.encode(),
             queue_id=0,
             body=body,
-            properties=encode_properties({PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group}),
+            properties=encoded(
+                {PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group, PROPERTY_DELAY: "0"}
+            ),
             sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host[0]) == IPV6_BYTES else 0,
             born_timestamp_ms=self.clock.now_ms(),
             born_host=host,
             store_host=host,
             wait_store_ok=False,
         )
-        (result,) = self.sink.put([draft])
-        if result.status is not PutMessageStatus.PUT_OK:
-            _log.warning("the event %s was not stored: %s", moved, result.status.value)
+
+        def done(status: PutMessageStatus) -> None:
+            if status is not PutMessageStatus.PUT_OK:
+                _log.warning("the event %s was not stored: %s", moved, status.value)
+
+        if self.messages.has_room:
+            self.messages.write([draft], done)

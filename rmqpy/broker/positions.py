@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from attrs import define
 
 from rmqpy.broker.clients import Client, ClientTable
@@ -149,6 +151,9 @@ class PositionProcessor:
         if consumed < end:
             next_ms = queues.store_timestamp_at(topic, queue_id, max(consumed, begin))
             span.delay_time = self.clock.now_ms() - next_ms
+        span.min_time_stamp_str = _java_date(span.min_time_stamp)
+        span.max_time_stamp_str = _java_date(span.max_time_stamp)
+        span.consume_time_stamp_str = _java_date(span.consume_time_stamp)
         return span
 
     def groups_of_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -246,3 +251,9 @@ def _producer(channel: Channel, client: Client) -> ProducerInfo:
         version=client.version,
         last_update_timestamp=client.updated_wall_ms,
     )
+
+
+def _java_date(timestamp_ms: int) -> str:
+    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{timestamp_ms % 1000:03d}"

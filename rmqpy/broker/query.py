@@ -26,6 +26,7 @@ from rmqpy.remoting.headers import (
     SearchOffsetResponseHeader,
     ViewMessageRequestHeader,
 )
+from rmqpy.store.results import QueryMessageResult
 
 FOUND_LIMIT: Final = 64
 """Messages in one answer to a query by key."""
@@ -62,13 +63,13 @@ class QueryProcessor:
             header.begin_timestamp,
             header.end_timestamp,
         )
-        if not found.messages:
-            raise Refusal(
-                ResponseCode.QUERY_NOT_FOUND,
-                "can not find message, maybe time range not correct",
-            )
+        is_found = bool(found.messages)
+        if not is_found:
+            found = QueryMessageResult()
         return RemotingCommand.response_to(
             request,
+            ResponseCode.SUCCESS if is_found else ResponseCode.QUERY_NOT_FOUND,
+            None if is_found else "can not find message, maybe time range not correct",
             header=QueryMessageResponseHeader(
                 index_last_update_timestamp=found.index_last_update_timestamp_ms,
                 index_last_update_phyoffset=found.index_last_update_physical_offset,

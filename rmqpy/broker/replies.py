@@ -2,7 +2,7 @@
 
 The producer that waits for an answer names itself in REPLY_TO_CLIENT; it is found among the
 producers that are online. Its acknowledgement is the answer to who replied; the reply is stored
-too where ``storeReplyMessageEnable``, whatever became of it.
+too where ``storeReplyMessageEnable``, whatever became of it, and the answer says where.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from rmqpy.broker.identity import Identity
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.ports import HandlerTable
 from rmqpy.broker.send import MSG_REGION, TRACE_ON, SendProcessor
+from rmqpy.codec.message import offset_msg_id
 from rmqpy.codec.properties import (
     PROPERTY_MESSAGE_REPLY_TO_CLIENT,
     PROPERTY_PUSH_REPLY_TIME,
     decode_properties,
 )
-from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
 from rmqpy.model.config_keys import host_and_port
 from rmqpy.model.errors import Refusal
 from rmqpy.model.message import MessageDraft
@@ -70,23 +71,23 @@ class ReplyProcessor:
         properties = decode_properties(draft.properties)
         asker = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         waiting = self._producer(asker) if asker is not None else None
-        if self.identity.broker.store_reply_message_enable and self.messages.has_room:
-            self.messages.write([draft], lambda _status: None)
+        place = self._stored(draft)
         if asker is None:
-            return self._failed(request, "reply message properties[REPLY_TO_CLIENT] is null")
+            return self._failed(request, "reply message properties[REPLY_TO_CLIENT] is null", place)
         if waiting is None:
-            return self._failed(
-                request, f"push reply message fail, channel of <{asker}> not found."
-            )
+            remark = f"push reply message fail, channel of <{asker}> not found."
+            return self._failed(request, remark, place)
         properties[PROPERTY_PUSH_REPLY_TIME] = str(self.clock.now_ms())
         push = self._push(channel, header, draft, properties)
 
         def answered(answer: RemotingCommand | None) -> None:
             pushed = answer is not None and answer.code == ResponseCode.SUCCESS
             response = (
-                self._pushed(request, draft)
+                RemotingCommand.response_to(
+                    request, header=place or self._place("0", draft.queue_id, 0)
+                )
                 if pushed
-                else self._failed(request, f"push reply message to {asker}fail.")
+                else self._failed(request, f"push reply message to {asker}fail.", place)
             )
             if not request.is_oneway:
                 channel.write(encode_command(response))
@@ -94,8 +95,30 @@ class ReplyProcessor:
         try:
             self.calls.call(waiting, push, answered)
         except Refusal as refusal:
-            return self._failed(request, str(refusal.remark))
+            return self._failed(request, str(refusal.remark), place)
         return None
+
+    def _stored(self, draft: MessageDraft) -> SendMessageResponseHeader | None:
+        """Where the reply is in the log; None if it is not."""
+        if not (self.identity.broker.store_reply_message_enable and self.messages.has_room):
+            return None
+        (result,) = self.messages.write([draft], lambda _status: None)
+        if result.status is not PutMessageStatus.PUT_OK:
+            return None
+        message_id = offset_msg_id(self.identity.store_host, result.physical_offsets[0])
+        return self._place(message_id, draft.queue_id, result.queue_offset)
+
+    def _place(
+        self, message_id: str, queue_id: int, queue_offset: int
+    ) -> SendMessageResponseHeader:
+        broker = self.identity.broker
+        return SendMessageResponseHeader(
+            msg_id=message_id,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            trace_on=broker.trace_on,
+            msg_region=broker.region_id,
+        )
 
     def _producer(self, client_id: str) -> Channel | None:
         """The connection of a producer by its client id."""
@@ -124,32 +147,23 @@ class ReplyProcessor:
             properties=encoded(properties).decode(),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
-            born_host=f"/{host_and_port(*channel.peer)}",
-            store_host=f"/{self.identity.address}",
+            born_host=host_and_port(*channel.peer),
+            store_host=self.identity.address,
             store_timestamp=self.clock.now_ms(),
         )
         return RemotingCommand.request(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed, bytes(draft.body)
         )
 
-    def _pushed(self, request: RemotingCommand, draft: MessageDraft) -> RemotingCommand:
-        broker = self.identity.broker
-        return RemotingCommand.response_to(
-            request,
-            header=SendMessageResponseHeader(
-                msg_id="0",
-                queue_id=draft.queue_id,
-                queue_offset=0,
-                trace_on=broker.trace_on,
-                msg_region=broker.region_id,
-            ),
-        )
-
-    def _failed(self, request: RemotingCommand, remark: str) -> RemotingCommand:
-        broker = self.identity.broker
-        response = RemotingCommand.response_to(request, ResponseCode.SYSTEM_ERROR, remark)
-        response.ext_fields = {
-            MSG_REGION: broker.region_id,
-            TRACE_ON: "true" if broker.trace_on else "false",
-        }
+    def _failed(
+        self, request: RemotingCommand, remark: str, place: SendMessageResponseHeader | None
+    ) -> RemotingCommand:
+        code = ResponseCode.SYSTEM_ERROR
+        response = RemotingCommand.response_to(request, code, remark, header=place)
+        if place is None:
+            broker = self.identity.broker
+            response.ext_fields = {
+                MSG_REGION: broker.region_id,
+                TRACE_ON: "true" if broker.trace_on else "false",
+            }
         return response

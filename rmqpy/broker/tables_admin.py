@@ -100,7 +100,7 @@ class TableAdminProcessor:
         return RemotingCommand.response_to(request)
 
     def system_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = TopicList(topic_list=sorted(self.topics.system_topics))
+        body = TopicList(topic_list=sorted(names.SYSTEM_TOPICS.union(self.topics.system_topics)))
         return RemotingCommand.response_to(request, body=body.encode())
 
     def update_group(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -112,6 +112,6 @@ def _pulls(broker: Broker, around: BrokerSurroundings) -> PullProcessor:
             hold=broker.hold,
             statistics=broker.statistics,
             clock=clock,
-            offset_moved=OffsetMovedEvents(identity, store, clock).write,
+            offset_moved=OffsetMovedEvents(identity, broker.own_messages, clock).write,
         )
     )

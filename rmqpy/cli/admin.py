@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rmqpy.client.instance import ClientSettings
 
 
+FIRST_HEARTBEAT_MS = 1_000
+"""As in mqadmin: most commands are done before."""
+
+
 def add_commands(commands: Commands) -> None:
     admin = commands.add_parser("admin", help="administrate name servers and brokers")
     names = admin.add_subparsers(required=True, metavar="NAME", parser_class=type(admin))
@@ -102,7 +106,10 @@ def _run(options: argparse.Namespace) -> int:
 
         tls = side_of_file(options.tls_config)
     settings = ClientSettings(
-        name_servers=options.name_servers, credentials=credentials, tls=tls
+        name_servers=options.name_servers,
+        credentials=credentials,
+        tls=tls,
+        first_heartbeat_ms=FIRST_HEARTBEAT_MS,
     )
     outcome = asyncio.run(_call(command, Given(values), settings, as_json))
     text = outcome.as_json() if as_json else outcome.text

@@ -81,6 +81,8 @@ class ClientSettings:
     route_refresh_ms: int = 30_000
     route_suspect_pause_ms: int = 500
     heartbeat_ms: int = 30_000
+    first_heartbeat_ms: int = 0
+    """No broker hears of what is done sooner: a tool that only looks makes no group."""
     topics_max: int = 10_000
     credentials: Credentials | None = None
     tls: TlsSide | None = None
@@ -423,6 +425,7 @@ class ClientInstance:
             await self.refresh_routes()
 
     async def _greet_for_ever(self) -> None:
+        await asyncio.sleep(self._settings.first_heartbeat_ms / 1000)
         while True:
             try:
                 async with asyncio.timeout(self._settings.heartbeat_ms / 1000):

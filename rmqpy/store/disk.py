@@ -283,4 +283,5 @@ class Disk:
         while not os.path.isdir(path):
             path = os.path.dirname(path)
         usage = os.statvfs(path)
-        return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+        used = usage.f_blocks - usage.f_bfree
+        return (used + usage.f_bavail) * usage.f_frsize, usage.f_bavail * usage.f_frsize

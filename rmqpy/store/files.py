@@ -112,4 +112,6 @@ class FileLayer(Protocol):
         """Whether a file can be read or written by users beside its owner and group."""
 
     def disk_usage(self, path: str) -> tuple[int, int]:
-        """(total, free) bytes of the file system that holds ``path``."""
+        """(total, free) bytes of the file system that holds ``path``, as far as this process may
+        use it: what is kept for root is in neither, as for ``df`` and Java.
+        """

@@ -126,9 +126,7 @@ class QueueReader:
         elif offset == high:
             result = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset)
         elif offset > high:
-            result = self._elsewhere(
-                GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, low if low == 0 else high
-            )
+            result = self._elsewhere(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high)
         else:
             result = self._page((topic, queue_id), offset, max_count, matcher, wanted)
         result.min_offset, result.max_offset = low, high

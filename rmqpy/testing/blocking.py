@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -33,14 +34,20 @@ PULL_COUNT = 32
 PULL_HAS_SUBSCRIPTION = 4
 PERM_READ_WRITE = 6
 GROUP = "rmqpy-testing"
+PUSHED_KEPT_MAX = 1_000
 
 
 @define
 class BlockingConnection:
-    """Requests out, responses in, in the order in which the peer sends them."""
+    """Requests out, responses in, in the order in which the peer sends them; ``pushed`` are the
+    requests that the peer has sent on its own.
+    """
 
     address: str
     timeout_s: float = DEFAULT_TIMEOUT_S
+    pushed: deque[RemotingCommand] = field(
+        factory=lambda: deque(maxlen=PUSHED_KEPT_MAX), init=False
+    )
     _socket: socket.socket = field(init=False)
     _receiver: FrameReceiver = field(factory=FrameReceiver, init=False)
     _ready: deque[RemotingCommand] = field(factory=deque, init=False)
@@ -59,23 +66,45 @@ class BlockingConnection:
         for command in commands:
             self._opaque += 1
             command.opaque = self._opaque
-        try:
-            self._socket.sendall(b"".join(encode_command(command) for command in commands))
-        except OSError as fault:
-            raise NetworkFault(f"{self.address}: {fault}") from fault
+        self._write(b"".join(encode_command(command) for command in commands))
         return [command.opaque for command in commands]
 
     def receive(self) -> RemotingCommand:
-        """The next response; requests that the peer sends on its own are skipped."""
+        """The next response."""
         while not self._ready:
-            try:
-                data = self._socket.recv(RECEIVE_BYTES)
-            except OSError as fault:
-                raise NetworkFault(f"{self.address}: {fault}") from fault
-            if not data:
-                raise NetworkFault(f"{self.address} closed the connection")
-            self._ready.extend(c for c in self._receiver.receive(data) if c.is_response)
+            self._read()
         return self._ready.popleft()
+
+    def receive_pushed(self, code: int | None = None) -> RemotingCommand:
+        """The next request (of that code) that the peer sends; earlier ones of other codes are
+        dropped.
+        """
+        while True:
+            while self.pushed:
+                command = self.pushed.popleft()
+                if code in (None, command.code):
+                    return command
+            self._read()
+
+    def answer(self, response: RemotingCommand) -> None:
+        """Answer what the peer has asked."""
+        self._write(encode_command(response))
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except OSError as fault:
+            raise NetworkFault(f"{self.address}: {fault}") from fault
+        if not data:
+            raise NetworkFault(f"{self.address} closed the connection")
+        for command in self._receiver.receive(data):
+            (self._ready if command.is_response else self.pushed).append(command)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as fault:
+            raise NetworkFault(f"{self.address}: {fault}") from fault
 
     def call(self, command: RemotingCommand) -> RemotingCommand:
         """Send one request and return its response; no other may be under way."""
@@ -85,6 +114,9 @@ class BlockingConnection:
         return response
 
     def close(self) -> None:
+        """Who waits on it in another thread is woken."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -72,7 +72,7 @@ def test_a_lite_pull_is_a_pull(kit: Any) -> None:
         (0, 0, 19, "NO_MATCHED_LOGIC_QUEUE", "0"),
         (0, 5, 21, "NO_MATCHED_LOGIC_QUEUE", "0"),
         (2, 2, 19, "OFFSET_OVERFLOW_ONE", "2"),
-        (2, 9, 21, "OFFSET_OVERFLOW_BADLY", "0"),
+        (2, 9, 21, "OFFSET_OVERFLOW_BADLY", "2"),
         (2, -1, 21, "OFFSET_TOO_SMALL", "0"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_moved_offset_is_recorded_as_an_event(kit: Any) -> None:
     assert json.loads(event.body) == {
         "consumerGroup": "CG",
         "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
-        "offsetNew": 0,
+        "offsetNew": 1,
         "offsetRequest": 9,
     }
     assert event.properties["TAGS"] == event.properties["KEYS"] == "CG"

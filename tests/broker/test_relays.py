@@ -235,6 +235,10 @@ def test_offsets_are_cloned(kit: Any) -> None:
 # request and reply
 
 
+def stored_at(offset: int) -> str:
+    return f"0A00000200002A9F{offset:016X}"
+
+
 def reply(kit: Any, properties: str, code: int = 325) -> None:
     command = kit.send_command(b"yes", code=310, topic="C_REPLY_TOPIC", properties=properties)
     command.code = code
@@ -248,13 +252,14 @@ def test_a_reply_is_pushed_to_who_asked(kit: Any) -> None:
     pushed = question(asker)
     header = ReplyMessageRequestHeader.decode(pushed.ext_fields)
     assert (pushed.code, pushed.body, header.topic) == (326, b"yes", "C_REPLY_TOPIC")
-    assert (header.born_host, header.store_host) == ("/10.0.0.1:1234", "/10.0.0.2:10911")
+    assert (header.born_host, header.store_host) == ("10.0.0.1:1234", "10.0.0.2:10911")
     assert header.properties is not None and "CORRELATION_ID\x0142" in header.properties
     assert f"PUSH_REPLY_TIME\x01{kit.scheduler.now_ms()}" in header.properties
     assert kit.channel.take() == []
     answer(kit, asker, pushed)
     got = kit.channel.take_one()
-    assert (got.code, got.ext_fields["msgId"], got.ext_fields["queueOffset"]) == (0, "0", "0")
+    place = (got.ext_fields["msgId"], got.ext_fields["queueOffset"])
+    assert (got.code, place) == (0, (stored_at(0), "0"))
     assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 1
 
 

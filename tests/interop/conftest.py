@@ -6,7 +6,7 @@ and Java broker is run too: what fails there is a fault of the test, not of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -124,7 +124,8 @@ def events_of(events: list[Event], name: str) -> list[Event]:
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     root = tmp_path_factory.mktemp("interop")
     java = JavaSite(root / "java", JavaHome())
-    made = Ground(java, RmqpySite(root / "rmqpy"), java.probe(""), java.admin(""))
+    home = {"ROCKETMQ_HOME": str(root / "rmqpy")}  # as the Java servers have one
+    made = Ground(java, RmqpySite(root / "rmqpy", environment=home), java.probe(""), java.admin(""))
     yield made
     made.probe.close()
     made.admin.close()
@@ -153,10 +154,33 @@ def cluster(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Cluster]
     assert namesrv.stop() in clean_exit_codes(namesrv_kind)
 
 
+Pair = dict[str, Cluster]
+"""A Java and an rmqpy cluster of the same settings: kind to cluster."""
+
+
 @pytest.fixture(scope="session")
-def cluster_form() -> type[Cluster]:
-    """For tests that start clusters of their own settings."""
-    return Cluster
+def pair_of(ground: Ground) -> Callable[[str, str, Mapping[str, str]], Pair]:
+    """Starts a pair under a name, in a mode, with settings; their owner stops it."""
+
+    def start(name: str, mode: str, settings: Mapping[str, str]) -> Pair:
+        return {kind: _cluster(ground, kind, f"{name}-{kind}-{mode}", mode, settings)
+                for kind in ("java", "rmqpy")}  # fmt: skip
+
+    return start
+
+
+def _cluster(
+    ground: Ground, kind: str, name: str, mode: str, settings: Mapping[str, str]
+) -> Cluster:
+    namesrv = ground.namesrv(kind, f"{name}-namesrv")
+    own = dict(settings)
+    if mode == "dledger":
+        own |= dledger_settings("broker-a", ground.block(1).first)
+    port = ground.block(BROKER_PORT_COUNT).broker_port
+    spec = BrokerSpec(port=port, namesrv=namesrv.address, settings=own)
+    broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
+    probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
+    return Cluster(namesrv, broker, spec.broker_name, probe, admin)
 
 
 def clean_exit_codes(kind: str) -> tuple[int, ...]:

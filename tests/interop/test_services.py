@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from rmqpy.testing.java.clients import ClientFault
-from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, dledger_settings
 
 pytestmark = pytest.mark.interop
 
@@ -30,37 +28,13 @@ OF_A_RUN = ("UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "ORIGI
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
-def pair(request, ground):
+def pair(request, pair_of):
     """A Java and an rmqpy cluster of the same settings: kind -> cluster."""
-    clusters = {}
-    for kind in KINDS:
-        name = f"services-{kind}-{request.param}"
-        namesrv = ground.namesrv(kind, f"{name}-namesrv")
-        settings = dict(SETTINGS)
-        if request.param == "dledger":
-            settings |= dledger_settings("broker-a", ground.block(1).first)
-        spec = BrokerSpec(
-            port=ground.block(BROKER_PORT_COUNT).broker_port,
-            namesrv=namesrv.address,
-            settings=settings,
-        )
-        broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
-        clusters[kind] = cluster_of(request, ground, namesrv, broker, spec)
+    clusters = pair_of("services", request.param, SETTINGS)
     yield clusters
     for cluster in clusters.values():
         cluster.broker.stop()
         cluster.namesrv.stop()
-
-
-def cluster_of(request, ground, namesrv, broker, spec):
-    form = request.getfixturevalue("cluster_form")
-    return form(
-        namesrv,
-        broker,
-        spec.broker_name,
-        ground.probe.at(namesrv.address),
-        ground.admin.at(namesrv.address),
-    )
 
 
 def seen(message: dict[str, Any], *more: str) -> dict[str, Any]:

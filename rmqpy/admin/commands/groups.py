@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rmqpy.admin.command import BROKER, CLUSTER, GROUP, Call, Command, masters, option
@@ -267,7 +267,7 @@ async def consumer_status(call: Call) -> Outcome:
         infos[client.client_id] = info
         rows.append([number, client.client_id, version_text(client.version), "-"])
     lines = [_RUNNING.text(rows), "", ""]
-    if len({_subscribed(info) for info in infos.values()}) > 1:
+    if _differ(infos.values()):
         lines.append("WARN: Different subscription in the same group of consumer!!!")
         return Outcome(infos, "\n".join(lines), says_no=True)
     lines += ["Same subscription in the same group of consumer", "", "Rebalance OK"]
@@ -325,7 +325,7 @@ async def consumer_suspicions(call: Call, group: str) -> list[str]:
         client.client_id: await call.admin.running_info(address, group, client.client_id)
         for client in connection.connection_set
     }
-    if len({_subscribed(info) for info in infos.values()}) > 1:
+    if _differ(infos.values()):
         lines.append("different subscriptions in the same group")
     now_ms = call.admin.instance.clock.now_ms()
     for client_id, info in infos.items():
@@ -399,6 +399,12 @@ def _suspicions(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> list[
                     f"{client_id} {queue} can't consume for a while, maybe blocked, {spent}ms"
                 )
     return lines
+
+
+def _differ(infos: Iterable[ConsumerRunningInfo]) -> bool:
+    """Whether the members of a group do not all subscribe to the same, or to nothing."""
+    found = {_subscribed(info) for info in infos}
+    return len(found) > 1 or found == {()}
 
 
 def _subscribed(info: ConsumerRunningInfo) -> tuple[tuple[str, str | None], ...]:

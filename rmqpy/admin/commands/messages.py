@@ -18,6 +18,7 @@ from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.errors import RmqError
 from rmqpy.model.names import TOOLS_GROUP
 from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.java_map import in_java_order
 
 PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"
@@ -123,7 +124,7 @@ async def query_by_offset(call: Call) -> Outcome:
     found = [each for each in result.messages if each.queue_offset == offset]
     if not found:
         return Outcome([], "", says_no=True)
-    text = await _described(call, found[0], with_id=True)
+    text = await _described(call, found[0], with_id=True, page=result)
     return Outcome([message_data(found[0])], text)
 
 
@@ -138,7 +139,7 @@ async def print_messages(call: Call) -> Outcome:
                 if page.status is PullStatus.NO_MATCHED_MSG:
                     call.show(_page_text(queue, "no matched msg", page))
                 for message in page.messages:
-                    call.show(_line(call, message, show_body))
+                    call.show(_line(call, message, show_body, page))
             call.show("-" * 56)
     return Outcome(None, "")
 
@@ -156,7 +157,7 @@ async def print_queue(call: Call) -> Outcome:
             for message in page.messages:
                 tags.update([message.tags] if message.tags else [])
                 if show:
-                    call.show(_line(call, message, show_body))
+                    call.show(_line(call, message, show_body, page))
     counted = tags.most_common() if given.truth("calculate", False) else []
     lines = [f"Tag: {tag:<30} Count: {count}" for tag, count in counted]
     return Outcome(dict(counted), "\n".join(lines))
@@ -183,13 +184,15 @@ async def consume_messages(call: Call) -> Outcome:
             begin = max(begin, given.number("offset", 0))
             left = count - len(data)
             if end - begin > left:
-                name = queue.queue_id
-                call.show(f"The older {left} message of the {name} queue will be provided")
+                which = f"older {left} message of the {queue.queue_id} queue"
+                if given.has("queueId"):
+                    which = f"oldler {left} message"  # as mqadmin spells it
+                call.show(f"The {which} will be provided")
             async for page in _pages(call, consumer, queue, begin, min(end, begin + left)):
                 if page.messages:
                     call.show("Consume ok")
                 for message in page.messages[: count - len(data)]:
-                    call.show(_line(call, message, True))
+                    call.show(_line(call, message, True, page))
                     data.append(message_data(message))
             if len(data) >= count:
                 break
@@ -248,7 +251,9 @@ async def _pages(
 # ------------------------------------------------------------------------------ as text
 
 
-async def _described(call: Call, message: ReceivedMessage, *, with_id: bool) -> str:
+async def _described(
+    call: Call, message: ReceivedMessage, *, with_id: bool, page: PullResult | None = None
+) -> str:
     stored = message.stored
     head = [("OffsetID:", message.offset_msg_id)] if with_id else []
     pairs = [
@@ -265,7 +270,7 @@ async def _described(call: Call, message: ReceivedMessage, *, with_id: bool) -> 
         ("Born Host:", host_address(stored.born_host)),
         ("Store Host:", host_address(stored.store_host)),
         ("System Flag:", stored.sys_flag),
-        ("Properties:", _map_text(message)),
+        ("Properties:", _map_text(message, page)),
         ("Message Body Path:", _kept_body(message)),
     ]
     lines = [f"{name:<20} {value}" for name, value in pairs]
@@ -307,7 +312,7 @@ def _page_text(queue: MessageQueue, what: str, page: PullResult) -> str:
     )
 
 
-def _line(call: Call, message: ReceivedMessage, show_body: bool) -> str:
+def _line(call: Call, message: ReceivedMessage, show_body: bool, page: PullResult) -> str:
     charset = call.given.optional("charsetName") or "UTF-8"
     body = "NOT PRINT BODY"
     if show_body:
@@ -315,10 +320,10 @@ def _line(call: Call, message: ReceivedMessage, show_body: bool) -> str:
             body = _body(message).decode(charset, "replace")
         except LookupError:
             raise UsageFault(f"--charsetName {charset} is not known") from None
-    return f"MSGID: {message.msg_id} {_message_text(message)} BODY: {body}"
+    return f"MSGID: {message.msg_id} {_message_text(message, page)} BODY: {body}"
 
 
-def _message_text(message: ReceivedMessage) -> str:
+def _message_text(message: ReceivedMessage, page: PullResult) -> str:
     """As Java's MessageExt prints itself."""
     stored = message.stored
     signed = [byte - 256 if byte > 127 else byte for byte in _body(message)]
@@ -332,13 +337,16 @@ def _message_text(message: ReceivedMessage) -> str:
         f" reconsumeTimes={stored.reconsume_times},"
         f" preparedTransactionOffset={stored.prepared_transaction_offset},"
         f" toString()=Message{{topic='{stored.topic}', flag={stored.flag},"
-        f" properties={_map_text(message)}, body={signed}, transactionId='null'}}]"
+        f" properties={_map_text(message, page)}, body={signed}, transactionId='null'}}]"
     )
 
 
-def _map_text(message: ReceivedMessage) -> str:
-    pairs = ", ".join(f"{key}={value}" for key, value in message.properties.items())
-    return f"{{{pairs}}}"
+def _map_text(message: ReceivedMessage, page: PullResult | None) -> str:
+    """The properties, with those that Java's client adds to what it has pulled."""
+    found = dict(message.properties)
+    if page is not None:
+        found |= {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
+    return f"{{{', '.join(f'{key}={value}' for key, value in in_java_order(found))}}}"
 
 
 def message_data(message: ReceivedMessage) -> dict[str, object]:

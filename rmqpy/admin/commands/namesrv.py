@@ -67,7 +67,8 @@ async def update_namesrv_config(call: Call) -> Outcome:
     key, value = call.given.text("key"), call.given.text("value")
     for server in call.admin.name_servers:
         await call.admin.update_namesrv_config(server, {key: value})
-    text = f"update name server config success!\n{key} : {value}"
+    servers = ", ".join(call.admin.name_servers)
+    text = f"update name server config success![{servers}]\n{key} : {value}"
     return Outcome({"servers": list(call.admin.name_servers), "key": key, "value": value}, text)
 
 

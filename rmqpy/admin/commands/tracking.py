@@ -11,7 +11,7 @@ from rmqpy.client.message import ReceivedMessage, host_address
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.model.names import retry_topic
+from rmqpy.model.names import TOOLS_GROUP, retry_topic
 from rmqpy.remoting.bodies import ConsumerConnection
 
 _PULL = "CONSUME_ACTIVELY"
@@ -44,7 +44,7 @@ async def track(call: Call, message: ReceivedMessage) -> list[Track]:
     except RmqError as fault:
         call.show(f"consumers of {message.topic}: {fault}")
         return []
-    return [await _track(call, message, group) for group in groups]
+    return [await _track(call, message, group) for group in groups if group != TOOLS_GROUP]
 
 
 async def _track(call: Call, message: ReceivedMessage, group: str) -> Track:

@@ -50,13 +50,16 @@ class ConsumeStatsList(Body):
 
 @define(slots=True, eq=False, repr=False)
 class QueueTimeSpan(Body):
-    """Times in ms. Java also writes ``…Str`` forms in its local time; they are not read."""
+    """Times in ms; the ``…_str`` forms, in the broker's local time, are for people."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
     max_time_stamp: Int64 = 0
     consume_time_stamp: Int64 = 0
     delay_time: Int64 = 0
+    min_time_stamp_str: str | None = None
+    max_time_stamp_str: str | None = None
+    consume_time_stamp_str: str | None = None
 
 
 @define(slots=True, eq=False, repr=False)

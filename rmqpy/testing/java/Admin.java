@@ -6,15 +6,23 @@ import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.rocketmq.acl.common.AclUtils;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * Many mqadmin commands in one JVM.
  *
  * Each line of standard input is one command: percent-encoded words with spaces between them. Each answer is one line
- * {"event":"command","output":"what the command printed","finished":true}. A command that does not end within the
- * seconds given as the only argument is answered with finished=false and left behind in its daemon thread.
+ * {"event":"command","output":"what the command printed","codes":["17=0"],"finished":true}: codes are the requests that
+ * it sent and how they were answered. A command that does not end within the seconds given as the only argument, or as
+ * a first word @SECONDS, is answered with finished=false and left behind in its daemon thread.
  */
 public final class Admin {
     public static void main(String[] arguments) throws Exception {
@@ -26,7 +34,9 @@ public final class Admin {
             for (int i = 0; i < words.length; i++) {
                 words[i] = URLDecoder.decode(words[i], "UTF-8");
             }
-            run(words, limitMs);
+            boolean own = words[0].startsWith("@");
+            run(own ? Arrays.copyOfRange(words, 1, words.length) : words,
+                own ? 1000L * Integer.parseInt(words[0].substring(1)) : limitMs);
         }
         Runtime.getRuntime().halt(0);
     }
@@ -37,9 +47,10 @@ public final class Admin {
         System.setOut(capture);
         System.setErr(capture);
         forgetCommands();
+        Codes codes = new Codes();
         Thread worker = new Thread(() -> {
             try {
-                MQAdminStartup.main0(words, null);
+                MQAdminStartup.main0(words, codes);
             } catch (Throwable fault) {
                 fault.printStackTrace(capture);
             }
@@ -48,7 +59,8 @@ public final class Admin {
         worker.start();
         worker.join(limitMs);
         capture.flush();
-        JsonLine.event("command").with("output", printed.toString("UTF-8")).with("finished", !worker.isAlive()).print();
+        JsonLine.event("command").with("output", printed.toString("UTF-8")).with("codes", codes.seen())
+            .with("finished", !worker.isAlive()).print();
     }
 
     /** Made for one command a JVM, some commands keep their first client and with it its name server. */
@@ -58,6 +70,32 @@ public final class Admin {
                 field.setAccessible(true);
                 ((List<?>) field.get(null)).clear();
             }
+        }
+    }
+
+    /** Which requests a command sends, and the codes of the answers. */
+    private static final class Codes implements RPCHook {
+        private final Set<String> seen = new TreeSet<>();
+        /** What signs, where conf/tools.yml has an account: a hook of ours takes the place of it. */
+        private final RPCHook account = AclUtils.getAclRPCHook(
+            System.getProperty("rocketmq.home.dir") + "/conf/tools.yml");
+
+        @Override
+        public void doBeforeRequest(String address, RemotingCommand request) {
+            if (account != null) {
+                account.doBeforeRequest(address, request);
+            }
+        }
+
+        @Override
+        public synchronized void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+            if (response != null) {
+                seen.add(request.getCode() + "=" + response.getCode());
+            }
+        }
+
+        synchronized List<String> seen() {
+            return new ArrayList<>(seen);
         }
     }
 }

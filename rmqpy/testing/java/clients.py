@@ -165,12 +165,16 @@ class MqAdmin:
 
     def run(self, *words: str) -> str:
         """What ``mqadmin words... -n NAMESRV`` prints."""
-        line = " ".join(_word(word) for word in (*words, "-n", self.namesrv))
-        answer = self.client.ask(line, frozenset({"command"}), ADMIN_SECONDS_MAX + 10.0)[-1]
+        answer = self.call(*words)
         output: str = answer["output"]
         if not answer["finished"]:
             raise ClientFault(f"mqadmin {' '.join(words)} runs too long; so far: {output}")
         return output
+
+    def call(self, *words: str, seconds: int = ADMIN_SECONDS_MAX) -> Event:
+        """The same with the requests that it sent; a command that does not end is left behind."""
+        line = " ".join(_word(word) for word in (f"@{seconds}", *words, "-n", self.namesrv))
+        return self.client.ask(line, frozenset({"command"}), seconds + 10.0)[-1]
 
     def at(self, namesrv: str) -> MqAdmin:
         """The same JVM at another name server."""

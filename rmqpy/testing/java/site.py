@@ -30,7 +30,7 @@ LOGBACK = """<configuration>
 </configuration>
 """
 BUSY_MACHINE = {
-    "registerBrokerPeriod": "10000",
+    "registerNameServerPeriod": "10000",
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "60000",
     "warmMapedFileEnable": "false",

@@ -1,0 +1,194 @@
+"""Every request code and every command of mqadmin, against a Java and an rmqpy server of the same
+settings: docs/conformance.md is what this file sees.
+"""
+
+from __future__ import annotations
+
+import time
+from difflib import unified_diff
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.model.names import LEADER_MARKER_TOPIC
+from rmqpy.model.names import TRANSACTION_HALF_TOPIC as HALF
+from rmqpy.testing.conformance.broker_story import TOPIC, broker_story
+from rmqpy.testing.conformance.commands import FAILED, LINES, names, prepare, seen
+from rmqpy.testing.conformance.compare import differences, masked_text, without_places
+from rmqpy.testing.conformance.name_server_story import name_server_story
+from rmqpy.testing.conformance.wire import Wire, recorded_requests
+from rmqpy.testing.store_reader import read_store
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("java", "rmqpy")
+REGISTRATION_SECONDS = 2
+OWN = {
+    who: {"made": f"Made-{who}", "madegroup": f"made-{who}", "cloned": f"cloned-{who}"}
+    for who in ("mqadmin", "rmqpy")
+}
+"""What each side makes for itself."""
+SETTINGS = {
+    "transactionCheckInterval": "1500",
+    "transactionTimeOut": "500",
+    "brokerClusterName": "DefaultCluster",
+}
+
+
+@pytest.fixture(scope="module", params=["classic", "dledger"])
+def mode(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def pair(mode, pair_of):
+    clusters = pair_of("conformance", mode, SETTINGS)
+    for cluster in clusters.values():
+        cluster.send(cluster.topic(), count=1)
+    yield clusters
+    for cluster in clusters.values():
+        cluster.broker.stop()
+        cluster.namesrv.stop()
+
+
+def masks_of(cluster):
+    """What differs from server to server; the longest first."""
+    port = cluster.broker.port
+    return {
+        f"{cluster.broker.store}/dledger-n0/data": "LOG",
+        f"{cluster.broker.store}/commitlog": "LOG",
+        str(cluster.broker.store): "STORE",
+        cluster.broker.address: "BROKER",
+        f"127.0.0.1:{port + 1}": "REPLICATION",
+        cluster.namesrv.address: "NAMESRV",
+        f"7F000001{port:08X}": "HOST",
+    }
+
+
+def told(pair, story, address_of):
+    """What both answered to the same story, one below the other."""
+    recorded = recorded_requests(ROOT / "tests/golden/wire/frames.jsonl")
+    heard = {}
+    for kind in KINDS:
+        cluster = pair[kind]
+        with Wire(address_of(cluster), recorded, masks_of(cluster)) as wire:
+            try:
+                story(wire, cluster)
+            except Exception as error:
+                last = wire.exchanges[-1] if wire.exchanges else None
+                raise AssertionError(f"against {kind}, after {last}") from error
+        heard[kind] = wire.exchanges
+    return heard
+
+
+def compare(heard, mode):
+    """On DLedger Java leaves out what stands in the header of a batch: sizes differ from there."""
+    found = []
+    for java, ours in zip(heard["java"], heard["rmqpy"], strict=True):
+        assert (java.code, java.name) == (ours.code, ours.name)
+        seen = [each.seen if mode == "classic" else without_places(each.seen)
+                for each in (java, ours)]  # fmt: skip
+        for text in differences(*seen, more=java.more):
+            found.append(f"{java.code} {java.name}{text}")
+    return found
+
+
+def test_every_request_of_a_name_server(pair, mode):
+    def story(wire, _cluster):
+        name_server_story(wire)
+
+    heard = told(pair, story, lambda cluster: cluster.namesrv.address)
+    found = compare(heard, mode)
+    assert not found, "\n".join(found)
+
+
+def test_every_request_of_a_broker(pair, mode):
+    def story(wire, cluster):
+        fast = f"127.0.0.1:{cluster.broker.port - 2}"
+        broker_story(wire, fast, "DefaultCluster")
+
+    heard = told(pair, story, lambda cluster: cluster.broker.address)
+    found = compare(heard, mode)
+    assert not found, "\n".join(found)
+
+
+def test_what_the_broker_wrote(pair, mode):
+    """The log behind the answers above, message by message."""
+    java, ours = (log_of(pair[kind]) for kind in KINDS)
+    if mode == "dledger":
+        java, ours = without_places(java), without_places(ours)
+        for message in ours:
+            if message["body"].startswith("b"):
+                message["properties"].pop("CLUSTER")
+    found = differences(java, ours)
+    assert len(java) >= 10 and not found, "\n".join(found)
+
+
+def log_of(cluster):
+    reading = read_store(cluster.broker.store)
+    assert all(TOPIC in problem for problem in reading.problems)  # that topic was deleted
+    masks = masks_of(cluster)
+    return [
+        {
+            "topic": message.topic,
+            "place": f"{message.queue_id} {message.queue_offset} {message.sys_flag}",
+            "size": message.size,
+            "body": masked_text(message.body.decode("latin-1"), masks),
+            "properties": {
+                name: masked_text(value, masks) if name != "UNIQ_KEY" else "any"
+                for name, value in message.properties.items()
+            },
+        }
+        # Half messages are looked at on a clock: how many there are of each depends on when.
+        for message in takewhile(lambda each: each.topic != HALF, reading.messages)
+        if message.topic != LEADER_MARKER_TOPIC
+    ]
+
+
+def test_every_command_of_mqadmin(pair, tmp_path_factory, capsys):
+    """mqadmin against Java and against rmqpy, and ``rmqpy admin`` against the same rmqpy."""
+    outputs = {}
+    clients = []
+    try:
+        words = {}
+        for kind in KINDS:
+            client, words[kind] = prepare(pair[kind].broker.address)
+            clients.append(client)
+            words[kind]["folder"] = str(tmp_path_factory.mktemp(kind))
+        time.sleep(REGISTRATION_SECONDS)
+        found = []
+        for line in LINES:
+            shown = {}
+            for kind in KINDS:
+                cluster = pair[kind]
+                masks = masks_of(cluster) | {words[kind]["folder"]: "FOLDER"}
+                masks |= {name: key for own in OWN.values() for key, name in own.items()}
+                given = line.words.format(**words[kind], **OWN["mqadmin"]).split()
+                answer = cluster.admin.call(*given, seconds=line.seconds)
+                shown[kind] = seen(line, answer["output"], masks)
+                outputs[line.words, kind] = answer["codes"]
+                if not answer["finished"]:  # it goes on printing as long as its JVM lives
+                    cluster.admin.close()
+            given = line.words.format(**words[kind], **OWN["rmqpy"]).split()
+            code = main(["admin", *given, *line.ours.split(), "-n", cluster.namesrv.address])
+            told = capsys.readouterr()
+            ours = [FAILED] if code and not told.out else seen(line, told.out, masks)
+            found += told_apart(line, "mqadmin: Java, rmqpy", shown["java"], shown["rmqpy"])
+            found += told_apart(line, "rmqpy: mqadmin, rmqpy admin", shown["rmqpy"], ours)
+    finally:
+        for client in clients:
+            client.close()
+    assert not found, "\n".join(found)
+
+
+def told_apart(line, who, expected, given):
+    if line.look is names:
+        given = [each for each in given if each in expected]
+    return [
+        f"{line.words}: {who} {text}"
+        for text in unified_diff(expected, given, lineterm="", n=0)
+        if not text.startswith(("---", "+++", "@@"))
+    ]
