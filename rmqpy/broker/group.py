@@ -10,7 +10,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.broker.fitness import TablesGate, Vouching
-from rmqpy.broker.group_status import GroupStatusProcessor
+from rmqpy.broker.group_status import GroupStatusProcessor, status_of
 from rmqpy.broker.role import GroupRole, RoleChange
 from rmqpy.broker.service import Broker
 from rmqpy.dledger.member import Dice, Membership, Options
@@ -68,6 +68,7 @@ def join_group(
         ),
     )
     broker.serve(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
+    broker.member_status = lambda: status_of(driver)
     return driver
 
 

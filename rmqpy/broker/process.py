@@ -27,6 +27,7 @@ from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.codec import chosen
 from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
+from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
@@ -37,6 +38,7 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.saving import SavedFile
 
 if TYPE_CHECKING:
+    from rmqpy.broker.metrics_page import MetricsPage
     from rmqpy.net.dledger_driver import DLedgerDriver
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
@@ -175,7 +177,8 @@ class BrokerProcess:
         main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
         fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
         member = _member(broker, store, self._scheduler, tls)
-        running = _Running(store, broker, network, (main, fast), member, group)
+        page = _metrics_page(broker)
+        running = _Running(store, broker, network, (main, fast), member, group, page)
         try:
             await main.listen(addresses.bind, broker.identity.listen_port)
             await fast.listen(addresses.bind, broker.identity.fast_port)
@@ -183,6 +186,9 @@ class BrokerProcess:
                 await running.member.listen(configuration, addresses.bind)
             if group is not None:
                 await group.listen(_replication_host(configuration, addresses))
+            if page is not None:
+                where = parse_address(configuration.remoting.metrics_listen_address or "")
+                _log.info("metrics at http://%s/metrics", await page.listen(*where))
         except BaseException:
             await running.close_sockets()
             raise
@@ -205,6 +211,19 @@ class BrokerProcess:
         return running
 
 
+def _metrics_page(broker: Broker) -> MetricsPage | None:
+    if broker.identity.configuration.remoting.metrics_listen_address is None:
+        return None
+    try:
+        from rmqpy.broker.metrics_page import MetricsPage
+    except ModuleNotFoundError as error:
+        raise ConfigFault(
+            f"metricsListenAddress is set, and {error.name} is not installed:"
+            " pip install 'rmqpy[metrics]'"
+        ) from None
+    return MetricsPage(broker)
+
+
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
     if loaded.path is None:
         return None
@@ -219,8 +238,11 @@ class _Running:
     servers: tuple[RemotingServer, ...]
     member: _Member | None
     group: ClassicGroup | None
+    page: MetricsPage | None
 
     async def close_sockets(self) -> None:
+        if self.page is not None:
+            await self.page.close()
         if self.group is not None:
             await self.group.close()
         for server in self.servers:

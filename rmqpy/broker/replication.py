@@ -78,6 +78,13 @@ class Replication:
             return ()
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
 
+    def lags(self) -> list[tuple[str, int]]:
+        """Address of each slave, and by how many bytes it is behind."""
+        if self.slaves is None:
+            return []
+        end = self.log_end()
+        return [(view.address, max(0, end - view.acknowledged)) for view in self.slaves.slaves]
+
     def runtime_info(self) -> dict[str, str]:
         """Our own lines of the runtime information; none where nothing is replicated."""
         info: dict[str, str] = {}

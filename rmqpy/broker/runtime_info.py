@@ -49,7 +49,13 @@ class RuntimeInfoProcessor:
         }
 
     def runtime_info(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        table = {
+        return RemotingCommand.response_to(
+            request, body=KVTable(dict(sorted(self.table().items()))).encode()
+        )
+
+    def table(self) -> dict[str, str]:
+        """Key to text."""
+        return {
             **self._broker(),
             **self._counters(),
             **self.statistics.rates(),
@@ -58,9 +64,6 @@ class RuntimeInfoProcessor:
             **self._store(),
             **self.replication.runtime_info(),
         }
-        return RemotingCommand.response_to(
-            request, body=KVTable(dict(sorted(table.items()))).encode()
-        )
 
     def _broker(self) -> dict[str, str]:
         return {

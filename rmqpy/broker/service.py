@@ -13,7 +13,7 @@ with code 1, and the connection lives on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from attrs import define
@@ -46,7 +46,7 @@ from rmqpy.broker.settings import SettingsFile
 from rmqpy.broker.settling import refuse_unsettled
 from rmqpy.broker.slave_sync import SlaveSync
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
-from rmqpy.broker.tools import tool_handlers
+from rmqpy.broker.tools import runtime_information, tool_handlers
 from rmqpy.broker.topics import TopicTable
 from rmqpy.broker.traffic import Traffic
 from rmqpy.broker.transaction_checks import TransactionChecks
@@ -159,6 +159,9 @@ class Broker:
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
         traffic = Traffic.of(self, around)
         self._send, self._pull = traffic.sends, traffic.pulls
+        self.information = runtime_information(self, around)
+        self.member_status: Callable[[], Mapping[str, object]] | None = None
+        """What a member of a DLedger group tells of itself."""
         self._handlers = {**traffic.handlers, **tool_handlers(self, around)}
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""

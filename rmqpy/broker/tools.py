@@ -40,17 +40,6 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         statistics=broker.statistics,
         store=broker.store,
     )
-    information = RuntimeInfoProcessor(
-        identity=broker.identity,
-        store=broker.store,
-        statistics=broker.statistics,
-        gate=broker.gate,
-        replication=broker.replication,
-        files=around.files,
-        clock=around.scheduler,
-        delays=broker.delivery.progress,
-        booted_ms=around.scheduler.now_ms(),
-    )
     relays = RelayProcessor(
         identity=broker.identity,
         topics=broker.topics,
@@ -73,6 +62,21 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         **QueueContentsProcessor(queues=broker.store, clients=broker.clients).handlers(),
         **settings.handlers(),
         **administration.handlers(),
-        **information.handlers(),
+        **broker.information.handlers(),
         **broker.cleaning.handlers(),
     }
+
+
+def runtime_information(broker: Broker, around: BrokerSurroundings) -> RuntimeInfoProcessor:
+    """What the broker says about itself."""
+    return RuntimeInfoProcessor(
+        identity=broker.identity,
+        store=broker.store,
+        statistics=broker.statistics,
+        gate=broker.gate,
+        replication=broker.replication,
+        files=around.files,
+        clock=around.scheduler,
+        delays=broker.delivery.progress,
+        booted_ms=around.scheduler.now_ms(),
+    )

@@ -1,4 +1,4 @@
-"""The keys of Java's NettyServerConfig, NettyClientConfig and NamesrvConfig, and ``bindAddress``.
+"""The keys of Java's NettyServerConfig, NettyClientConfig and NamesrvConfig, and our own ones.
 
 How a line is read: config_keys.py. Java has writeBufferHighWaterMark and writeBufferLowWaterMark in
 both Netty classes; a file sets both, so there is one attribute each.
@@ -38,6 +38,12 @@ class ServerSettings:
         default=None,
         doc="Own key of rmqpy: address to listen on, 0.0.0.0 for all; absent: brokerIP1, else "
         "127.0.0.1.",
+    )
+    metrics_listen_address: str | None = key(
+        "metricsListenAddress",
+        default=None,
+        doc="Own key of rmqpy: host:port of the page /metrics for Prometheus, which everybody who "
+        "reaches it may read; absent: none. Needs the extra metrics (docs/metrics.md).",
     )
     server_worker_threads: int = key(
         "serverWorkerThreads", default=8, effect=_THREADS, doc="Netty workers."

@@ -36,6 +36,10 @@ CLUSTERS = (
 """Who is the name server, who the broker, in which mode."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-pages", action="store_true", help="write docs/conformance.md")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     reason = JavaHome().missing()

@@ -15,16 +15,46 @@ from rmqpy.cli import main
 from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.model.names import TRANSACTION_HALF_TOPIC as HALF
 from rmqpy.testing.conformance.broker_story import TOPIC, broker_story
-from rmqpy.testing.conformance.commands import FAILED, LINES, names, prepare, seen
+from rmqpy.testing.conformance.commands import (
+    FAILED,
+    LINES,
+    any_numbers,
+    exact,
+    names,
+    numbers,
+    prepare,
+    seen,
+    titles,
+    unordered,
+    without_paths,
+)
 from rmqpy.testing.conformance.compare import differences, masked_text, without_places
 from rmqpy.testing.conformance.name_server_story import name_server_story
+from rmqpy.testing.conformance.page import Evidence, page, read_codes, read_commands
 from rmqpy.testing.conformance.wire import Wire, recorded_requests
 from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).parents[2]
+FRAMES = ROOT / "tests/golden/wire/frames.jsonl"
+PAGE = ROOT / "docs/conformance.md"
 KINDS = ("java", "rmqpy")
+ACCESS = "`tests/interop/test_access.py`: `test_mqadmin_administrates_with_its_tools_file`"
+ELSEWHERE = dict.fromkeys(
+    (50, 51, 52, 53, 54, "updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion")
+    + ("updateGlobalWhiteAddr", "getAclConfig"),
+    ACCESS,
+)
+COMPARED = {
+    exact: "every character",
+    unordered: "every line, in any order",
+    numbers: "every line, numbers apart",
+    any_numbers: "every line, numbers apart, in any order",
+    without_paths: "every character but a path",
+    titles: "titles",
+    names: "names of values",
+}
 REGISTRATION_SECONDS = 2
 OWN = {
     who: {"made": f"Made-{who}", "madegroup": f"made-{who}", "cloned": f"cloned-{who}"}
@@ -41,6 +71,12 @@ SETTINGS = {
 @pytest.fixture(scope="module", params=["classic", "dledger"])
 def mode(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    """What the tests of this file have seen; the last one makes the page of it."""
+    return Evidence()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +106,7 @@ def masks_of(cluster):
 
 def told(pair, story, address_of):
     """What both answered to the same story, one below the other."""
-    recorded = recorded_requests(ROOT / "tests/golden/wire/frames.jsonl")
+    recorded = recorded_requests(FRAMES)
     heard = {}
     for kind in KINDS:
         cluster = pair[kind]
@@ -84,34 +120,35 @@ def told(pair, story, address_of):
     return heard
 
 
-def compare(heard, mode):
+def compare(heard, mode, evidence):
     """On DLedger Java leaves out what stands in the header of a batch: sizes differ from there."""
     found = []
     for java, ours in zip(heard["java"], heard["rmqpy"], strict=True):
         assert (java.code, java.name) == (ours.code, ours.name)
         seen = [each.seen if mode == "classic" else without_places(each.seen)
                 for each in (java, ours)]  # fmt: skip
+        evidence.exchanged(mode, java.code)
         for text in differences(*seen, more=java.more):
             found.append(f"{java.code} {java.name}{text}")
     return found
 
 
-def test_every_request_of_a_name_server(pair, mode):
+def test_every_request_of_a_name_server(pair, mode, evidence):
     def story(wire, _cluster):
         name_server_story(wire)
 
     heard = told(pair, story, lambda cluster: cluster.namesrv.address)
-    found = compare(heard, mode)
+    found = compare(heard, mode, evidence)
     assert not found, "\n".join(found)
 
 
-def test_every_request_of_a_broker(pair, mode):
+def test_every_request_of_a_broker(pair, mode, evidence):
     def story(wire, cluster):
         fast = f"127.0.0.1:{cluster.broker.port - 2}"
         broker_story(wire, fast, "DefaultCluster")
 
     heard = told(pair, story, lambda cluster: cluster.broker.address)
-    found = compare(heard, mode)
+    found = compare(heard, mode, evidence)
     assert not found, "\n".join(found)
 
 
@@ -148,9 +185,8 @@ def log_of(cluster):
     ]
 
 
-def test_every_command_of_mqadmin(pair, tmp_path_factory, capsys):
+def test_every_command_of_mqadmin(pair, mode, evidence, tmp_path_factory, capsys):
     """mqadmin against Java and against rmqpy, and ``rmqpy admin`` against the same rmqpy."""
-    outputs = {}
     clients = []
     try:
         words = {}
@@ -169,19 +205,27 @@ def test_every_command_of_mqadmin(pair, tmp_path_factory, capsys):
                 given = line.words.format(**words[kind], **OWN["mqadmin"]).split()
                 answer = cluster.admin.call(*given, seconds=line.seconds)
                 shown[kind] = seen(line, answer["output"], masks)
-                outputs[line.words, kind] = answer["codes"]
+                if kind == "rmqpy" and answer["finished"]:
+                    sends(evidence, line.command, answer["codes"])
                 if not answer["finished"]:  # it goes on printing as long as its JVM lives
                     cluster.admin.close()
             given = line.words.format(**words[kind], **OWN["rmqpy"]).split()
             code = main(["admin", *given, *line.ours.split(), "-n", cluster.namesrv.address])
             told = capsys.readouterr()
             ours = [FAILED] if code and not told.out else seen(line, told.out, masks)
+            evidence.commands[mode, line.command] = COMPARED[line.look]
             found += told_apart(line, "mqadmin: Java, rmqpy", shown["java"], shown["rmqpy"])
             found += told_apart(line, "rmqpy: mqadmin, rmqpy admin", shown["rmqpy"], ours)
     finally:
         for client in clients:
             client.close()
     assert not found, "\n".join(found)
+
+
+def sends(evidence, command, codes):
+    """``codes`` are CODE=ANSWER; clients that a command starts also greet and leave."""
+    for code in {int(each.partition("=")[0]) for each in codes} - {34, 35}:
+        evidence.sent_by.setdefault(code, set()).add(command)
 
 
 def told_apart(line, who, expected, given):
@@ -192,3 +236,16 @@ def told_apart(line, who, expected, given):
         for text in unified_diff(expected, given, lineterm="", n=0)
         if not text.startswith(("---", "+++", "@@"))
     ]
+
+
+def test_the_page_is_what_was_seen(evidence, request):
+    """Last of all: rows of the lists, each with what is behind it."""
+    if {mode for mode, _ in evidence.exchanges} != {"classic", "dledger"}:
+        pytest.skip("both modes must have been run")
+    evidence.recorded.update(recorded_requests(FRAMES))
+    codes = read_codes(Path(__file__).with_name("request-codes.tsv"))
+    commands = read_commands(ROOT / "tests/admin/mqadmin-4.9.7.tsv")
+    made = page(codes, commands, evidence, ELSEWHERE)
+    if request.config.getoption("--write-pages"):
+        PAGE.write_text(made, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == made

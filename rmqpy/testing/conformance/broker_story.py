@@ -133,7 +133,7 @@ def _messages(wire: Wire) -> tuple[int, str]:
         320, encode_batch_body(items), a=WRITERS, b=TOPIC, e=1, g=BORN_MS, i="", n=None
     )
     wire.ask(batch)
-    wire.ask(_send(wire, 5, b"later", DELAY="3"))
+    wire.ask(_send(wire, 5, b"later", DELAY="18"))
     wire.ask(wire.request(310, b"x", a=WRITERS, b="no-such", c="no-such-default", i="", n=None))
     message_id = sent.ext_fields["msgId"]
     return int(message_id[16:], 16), message_id
@@ -213,9 +213,9 @@ def _relays(wire: Wire, first: tuple[int, str]) -> None:
     )
     wire.ask(wire.request(14, topic=TOPIC, queueId=0, consumerGroup=COPY))
     back = {"offset": first[0], "group": READERS, "originMsgId": KEY % 1, "originTopic": TOPIC}
-    wire.ask(wire.request(36, **back, delayLevel=3, maxReconsumeTimes=16, bname=None))
-    wire.ask(wire.request(36, **back | {"offset": 1 << 40}, delayLevel=3, bname=None))
-    wire.ask(wire.request(36, **back | {"group": "nobody-known"}, delayLevel=3, bname=None))
+    wire.ask(wire.request(36, **back, delayLevel=18, maxReconsumeTimes=16, bname=None))
+    wire.ask(wire.request(36, **back | {"offset": 1 << 40}, delayLevel=18, bname=None))
+    wire.ask(wire.request(36, **back | {"group": "nobody-known"}, delayLevel=18, bname=None))
 
 
 def _replies(wire: Wire, cluster: str) -> None:

@@ -3,6 +3,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
@@ -11,10 +12,15 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import org.apache.commons.cli.CommandLine;
+import org.apache.commons.cli.PosixParser;
 import org.apache.rocketmq.acl.common.AclUtils;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Many mqadmin commands in one JVM.
@@ -50,7 +56,7 @@ public final class Admin {
         Codes codes = new Codes();
         Thread worker = new Thread(() -> {
             try {
-                MQAdminStartup.main0(words, codes);
+                execute(words, codes);
             } catch (Throwable fault) {
                 fault.printStackTrace(capture);
             }
@@ -61,6 +67,28 @@ public final class Admin {
         capture.flush();
         JsonLine.event("command").with("output", printed.toString("UTF-8")).with("codes", codes.seen())
             .with("finished", !worker.isAlive()).print();
+    }
+
+    /** What MQAdminStartup.main0 does, with a hook: that one takes the hook it is given for none. */
+    private static void execute(String[] words, RPCHook hook) throws Exception {
+        MQAdminStartup.initCommand();
+        Method find = MQAdminStartup.class.getDeclaredMethod("findSubCommand", String.class);
+        find.setAccessible(true);
+        SubCommand command = (SubCommand) find.invoke(null, words[0]);
+        if (command == null) {
+            MQAdminStartup.main0(words, null);
+            return;
+        }
+        org.apache.commons.cli.Options options = command.buildCommandlineOptions(
+            ServerUtil.buildCommandlineOptions(new org.apache.commons.cli.Options()));
+        String[] rest = Arrays.copyOfRange(words, 1, words.length);
+        CommandLine line = ServerUtil.parseCmdLine("mqadmin " + words[0], rest, options, new PosixParser());
+        if (line != null) {
+            if (line.hasOption('n')) {
+                System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, line.getOptionValue('n'));
+            }
+            command.execute(line, options, hook);
+        }
     }
 
     /** Made for one command a JVM, some commands keep their first client and with it its name server. */

@@ -1,0 +1,140 @@
+"""docs/conformance.md: one row for each request code and each command of mqadmin, made of what a
+run of the tests has seen.
+
+Rows come from checked-in lists; a row without evidence in both modes is a fault, and so is evidence
+without a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field
+
+MODES: Final = ("classic", "dledger")
+HEAD: Final = """# Conformance
+
+<!-- Made by pytest -m interop tests/interop/test_conformance.py --write-pages -->
+
+What the real Java servers 4.9.7 and ours answer to the same requests, on a classic log and on
+DLedger. A run of `tests/interop/test_conformance.py` fails where an answer differs, where a row
+below has no test behind it, or where this page is not what the run has seen. Compared is everything
+that the clock, ports and chance do not decide: codes, names and values of the header, bodies member
+by member, what the broker sends to clients by itself, and at the end both logs, record by record.
+
+"""
+LETTERS: Final = """\
+C client, P producer, K consumer, B broker, S slave, N name server, A tools. *Recorded*: the request
+is a frame of Java's client, replayed.
+"""
+TWICE: Final = """\
+Twice: Java's `mqadmin` against the Java servers and against ours, and `rmqpy admin` against the
+same servers of ours.
+"""
+DIFFERENCES: Final = """## What differs by intention
+
+| where | here | Java |
+|---|---|---|
+| texts of refusals | say what to do | |
+| 320 on DLedger | properties of the batch's header are kept, as on a classic log | left out |
+| 28, 26, 319 | more values than Java has | |
+| `consumerStatus -g` | leaves no files | one file for each member, in the working directory |
+| `startMonitoring`, `clusterRT` | also `-r ROUNDS` | for ever |
+| `getAclConfig` | secrets are not told | told |
+"""
+
+
+class MissingEvidence(AssertionError):
+    """A row that nothing has been seen of, or something seen that has no row."""
+
+
+@define(frozen=True)
+class CodeRow:
+    """A request code of the list."""
+
+    code: int
+    name: str
+    priority: str
+    way: str
+
+
+@define
+class Evidence:
+    """What a run has seen. Keys are mode and code, or mode and command."""
+
+    exchanges: dict[tuple[str, int], int] = field(factory=dict)
+    recorded: set[int] = field(factory=set)
+    """Codes whose request was a recorded frame."""
+    commands: dict[tuple[str, str], str] = field(factory=dict)
+    """What was compared of a command's output."""
+    sent_by: dict[int, set[str]] = field(factory=dict)
+    """Code to the commands of mqadmin that sent it to our servers."""
+
+    def exchanged(self, mode: str, code: int) -> None:
+        self.exchanges[mode, code] = self.exchanges.get((mode, code), 0) + 1
+
+
+def read_codes(path: Path) -> list[CodeRow]:
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    return [CodeRow(int(code), name, priority, way) for code, name, priority, way in rows]
+
+
+def read_commands(path: Path) -> list[str]:
+    return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def page(
+    codes: Sequence[CodeRow],
+    commands: Sequence[str],
+    evidence: Evidence,
+    elsewhere: Mapping[int | str, str],
+) -> str:
+    """The whole page. ``elsewhere`` names the tests of other files that stand behind a row."""
+    known = {row.code for row in codes}
+    strangers = {code for _, code in evidence.exchanges} - known
+    strangers_named = {name for _, name in evidence.commands} - set(commands)
+    if strangers or strangers_named:
+        raise MissingEvidence(f"no rows for {sorted(strangers)} {sorted(strangers_named)}")
+    lines = [
+        HEAD + "## Request codes",
+        "",
+        LETTERS,
+        "| code | name | | way | exchanges | request | classic | DLedger | sent by `mqadmin` |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(_code_line(row, evidence, elsewhere) for row in codes),
+        "",
+        "## Commands of mqadmin",
+        "",
+        TWICE,
+        "| command | compared | classic | DLedger |",
+        "|---|---|---|---|",
+        *(_command_line(name, evidence, elsewhere) for name in commands),
+        "",
+        DIFFERENCES,
+    ]
+    return "\n".join(lines)
+
+
+def _code_line(row: CodeRow, evidence: Evidence, elsewhere: Mapping[int | str, str]) -> str:
+    code = row.code
+    way = row.way.replace(">", " → ")
+    head = f"| {code} | {row.name} | {row.priority} | {way} |"
+    if code in elsewhere:
+        return f"{head} | | {elsewhere[code]} | | |"
+    counts = [evidence.exchanges.get((mode, code), 0) for mode in MODES]
+    if not all(counts):
+        raise MissingEvidence(f"code {code} {row.name}: exchanges {counts}")
+    request = "recorded" if code in evidence.recorded else "by its header class"
+    by = " ".join(sorted(evidence.sent_by.get(code, ())))
+    return f"{head} {counts[0]} | {request} | same | same | {by} |"
+
+
+def _command_line(name: str, evidence: Evidence, elsewhere: Mapping[int | str, str]) -> str:
+    if name in elsewhere:
+        return f"| {name} | {elsewhere[name]} | | |"
+    compared = {evidence.commands.get((mode, name)) for mode in MODES}
+    if len(compared) != 1 or None in compared:
+        raise MissingEvidence(f"command {name}: {compared}")
+    return f"| {name} | {compared.pop()} | same | same |"
