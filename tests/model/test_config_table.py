@@ -86,6 +86,7 @@ OWN_SERVER_KEYS = (
     "maxConnections",
     "frameHeaderTimeoutMillis",
     "frameTimeoutMillis",
+    "metricsListenAddress",
 )
 
 
@@ -100,14 +101,6 @@ def test_key_type_and_default_are_javas(owner: str, name: str) -> None:
 def test_no_key_beside_javas_and_our_own() -> None:
     ours = {name for settings in set(CLASSES.values()) for name in key_facts(settings)}
     own = {"bindAddress", *OWN_STORE_KEYS, *OWN_SERVER_KEYS}
-    own = {
-        "bindAddress",
-        "metricsListenAddress",
-        *OWN_STORE_KEYS,
-        "namesrvAclEnable",
-        "registrationAddresses",
-        "administrationAddresses",
-    }
     assert ours - {name for _, name in JAVA_KEYS} == {*own, *FROM_5}
 
 
