@@ -25,6 +25,7 @@ __all__ = [
     "Checkpoint",
     "ConfigTable",
     "LedgerState",
+    "living_topics",
     "read_checkpoint",
     "read_ledger_state",
     "read_table",
@@ -105,6 +106,16 @@ def read_table(files: FileLayer, path: str) -> object | None:
             except (RmqError, ValueError):
                 continue
     return None
+
+
+def living_topics(files: FileLayer, config: str, queues: str) -> set[str] | None:
+    """Topics that have a queue folder or are in the table; None when neither can tell. Messages of
+    a topic that was deleted stand in the log until they expire; their queues do not come back.
+    """
+    table = read_table(files, f"{config}/topics.json")
+    if not isinstance(table, dict) or not files.is_dir(queues):
+        return None
+    return {*files.list_dir(queues), *map(str, table.get("topicConfigTable", {}))}
 
 
 def _table(files: FileLayer, path: str, name: str) -> ConfigTable:

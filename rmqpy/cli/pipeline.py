@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqpy.cli import pipeline_replicas
+from rmqpy.cli import pipeline_rebuild, pipeline_replicas
 from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -54,6 +54,7 @@ def add_commands(commands: Commands) -> None:
     audit.set_defaults(command=_audit)
 
     pipeline_replicas.add_verbs(verbs)
+    pipeline_rebuild.add_verb(verbs)
 
     export = verbs.add_parser(
         "export", help="messages as Parquet files: exit code 2 when damage was passed"

@@ -6,7 +6,9 @@
 :mod:`.tasks`       numbered pieces of work over Spark tasks, results in order
 :mod:`.runner`      ranges of a store over Spark: the other engine of the audit
 :mod:`.rows`        messages of a range as Arrow batches: the schema of an export
+:mod:`.pieces`      ranges whose results are files, and the proof that they join
 :mod:`.export`      messages of stores as Parquet files, written by the workers
+:mod:`.rebuild`     consume queues and key index from the logs, in a folder aside
 :mod:`.query`       SQL over an export
 ==================  ===========================================================================
 

@@ -2,8 +2,8 @@
 
 A range is written to ``_temporary/<a name of its own>`` below the target, whole and synced; the
 writer tells where its first frame begins and where the next one must. The driver takes the ranges
-in order, proves that each begins where the one before ended (does it once more from there if not),
-and only then renames the file to its place, named by the range. So an attempt that died, or a
+in order, proves them (:mod:`.pieces`), and only then renames the file to its place, named by the
+range. So an attempt that died, or a
 second one at the same range, leaves nothing but a file in ``_temporary``, which goes at the end.
 ``_manifest.json`` lists the files, ``_SUCCESS`` says that all of them stand there.
 
@@ -23,13 +23,12 @@ from uuid import uuid4
 
 from attrs import asdict, define, field
 
-from rmqpy.audit.damage import FileView
-from rmqpy.audit.directory import LogFile, read_directory
+from rmqpy.audit.directory import read_directory
 from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.messages import MessageWalk, Selection, file_view
-from rmqpy.audit.ranges import RANGE_BYTES, WorkRange, split_row
-from rmqpy.codec.search import find_frames
+from rmqpy.audit.messages import MessageWalk, Selection
+from rmqpy.audit.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.pieces import Chain, Passed, Piece, first_frame, split_store, view_of
 from rmqpy.pipeline.rows import MessageColumns, message_schema
 from rmqpy.pipeline.wanted import Wanted, log_batches
 from rmqpy.store.disk import Disk
@@ -43,23 +42,6 @@ TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
-
-
-@define(slots=True, frozen=True)
-class Passed:
-    """Bytes of a log file that hold no message."""
-
-    file: str
-    offset: int
-    size: int
-
-
-@define(slots=True, frozen=True)
-class Piece:
-    """``begin``: offset of the first frame, None where the range has to find it."""
-
-    work: WorkRange
-    begin: int | None = None
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -87,10 +69,9 @@ class ExportTask:
 
     def __call__(self, piece: Piece) -> Written:
         work = piece.work
-        log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        file = file_view(Disk(), log_file, work.framing, work.limit)
+        file = view_of(work)
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
-        begin = _first(file, work, stop) if piece.begin is None else piece.begin - base
+        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
         passed: list[Passed] = []
         walk = MessageWalk(
             file, Selection(), lambda at, size: passed.append(Passed(work.file, at, size))
@@ -144,14 +125,6 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
         yield group
 
 
-def _first(file: FileView, work: WorkRange, stop: int) -> int | None:
-    if work.is_first:
-        return 0
-    start = work.start - work.first_offset
-    frames = find_frames(file.view, work.first_offset, start, stop, dledger=file.dledger)
-    return next(frames, None)
-
-
 Run = Callable[[ExportTask, Iterable[Piece]], Iterator[Written]]
 """Does all pieces; results in their order."""
 
@@ -182,8 +155,6 @@ class Export:
     run_pieces: Run = run_here
     files: list[dict[str, Any]] = field(factory=list)
     passed: list[Passed] = field(factory=list)
-    _expected: int = 0
-    _closed: bool = False
 
     @property
     def rows(self) -> int:
@@ -198,8 +169,11 @@ class Export:
             internal_topics=plan.internal_topics,
         )
         self._make_target()
+        chain: Chain[Written] = Chain(task)
         for written in self.run_pieces(task, map(Piece, self._works())):
-            self._take(written, task)
+            taken = chain.take(written)
+            if taken is not None:
+                self._take(taken)
             self.plan.advance(written.work.stop - written.work.start)
         self._finish()
 
@@ -213,28 +187,14 @@ class Export:
         plan, files = self.plan, Disk()
         directory = read_directory(files, plan.root)
         limit = read_facts(files, plan.root).confirmed_end
-        works: list[WorkRange] = []
-        for row in directory.logs:
-            works += split_row(row, directory.root, plan.range_bytes, limit)
-            for file in row.files:
-                if file.size != row.file_size:
-                    name = directory.relative(file.path)
-                    self.passed.append(Passed(name, file.first_offset, file.size))
+        works, left_out = split_store(directory, plan.range_bytes, limit)
+        self.passed += left_out
         plan.expect(sum(work.stop - work.start for work in works))
         return works
 
-    def _take(self, written: Written, task: ExportTask) -> None:
-        """The next range in order: proven, then put in its place."""
+    def _take(self, written: Written) -> None:
+        """The next range in order, proven: put in its place."""
         work = written.work
-        if work.is_first:
-            self._expected, self._closed = work.first_offset, False
-        if self._closed or self._expected >= work.stop:
-            _remove(written)
-            return
-        if written.begin != self._expected:
-            _remove(written)
-            written = task(Piece(work, self._expected))
-        self._expected, self._closed = written.end, written.closed
         self.passed += written.passed
         if written.path is not None:
             name = f"{work.row.replace('/', '-')}-{work.start:020d}.parquet"
@@ -254,11 +214,6 @@ class Export:
         }
         _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         _write_synced(target / SUCCESS, "")
-
-
-def _remove(written: Written) -> None:
-    if written.path is not None:
-        os.unlink(written.path)
 
 
 def _write_synced(path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ StoreFault (nothing is skipped).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from attrs import define
@@ -90,7 +90,6 @@ class Dispatch:
         self._queues = queues
         self._index = index
         self._delay_levels = dict(delay_levels)
-        self._max_level = max(delay_levels, default=0)
         self.queue_cursor = 0
         self.index_cursor = 0
         self.store_timestamp_ms = 0
@@ -167,7 +166,7 @@ class Dispatch:
             if self._accelerate(piece):
                 return True
             scan = self._scan(piece, self.index_cursor)
-            self._set_deliver_times(scan)
+            set_deliver_times(scan, self._delay_levels)
             self._to_queues(scan)
             together = self._index is None or self.index_cursor == self.queue_cursor
             if together:
@@ -265,30 +264,11 @@ class Dispatch:
         for run in runs.values():
             run.write()
 
-    def _set_deliver_times(self, scan: Scan) -> None:
-        """The tags code in the delay topic is the time when the message is due."""
-        for row, topic in enumerate(scan.topic):
-            level = min(scan.delay_level[row], self._max_level)
-            if level > 0 and topic == _SCHEDULE_TOPIC:
-                delay_ms = self._delay_levels.get(level, DEFAULT_DELAY_MS)
-                scan.tags_code[row] = scan.store_timestamp_ms[row] + delay_ms
-
     def _to_index(self, scan: Scan, piece: ScanRange) -> None:
         if self._index is None:
             return
-        view = piece.view
-        for row, sys_flag in enumerate(scan.sys_flag):
-            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-                continue
-            hashes = [scan.uniq_key_hash[row]] if scan.uniq_key_hash[row] >= 0 else []
-            length = scan.keys_length[row]
-            if length:
-                start = scan.keys_position[row]
-                topic = java_text(scan.topic[row])
-                words = java_text(bytes(view[start : start + length])).split(" ")
-                hashes += [index_key_hash(topic, word) for word in words if word]
-            if hashes:
-                self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
+        for row, hashes in key_hashes(scan, piece.view, len(scan)):
+            self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
 
     def _tell(self, scan: Scan) -> None:
         if self.on_arrival is None:
@@ -305,3 +285,29 @@ class Dispatch:
                         scan.store_timestamp_ms[row],
                     )
                 )
+
+
+def set_deliver_times(scan: Scan, delay_levels: Mapping[int, int]) -> None:
+    """The tags code in the delay topic is the time when the message is due."""
+    max_level = max(delay_levels, default=0)
+    for row, topic in enumerate(scan.topic):
+        level = min(scan.delay_level[row], max_level)
+        if level > 0 and topic == _SCHEDULE_TOPIC:
+            delay_ms = delay_levels.get(level, DEFAULT_DELAY_MS)
+            scan.tags_code[row] = scan.store_timestamp_ms[row] + delay_ms
+
+
+def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, list[int]]]:
+    """(row, hashes of the message's keys) of the first ``count`` records that the key index has."""
+    for row in range(count):
+        if scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            continue
+        hashes = [scan.uniq_key_hash[row]] if scan.uniq_key_hash[row] >= 0 else []
+        length = scan.keys_length[row]
+        if length:
+            start = scan.keys_position[row]
+            topic = java_text(scan.topic[row])
+            words = java_text(bytes(view[start : start + length])).split(" ")
+            hashes += [index_key_hash(topic, word) for word in words if word]
+        if hashes:
+            yield row, hashes

@@ -433,13 +433,12 @@ class KeyIndex:
         """The local time to the millisecond, later than every name in the row: the order of names
         is the order of files.
         """
-        name = _local_time_name(self._now_ms())
         newest = self._row[-1].path.rpartition("/")[2] if self._row else ""
-        if name <= newest:
-            name = str(int(newest) + 1).zfill(NAME_DIGITS)
-        return f"{self._directory}/{name}"
+        return f"{self._directory}/{index_file_name(self._now_ms(), newest)}"
 
 
-def _local_time_name(now_ms: int) -> str:
+def index_file_name(now_ms: int, newest: str) -> str:
+    """The name of the file behind ``newest``, "" for the first."""
     moment = datetime.fromtimestamp(now_ms / 1000)
-    return moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
+    name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
+    return name if name > newest else str(int(newest) + 1).zfill(NAME_DIGITS)

@@ -12,9 +12,9 @@ import json
 
 from attrs import define
 
+from rmqpy.audit.small_files import living_topics
 from rmqpy.codec.units import INDEX_HEADER, IndexHeader
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.remoting import fastjson
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.commitlog.recovery import Framing, Walker
@@ -106,15 +106,9 @@ def _dispatch(
 
 
 def _drop_deleted(files: FileLayer, queues: ConsumeQueueTable, places: Places) -> None:
-    """Messages of a topic that was deleted stand in the log until they expire; their queues do not
-    come back.
-    """
-    path = f"{places.config}/topics.json"
-    if not files.exists(path) or not files.is_dir(places.queues):
+    kept = living_topics(files, places.config, places.queues)
+    if kept is None:
         return
-    table = fastjson.loads(files.read_bytes(path))
-    known = set(table.get("topicConfigTable", {})) if isinstance(table, dict) else set()
-    kept = set(files.list_dir(places.queues)) | known
     for topic in {name[0] for name, _ in queues.items()} - kept:
         queues.drop_topic(topic)
 

@@ -21,11 +21,9 @@ import json
 import attrs
 from attrs import define, field
 
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files import FileLayer
 from rmqpy.store.old_log import forget_old_log_mark
-from rmqpy.upgrade.ground import Ground, UpgradeRefused, digest_of
+from rmqpy.upgrade.ground import Ground, UpgradeRefused, log_fingerprint
 from rmqpy.upgrade.journal import (
     APPLIED,
     APPLYING,
@@ -123,7 +121,7 @@ def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
         changed += op.changed_bytes
     ground.progress("done", total, total)
     forget_old_log_mark(files, work.rpartition("/")[0])
-    journal = attrs.evolve(journal, state=APPLIED, fingerprint=_fingerprint(ground))
+    journal = attrs.evolve(journal, state=APPLIED, fingerprint=log_fingerprint(ground))
     save_journal(files, work, journal)
     return journal
 
@@ -159,7 +157,7 @@ def roll_back(ground: Ground) -> Journal:
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
         assert before is not None, "an earlier journal is kept until it is taken back or final"
-        journal = attrs.evolve(before, fingerprint=_fingerprint(ground))
+        journal = attrs.evolve(before, fingerprint=log_fingerprint(ground))
     else:
         journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
     save_journal(files, work, journal)
@@ -203,24 +201,6 @@ def _keep_earlier(ground: Ground, journal: Journal | None) -> tuple[str, ...]:
     return (*journal.earlier, journal.plan_id)
 
 
-def _fingerprint(ground: Ground) -> str:
-    """Names, lengths and times of the log files; an empty log of entries does not count."""
-    files, settings = ground.files, ground.settings
-    root = settings.store_path_root_dir
-    folders = [settings.store_path_commit_log]
-    folders += [
-        f"{root}/{name}/data" for name in files.list_dir(root) if name.startswith("dledger-")
-    ]
-    rows = []
-    for folder in folders:
-        for name in files.list_dir(folder):
-            path = f"{folder}/{name}"
-            if folder != folders[0] and not _begins_with_content(files, path):
-                continue
-            rows.append(f"{path} {files.size_of(path)} {files.mtime_ms(path)}")
-    return digest_of("\n".join(rows).encode())
-
-
 def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
     """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
     root = ground.settings.store_path_root_dir
@@ -230,16 +210,8 @@ def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
             ground.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
 
 
-def _begins_with_content(files: FileLayer, path: str) -> bool:
-    file = files.open_readonly(path)
-    try:
-        return any(bytes(file.view[:ENTRY_HEADER_SIZE]))
-    finally:
-        file.close()
-
-
 def _refuse_used(ground: Ground, journal: Journal) -> None:
-    if journal.fingerprint != _fingerprint(ground):
+    if journal.fingerprint != log_fingerprint(ground):
         raise UpgradeRefused(
             f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
             " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"

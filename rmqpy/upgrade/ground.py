@@ -10,6 +10,7 @@ from typing import Protocol
 
 from attrs import define, field
 
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files import FileLayer
@@ -84,3 +85,49 @@ def range_digest(files: FileLayer, path: str, start: int = 0, end: int | None = 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def log_fingerprint(ground: Ground) -> str:
+    """Names, lengths and times of the log files; an empty log of entries does not count."""
+    files, settings = ground.files, ground.settings
+    root = settings.store_path_root_dir
+    folders = [settings.store_path_commit_log]
+    folders += [
+        f"{root}/{name}/data" for name in files.list_dir(root) if name.startswith("dledger-")
+    ]
+    rows = []
+    for folder in folders:
+        for name in files.list_dir(folder):
+            path = f"{folder}/{name}"
+            if folder != folders[0] and not _begins_with_content(files, path):
+                continue
+            rows.append(f"{path} {files.size_of(path)} {files.mtime_ms(path)}")
+    return digest_of("\n".join(rows).encode())
+
+
+def _begins_with_content(files: FileLayer, path: str) -> bool:
+    file = files.open_readonly(path)
+    try:
+        return any(bytes(file.view[:ENTRY_HEADER_SIZE]))
+    finally:
+        file.close()
+
+
+def tree_digest(files: FileLayer, folder: str) -> str:
+    """md5 over names, lengths and bytes of all files below a folder; ``absent`` without it."""
+    if not files.is_dir(folder):
+        return ABSENT
+    rows = [
+        f"{path.removeprefix(folder)} {files.size_of(path)} {range_digest(files, path)}"
+        for path in tree_files(files, folder)
+    ]
+    return digest_of("\n".join(rows).encode())
+
+
+def tree_files(files: FileLayer, folder: str) -> list[str]:
+    """Paths of all files below a folder, in the order of their names."""
+    found: list[str] = []
+    for name in sorted(files.list_dir(folder)):
+        path = f"{folder}/{name}"
+        found += tree_files(files, path) if files.is_dir(path) else [path]
+    return found

@@ -17,6 +17,7 @@ move_aside   the same, out of the store, into the plan's keep        moving it b
 make_dir     a folder                                                removing it, if empty
 write        a small file as a whole (configuration, checkpoint)     undo record
 derive       consume queues and key index from the log, aside        removing them
+install      a folder that was made aside takes its place            renaming both back
 ===========  ======================================================  ===============================
 """
 
@@ -37,7 +38,15 @@ from rmqpy.codec.message import encode_blank
 from rmqpy.model.errors import RmqError, StoreFault
 from rmqpy.upgrade import derive, undo
 from rmqpy.upgrade.copying import copy_file
-from rmqpy.upgrade.ground import ABSENT, CHUNK, Ground, digest_of, range_digest
+from rmqpy.upgrade.ground import (
+    ABSENT,
+    CHUNK,
+    Ground,
+    digest_of,
+    log_fingerprint,
+    range_digest,
+    tree_digest,
+)
 from rmqpy.upgrade.reframe import DataFile, Edit, Piece, edits_of
 
 INCOMING = ".incoming"
@@ -397,6 +406,45 @@ class Derive(Op):
         ground.files.remove_tree(self.path)
 
 
+@define(slots=True, frozen=True, kw_only=True)
+class Install(Op):
+    """The folder ``made`` becomes ``path``, what was there goes ``aside``. ``after`` is the digest
+    of what was made, ``log`` of the log files from which: a log that was written to since has
+    other queues.
+    """
+
+    kind: ClassVar[str] = "install"
+    made: str
+    aside: str
+    after: str
+    log: str
+
+    def state(self, ground: Ground) -> State:
+        files = ground.files
+        if not files.is_dir(self.made):
+            there = tree_digest(files, self.path) == self.after
+            return State.AFTER if there else State.OTHER
+        if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
+            return State.OTHER
+        return State.BEFORE if log_fingerprint(ground) == self.log else State.OTHER
+
+    def perform(self, ground: Ground) -> None:
+        if ground.files.exists(self.path):
+            _move(ground, self.path, self.aside)
+        _move(ground, self.made, self.path)
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        files = ground.files
+        if files.is_dir(self.made) and not files.exists(self.path) and files.exists(self.aside):
+            _move(ground, self.aside, self.path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        files = ground.files
+        if not files.is_dir(self.made) and files.exists(self.path):
+            _move(ground, self.path, self.made)
+        self.resume(ground, undo_path)
+
+
 OPERATIONS: tuple[type[Op], ...] = (
     Copy,
     Create,
@@ -408,6 +456,7 @@ OPERATIONS: tuple[type[Op], ...] = (
     MakeDir,
     Write,
     Derive,
+    Install,
 )
 _BY_KIND = {each.kind: each for each in OPERATIONS}
 

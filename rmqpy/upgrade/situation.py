@@ -21,10 +21,14 @@ from rmqpy.upgrade.tables import Merged, merge_tables
 
 def shown_settings(survey: Survey) -> StoreSettings:
     """The sizes that the files themselves show; the rest is Java's default."""
-    facts = survey.manifest.facts
+    return settings_of_facts(survey.root, survey.file_size, survey.manifest.facts)
+
+
+def settings_of_facts(root: str, file_size: int, facts: dict[str, Any]) -> StoreSettings:
+    """The same from facts (:meth:`rmqpy.audit.facts.StoreFacts.as_json`)."""
     values: dict[str, Any] = {
-        "store_path_root_dir": survey.root,
-        "mapped_file_size_commit_log": survey.file_size,
+        "store_path_root_dir": root,
+        "mapped_file_size_commit_log": file_size,
     }
     if facts.get("queue_file_size"):
         values["mapped_file_size_consume_queue"] = facts["queue_file_size"]

@@ -17,6 +17,17 @@ COMMANDS = re.findall(r"^\$ rmqpy (.*)$", PAGE, re.MULTILINE)
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 STORE = "/var/lib/rocketmq/store"
 REPLICA = "/mnt/replica/store"
+CONF = """\
+storePathRootDir={root}
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+enableDLegerCommitLog=true
+dLegerGroup=g
+dLegerPeers=n1-127.0.0.1:40911
+dLegerSelfId=n1
+"""
 
 
 def test_the_page_has_commands() -> None:
@@ -43,6 +54,7 @@ def test_the_commands_of_the_page(
 
     assert main(["upgrade", "manifest", places[REPLICA], "--format", "json"]) == 0
     (tmp_path / "n1.json").write_text(capsys.readouterr().out)
+    (tmp_path / "broker.conf").write_text(CONF.format(root=places[REPLICA]))
     for command in COMMANDS:
         assert main([*map(placed, shlex.split(command))]) == 0, command
         assert capsys.readouterr().out or "NOT crcOk" in command, command

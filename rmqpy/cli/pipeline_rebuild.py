@@ -1,0 +1,154 @@
+"""``rmqpy pipeline rebuild``: consume queues and key index from the log, as a plan to apply."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
+from rmqpy.cli.pipeline_engine import engine_option, spark_of, spark_options, takes_spark
+from rmqpy.cli.upgrade_inputs import local_replicas, locked, now_ms
+
+if TYPE_CHECKING:
+    from rmqpy.audit.facts import StoreFacts
+    from rmqpy.pipeline.rebuild import Rebuild
+    from rmqpy.upgrade.ground import Ground
+    from rmqpy.upgrade.replica import LocalReplica
+
+
+def add_verb(verbs: Any) -> None:
+    text = "consume queues and key index from the log, aside: a plan for rmqpy upgrade apply"
+    rebuild: Parser = verbs.add_parser("rebuild", help=text, description=text)
+    rebuild.add_argument(
+        "replica", nargs=1, metavar="[NAME=]DIR", help="a stopped broker's storePathRootDir"
+    )
+    rebuild.add_argument(
+        "-c", dest="config", action="append", default=[], metavar="FILE", help="broker.conf"
+    )
+    rebuild.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+    rebuild.add_argument("--apply", action="store_true", help="carry the plan out at once")
+    engine_option(rebuild)
+    spark_options(rebuild)
+    add_format_option(rebuild)
+    add_log_options(rebuild)
+    rebuild.set_defaults(command=_rebuild)
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    """Exit code 2 when the log does not hold every message that its queues should have."""
+    from rmqpy.upgrade.engine import apply_plan
+    from rmqpy.upgrade.ground import UpgradeRefused
+    from rmqpy.upgrade.rebuilt import drop_unused, made_of, plan_rebuilt
+
+    (replica,) = local_replicas(options)
+    try:
+        ground, facts = _ground(replica)
+        with locked(ground.files, replica.root):
+            drop_unused(ground)
+            done = _build(options, ground, made_of(ground))
+            plan = plan_rebuilt(ground, replica.name, _facts(done, facts))
+            if plan.is_empty:
+                drop_unused(ground)
+            elif options.apply:
+                apply_plan(ground, plan, replica.name, phase="rebuilt")
+    except UpgradeRefused as refused:
+        print(f"rmqpy: refused: {refused}", file=sys.stderr)
+        return EXIT_NO
+    if options.out:
+        text = json.dumps(plan.to_json(), indent=1)
+        Path(options.out).write_text(text, encoding="utf-8")
+    if options.format == "json":
+        json.dump({"plan": plan.to_json(), "applied": options.apply}, sys.stdout, indent=1)
+        print()
+    else:
+        for line in _lines(done, plan.is_empty, options.apply):
+            print(line)
+        if not plan.is_empty:
+            print("\n".join(plan.lines()))
+    return EXIT_DONE if done.is_whole else EXIT_NO
+
+
+def _ground(replica: LocalReplica) -> tuple[Ground, StoreFacts]:
+    """UpgradeRefused when a broker runs there, or a plan is half done."""
+    from rmqpy.audit.facts_reader import read_facts
+    from rmqpy.store.half_done import upgrade_work
+    from rmqpy.upgrade.ground import Ground, UpgradeRefused
+    from rmqpy.upgrade.journal import load_journal
+    from rmqpy.upgrade.situation import settings_of_facts
+
+    files, root = replica.files, replica.root
+    facts = read_facts(files, root, replica.plan.settings)
+    if facts.running:
+        raise UpgradeRefused(f"{replica.name}: a broker is running there; stop it first")
+    log = facts.classic or facts.ledger
+    if log is None:
+        raise UpgradeRefused(f"{replica.name}: there is no log to build from")
+    settings = replica.plan.settings or settings_of_facts(root, log.file_size, facts.as_json())
+    ground = Ground(files, upgrade_work(f"{root}/rmqpy"), settings, now_ms=now_ms)
+    journal = load_journal(files, ground.work)
+    if journal is not None and journal.is_half_done:
+        raise UpgradeRefused(
+            f"plan {journal.plan_id} is {journal.state} in {root}: finish it with rmqpy upgrade"
+            " apply --resume, or take it back with rmqpy upgrade rollback"
+        )
+    return ground, facts
+
+
+def _build(options: argparse.Namespace, ground: Ground, made: str) -> Rebuild:
+    from functools import partial
+
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan, run_here
+    from rmqpy.pipeline.tasks import run_pieces
+
+    root = ground.settings.store_path_root_dir
+    with ExitStack() as stack:
+        run = run_here
+        if takes_spark(options, [root]):
+            run = partial(run_pieces, spark_of(options, stack))
+        progress = stack.enter_context(ProgressLine("packed"))
+        plan = RebuildPlan(
+            root=root,
+            target=made,
+            settings=ground.settings,
+            range_bytes=options.range_bytes,
+            expect=progress.expect,
+            advance=progress.advance,
+        )
+        rebuild = Rebuild(plan, run)
+        rebuild.run()
+        return rebuild
+
+
+def _facts(done: Rebuild, facts: StoreFacts) -> dict[str, Any]:
+    return {
+        "log": [facts.begin, facts.end],
+        "queues": done.queues,
+        "units": done.units,
+        "copied_queues": done.copied,
+        "index_files": done.index_files,
+        "keys": done.keys,
+        "breaks": [str(each) for each in done.breaks],
+        "passed": [[each.file, each.offset, each.size] for each in done.passed],
+    }
+
+
+def _lines(done: Rebuild, nothing: bool, applied: bool) -> list[str]:
+    lines = [
+        f"{done.units} units in {done.queues} queues, {done.copied} queues of expired messages"
+        f" copied, {done.keys} keys in {done.index_files} index files"
+    ]
+    lines += [
+        f"{each.file} at offset {each.offset}: {each.size} bytes that are no message"
+        for each in done.passed
+    ]
+    lines += map(str, done.breaks)
+    if nothing:
+        lines.append("what is there is the same: nothing to install")
+    elif applied:
+        lines.append("installed; rmqpy upgrade rollback takes it back")
+    return lines

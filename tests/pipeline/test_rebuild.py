@@ -1,0 +1,414 @@
+"""``rmqpy pipeline rebuild``: byte for byte what the Java broker wrote, installed by a journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.audit.facts_reader import read_facts
+from rmqpy.cli import main
+from rmqpy.codec.chosen import scan_records
+from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan
+from rmqpy.store.disk import Disk
+from rmqpy.upgrade import operations
+from rmqpy.upgrade.situation import settings_of_facts
+
+STORES = [
+    "A-classic-clean-v497",
+    "A-classic-clean-v533",
+    "A-classic-killed-v497",
+    "B-lagging-slave-v497/slave",
+    "B-master-slave-v497/master",
+    "C-upgraded-v497/n0",
+    "C-upgraded-v497/n2",
+    "D-dledger-v497/n0",
+    "X-gap_same_file-v497/n0",
+]
+SIZES = """\
+enableDLegerCommitLog=true
+dLegerGroup=g
+dLegerPeers=n0-127.0.0.1:40911
+dLegerSelfId=n0
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+"""
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def derived(store: Path) -> tuple[dict[str, bytes], list[bytes]]:
+    """Consume queues by name; index files in order: their names are times."""
+    return tree(store / "consumequeue"), [*tree(store / "index").values()]
+
+
+def plan_of(store: Path, root: str, target: Path, range_bytes: int) -> RebuildPlan:
+    facts = read_facts(Disk(), root)
+    log = facts.classic or facts.ledger
+    assert log is not None
+    settings = settings_of_facts(root, log.file_size, facts.as_json())
+    return RebuildPlan(
+        root=root, target=str(target), settings=settings, range_bytes=range_bytes
+    )
+
+
+@pytest.fixture
+def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
+    """A rebuild into ``tmp_path/made``."""
+
+    def build(store: Path, range_bytes: int = 1 << 30, run: Any = None) -> Rebuild:
+        plan = plan_of(store, str(store), tmp_path / "made", range_bytes)
+        made = Rebuild(plan, run) if run else Rebuild(plan)
+        made.run()
+        return made
+
+    return build
+
+
+@pytest.mark.parametrize("range_bytes", [1 << 30, 8192, 1000])
+@pytest.mark.parametrize("name", STORES)
+def test_what_java_wrote(
+    name: str,
+    range_bytes: int,
+    store_of: Callable[[str], Path],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+) -> None:
+    store = store_of(name)
+    made = rebuilt(store, range_bytes)
+    assert made.is_whole and made.units > 250 and made.keys > 250
+    assert derived(tmp_path / "made") == derived(store)
+    assert sorted(os.listdir(tmp_path / "made")) == ["consumequeue", "index"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", [STORES[1], STORES[5], STORES[7]])
+def test_on_spark(
+    name: str,
+    store_of: Callable[[str], Path],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+    spark: Any,
+) -> None:
+    from rmqpy.pipeline.tasks import run_pieces
+
+    store = store_of(name)
+    made = rebuilt(store, 8192, partial(run_pieces, spark))
+    assert made.is_whole
+    assert derived(tmp_path / "made") == derived(store)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("wave", [0, 1])
+def test_a_worker_killed_behind_its_write(
+    wave: int,
+    store_of: Callable[[str], Path],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+    spark: Any,
+) -> None:
+    """While ranges are packed, or while queues are written."""
+    from rmqpy.pipeline.tasks import run_pieces
+
+    waves = iter(range(2))
+    marker = str(tmp_path / "died")
+
+    def dying(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def do(piece: Any) -> Any:
+            done = task(piece)
+            if not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        return do
+
+    def run(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
+        return run_pieces(spark, dying(task) if next(waves) == wave else task, pieces)
+
+    store = store_of("C-upgraded-v497/n0")
+    rebuilt(store, 8192, run)
+    assert os.path.exists(marker)
+    assert derived(tmp_path / "made") == derived(store)
+
+
+def test_the_index_that_a_kill_has_cost(
+    store_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
+) -> None:
+    """Java deletes the newest index file after an unclean stop: n1 was killed, n0 was not."""
+    n0, n1 = (store_of(f"D-dledger-v497/{node}") for node in ("n0", "n1"))
+    assert derived(n1)[1] != derived(n0)[1]
+    rebuilt(n1)
+    assert derived(tmp_path / "made") == derived(n0)
+
+
+def command(store: Path, *more: object) -> int:
+    return main(["pipeline", "rebuild", str(store), *map(str, more)])
+
+
+def test_nothing_to_install(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    assert command(store) == 0
+    assert "nothing to install" in capsys.readouterr().out
+    assert list((store / "rmqpy/upgrade").glob("*")) == []
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_lost_queues_are_installed_and_taken_back(
+    engine: str,
+    copy_of: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    store = copy_of("C-upgraded-v497/n0")
+    before = derived(store)
+    shutil.rmtree(store / "consumequeue/Normal")
+    spoiled = next((store / "consumequeue").rglob("0" * 20))
+    spoiled.write_bytes(bytes(spoiled.stat().st_size))
+    shutil.rmtree(store / "index")
+    damaged = tree(store / "consumequeue")
+    plan, conf = tmp_path / "plan.json", tmp_path / "broker.conf"
+    # Without an index file nothing but the configuration tells how large they are.
+    conf.write_text(f"storePathRootDir={store}\n{SIZES}")
+    split = ("--range-bytes", 8192, "--engine", engine, "-c", conf)
+    assert command(store, "--out", plan, *split) == 0
+    assert "2 install" in capsys.readouterr().out
+    assert main(["pipeline", "audit", str(store)]) == 2
+    apply = ["upgrade", "apply", "--plan", str(plan), "--node", "n0"]
+    assert main([*apply, "--dry-run"]) == 0 and main(apply) == 0
+    assert derived(store) == before
+    assert main(["pipeline", "audit", str(store)]) == 0
+    assert main(["upgrade", "rollback", str(store)]) == 0
+    assert tree(store / "consumequeue") == damaged and not (store / "index").exists()
+    assert command(store, "--apply", *split) == 0
+    assert main(["upgrade", "finalize", str(store)]) == 0
+    assert derived(store) == before
+    assert not list((store / "rmqpy/upgrade").glob("keep-*"))
+
+
+def test_a_log_that_was_written_to_since(
+    copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    shutil.rmtree(store / "consumequeue/Normal")
+    plan = tmp_path / "plan.json"
+    assert command(store, "--out", plan) == 0
+    os.utime(max((store / "commitlog").iterdir()))
+    node = json.loads(plan.read_text())["nodes"][0]["replica"]
+    assert main(["upgrade", "apply", "--plan", str(plan), "--node", node]) == 2
+    assert "plan again" in capsys.readouterr().err
+    # What was built for the log of then goes when it is built again.
+    assert command(store, "--out", plan) == 0
+    assert len(list((store / "rmqpy/upgrade").glob("keep-*"))) == 1
+    assert main(["upgrade", "apply", "--plan", str(plan), "--node", node]) == 0
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("renames", range(4))
+def test_interrupted_before_every_rename(
+    renames: int,
+    back: bool,
+    copy_of: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two folders, each moved aside and replaced; resumed, or taken back."""
+    store = copy_of("A-classic-clean-v497")
+    java = derived(store)
+    for file in (store / "index").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    shutil.rmtree(store / "consumequeue/Normal/0")
+    before = derived(store)
+    plan = tmp_path / "plan.json"
+    assert command(store, "--out", plan) == 0
+    node = json.loads(plan.read_text())["nodes"][0]["replica"]
+    move, left = operations._move, iter(range(renames))
+
+    def killed(*words: Any) -> None:
+        if next(left, None) is None:
+            raise Killed
+        move(*words)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(operations, "_move", killed)
+        main(["upgrade", "apply", "--plan", str(plan), "--node", node])
+    if back:
+        assert main(["upgrade", "rollback", str(store)]) == 0
+        assert derived(store) == before
+        return
+    assert command(store) == 2, "a plan is half done"
+    assert main(["upgrade", "apply", "--resume", str(store)]) == 0
+    assert derived(store) == java
+    assert main(["upgrade", "rollback", str(store)]) == 0
+    assert derived(store) == before
+
+
+def test_a_wrong_upgrade_of_java(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Queue offsets that were given twice: told, the queue stays as it was."""
+    store = copy_of("X-gap_same_file-v497/n1")
+    assert command(store) == 2
+    told = capsys.readouterr().out
+    assert "Normal queue 0: queue offset 35 where 30 follows: 5 are missing" in told
+    assert "Normal queue 0: queue offset 32 where 37 follows: 5 are there twice" in told
+
+
+def test_damage_is_told(
+    copy_of: Callable[[str], Path],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+) -> None:
+    """A lost message is filler in its queue; all others keep their places."""
+    store = copy_of("A-classic-clean-v497")
+    file = sorted((store / "commitlog").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    scan = scan_records(memoryview(bytes(data)), int(file.name), dledger=False, check_crc=False)
+    row = next(row for row in range(30, len(scan)) if scan.topic[row] == b"Normal")
+    position = scan.offset[row] - int(file.name)
+    data[position + 4] ^= 1
+    file.write_bytes(data)
+    made = rebuilt(store, 3000)
+    (passed,) = made.passed
+    assert (passed.offset, passed.size) == (scan.offset[row], scan.size[row])
+    (broken,) = made.breaks
+    assert (broken.topic, broken.queue_id) == ("Normal", scan.queue_id[row])
+    assert (broken.found, broken.expected) == (scan.queue_offset[row] + 1, scan.queue_offset[row])
+    ours, javas = tree(tmp_path / "made/consumequeue"), tree(store / "consumequeue")
+    (different,) = (name for name in javas if ours[name] != javas[name])
+    place = scan.queue_offset[row] % 100 * 20
+    assert ours[different][place : place + 20] == struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
+    patched = bytearray(ours[different])
+    patched[place : place + 20] = javas[different][place : place + 20]
+    assert patched == javas[different]
+
+
+def test_a_body_full_of_records(
+    copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
+) -> None:
+    """Forged ones give no units, wherever the log is split."""
+    store = copy_of("A-classic-clean-v497")
+    file = sorted((store / "commitlog").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    base = int(file.name)
+    scan = scan_records(memoryview(bytes(data)), base, dledger=False, check_crc=False)
+    row = max(range(len(scan)), key=lambda row: scan.size[row])
+    body = scan.offset[row] - base + 88
+    length = int.from_bytes(data[body - 4 : body])
+    assert length > 1500
+    for place in range(body, body + length - 100, 100):
+        head = struct.pack(
+            ">iIiiiqqiq4siq4siiqi",
+            *(100, 0xDAA320A7, zlib.crc32(bytes(8)) & 0x7FFFFFFF, 0, 0, 0, base + place, 0, 1),
+            *(b"\x7f\0\0\1", 1, 1, b"\x7f\0\0\1", 1, 0, 0, 8),
+        )
+        data[place : place + 100] = head + bytes(8) + b"\x01F\0\0"
+    crc = zlib.crc32(data[body : body + length]) & 0x7FFFFFFF
+    struct.pack_into(">i", data, scan.offset[row] - base + 8, crc)
+    file.write_bytes(data)
+    made = rebuilt(store, 500)
+    assert made.is_whole and derived(tmp_path / "made") == derived(store)
+
+
+def test_a_queue_whose_messages_have_expired_says_where_it_goes_on(
+    copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    old = store / "consumequeue/Normal/9"
+    old.mkdir()
+    units = struct.pack(">qiq", 100, 200, 0) * 3
+    (old / f"{4000:020d}").write_bytes(units + bytes(2000 - len(units)))
+    first, *_ = sorted((store / "commitlog").iterdir())
+    first.unlink()
+    made = rebuilt(store)
+    assert made.copied >= 1
+    assert tree(tmp_path / "made/consumequeue/Normal/9") == tree(old)
+    # What begins inside a queue has fillers in front, and keeps its places.
+    for name, data in tree(store / "consumequeue").items():
+        ours = tree(tmp_path / "made/consumequeue").get(name)
+        if ours is None or name.startswith("Normal/9"):
+            continue
+        for place in range(0, len(data), 20):
+            mine = struct.unpack_from(">qiq", ours, place)
+            if mine[1] != 0x7FFFFFFF:
+                assert ours[place : place + 20] == data[place : place + 20]
+
+
+def test_deleted_topics_do_not_come_back(
+    copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    table = json.loads((store / "config/topics.json").read_text())
+    del table["topicConfigTable"]["Normal"]
+    (store / "config/topics.json").write_text(json.dumps(table))
+    rebuilt(store)
+    assert (tmp_path / "made/consumequeue/Normal").exists(), "its folder says that it lives"
+    shutil.rmtree(store / "consumequeue/Normal")
+    rebuilt(store)
+    assert not (tmp_path / "made/consumequeue/Normal").exists()
+
+
+def test_times_of_files_are_those_of_their_last_messages(
+    store_of: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+) -> None:
+    rebuilt(store_of("C-upgraded-v497/n0"))
+    stored = {
+        (each["topic"], each["queueId"], each["queueOffset"]): each["storeTimestamp"]
+        for each in manifest("C-upgraded-v497")["messages"]
+    }
+    seen = 0
+    for file in (tmp_path / "made/consumequeue/Normal").rglob("0" * 17 + "*"):
+        units = len(file.read_bytes().rstrip(b"\0")) // 20 + 1
+        for end in (units, units - 1):
+            key = ("Normal", int(file.parent.name), int(file.name) // 20 + end - 1)
+            if key in stored:
+                assert file.stat().st_mtime_ns == stored[key] * 1_000_000
+                seen += 1
+                break
+    assert seen
+
+
+def test_a_running_broker_is_refused(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    hold = "from rmqpy.store.disk import Disk; lock = Disk().lock(sys.argv[1]); print(); input()"
+    words = [sys.executable, "-c", f"import sys; {hold}", str(store / "lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None and broker.stdout.readline() == b"\n"
+        assert command(store) == 2
+        broker.communicate(b"\n")
+    assert "a broker is running there" in capsys.readouterr().err
+    assert command(store / "config") == 2
+    assert "no log to build from" in capsys.readouterr().err
