@@ -325,7 +325,7 @@ static void take_header(const frame_walk *walk, int64_t previous)
 
     if (pos != walk->frame)
         tell(walk, RMQ_EVENT_ENTRY_PLACE, -1, pos, walk->frame, 0);
-    if (state->last_index >= 0) {
+    if (previous >= 0) {
         if (state->last_index == INT64_MAX || index != state->last_index + 1)
             tell(walk, RMQ_EVENT_ENTRY_INDEX, -1, index, (int64_t)((uint64_t)state->last_index + 1u), previous);
         if (term < state->last_term)

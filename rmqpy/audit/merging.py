@@ -208,10 +208,11 @@ class RowMerge:
     def _merge(self, result: RangeResult) -> None:
         into, tally = self._result.tally, result.tally
         findings = list(result.findings)
+        # What is lost in front of the range's own first frame explains a step there too.
+        self._result.stretches += result.stretches
         if tally.records:
             findings += self._joints(result)
             _add_tally(into, tally)
-        self._result.stretches += result.stretches
         for queue in tally.queues:
             findings += self._add_queue(queue, result)
         for file in self._result.files:
@@ -223,7 +224,7 @@ class RowMerge:
     def _joints(self, result: RangeResult) -> list[Finding]:
         """Index and term of the first entry against the last one before."""
         before, tally = self._result.tally, result.tally
-        if before.last_index < 0 or tally.first_index < 0:
+        if not tally.plan.dledger or before.last_frame < 0:
             return []
         steps = (
             (FindingCode.ENTRY_INDEX, "index", tally.first_index, before.last_index + 1),
@@ -237,6 +238,7 @@ class RowMerge:
                 code=code,
                 file=result.work.file,
                 offset=tally.first_frame,
+                length=result.lengths[tally.first_frame],
                 field=name,
                 found=str(found),
                 expected=str(expected),
@@ -261,6 +263,7 @@ class RowMerge:
                         code=FindingCode.QUEUE_STEP,
                         file=result.work.file,
                         offset=queue.first_frame,
+                        length=result.lengths[queue.first_frame],
                         topic=java_text(queue.topic),
                         queue_id=queue.queue_id,
                         queue_offset=queue.first_queue_offset,

@@ -117,6 +117,8 @@ class RangeResult:
     """With Ending.LOST: bytes up to the last that is not zero."""
     lost_a_frame: bool = False
     """With Ending.LOST: whether a frame once stood there."""
+    lengths: dict[int, int] = field(factory=dict)
+    """Of the frames at which the range may not join the one before: its first, and each queue's."""
 
     @property
     def last_doubtful(self) -> bool:
@@ -218,7 +220,12 @@ class _RangeWalk:
             lost=self.lost,
             lost_bytes=self.lost_bytes,
             lost_a_frame=self.lost_a_frame,
+            lengths=self._first_lengths(),
         )
+
+    def _first_lengths(self) -> dict[int, int]:
+        frames = {queue.first_frame for queue in self.tally.queues} | {self.tally.first_frame}
+        return {at: self._frame_length(at - self.base) for at in frames if at >= 0}
 
     def _first(self, begin: int | None) -> int | None:
         if begin is not None:

@@ -309,7 +309,7 @@ class _Walk:
         place = self.base_offset + start
         if pos != place:
             self._event(EventKind.ENTRY_PLACE, start, -1, pos, place)
-        if tally.last_index >= 0:
+        if previous >= 0:
             if index != tally.last_index + 1:
                 expected = tally.last_index + 1
                 self._event(EventKind.ENTRY_INDEX, start, -1, index, expected, previous)

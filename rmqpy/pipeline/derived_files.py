@@ -172,12 +172,11 @@ def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
     file = IndexFile(opened, piece.slot_count, piece.entry_count)
     try:
         if piece.before is not None:
-            ((_, offset, stored_ms),) = _entries(piece.before)
+            (((_, offset, stored_ms),),) = _entry_chunks(piece.before)
             file.continue_from(IndexHeader(end_timestamp_ms=stored_ms, end_offset=offset))
         for span in piece.spans:
-            for key_hash, offset, stored_ms in _entries(span):
-                file.reserve()
-                file.put(key_hash, offset, stored_ms)
+            for entries in _entry_chunks(span):
+                _put_entries(file, entries)
         file.sync()
         header = file.header
         items, begin_ms = header.index_count - 1, header.begin_timestamp_ms
@@ -186,8 +185,16 @@ def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
     return BuiltFile(piece=piece, path=path, items=items, begin_ms=begin_ms)
 
 
-def _entries(span: Span) -> Iterator[tuple[int, int, int]]:
+def _put_entries(file: IndexFile, entries: list[tuple[int, int, int]]) -> None:
+    while entries:
+        file.reserve()
+        room = file.reserved_entries - file.header.index_count
+        file.put(entries[:room])
+        entries = entries[room:]
+
+
+def _entry_chunks(span: Span) -> Iterator[list[tuple[int, int, int]]]:
     for done in range(0, span.count, CHUNK_UNITS):
         count = min(CHUNK_UNITS, span.count - done)
         position = span.position + done * KEY_ENTRY.size
-        yield from KEY_ENTRY.iter_unpack(_read(span.path, position, count * KEY_ENTRY.size))
+        yield list(KEY_ENTRY.iter_unpack(_read(span.path, position, count * KEY_ENTRY.size)))

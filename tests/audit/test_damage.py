@@ -507,3 +507,26 @@ def test_a_result_can_be_sent_to_another_process(classic):
         result = audit_range(map_file(Disk(), work.path), pickle.loads(pickle.dumps(work)), plan)
         assert pickle.loads(pickle.dumps(result)) == result
     assert pickle.loads(pickle.dumps(result.tally.queues)) == result.tally.queues
+
+
+@pytest.mark.parametrize("position", [0, 8, 15, 23])
+@pytest.mark.parametrize("row", [0, ROW])
+def test_every_split_tells_the_same_of_an_entry(joined, row, position):
+    """Damage at the first frame of a range, and an index that became negative."""
+    store, log = joined
+    log.flip(log.frame(row) + position, 0x80)
+    whole = fsck(store)
+    assert whole
+    for range_bytes in (8192, 517):
+        assert fsck(store, range_bytes=range_bytes) == whole
+
+
+@pytest.mark.parametrize("position", [15, 27, 39])
+def test_every_split_tells_the_same_of_a_queue(classic, position):
+    """Steps of a queue from one range to the next have their frame's length too."""
+    store, log = classic
+    log.flip(log.frame() + position, 0x04)
+    whole = fsck(store)
+    assert whole
+    for range_bytes in (8192, 517):
+        assert fsck(store, range_bytes=range_bytes) == whole
