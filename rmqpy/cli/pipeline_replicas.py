@@ -72,7 +72,7 @@ def _verb(
 def _compare(options: argparse.Namespace) -> int:
     from rmqpy.audit.replica_set import compare_pairs
 
-    replicas = _replicas(options, blocks=True)
+    replicas = _replicas(options, derived=False)
     if len(replicas) < 2:
         raise RmqError("give two replicas or more")
     pairs = list(compare_pairs(replicas))
@@ -115,7 +115,7 @@ def _certify(options: argparse.Namespace) -> int:
     key = Path(options.key).read_bytes().strip() if options.key else None
     if options.check:
         return _check(options, key)
-    replicas = _replicas(options, blocks=False)
+    replicas = _replicas(options, derived=True)
     if len(replicas) < 2:
         raise RmqError("give two replicas, or a manifest of before: equality needs two sides")
     certificate = certify_replicas(replicas, now_ms())
@@ -138,7 +138,7 @@ def _check(options: argparse.Namespace, key: bytes | None) -> int:
     certificate = Certificate.decode(raw)
     manifests: dict[str, Manifest] = {}
     if options.replica:
-        manifests = {each.name: each.manifest for each in _replicas(options, blocks=False)}
+        manifests = {each.name: each.manifest for each in _replicas(options, derived=True)}
     wrong = _unknown(certificate, manifests)
     if key is not None and not check_signature(raw, key):
         wrong.append("the signature is not of this key, or the certificate was changed")
@@ -171,10 +171,8 @@ def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
     options.runner = store_runners(options, store_roots(folders), stack)
 
 
-def _replicas(options: argparse.Namespace, *, blocks: bool) -> list[ReplicaAtHand]:
-    """In the order given. ``blocks``: digests that tell where logs part; else those of consume
-    queues and key index.
-    """
+def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHand]:
+    """In the order given. ``derived``: consume queues and key index are looked at too."""
     from rmqpy.audit.replica_set import ReplicaAtHand
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.upgrade.replica import LocalReplica
@@ -194,7 +192,7 @@ def _replicas(options: argparse.Namespace, *, blocks: bool) -> list[ReplicaAtHan
         progress = stack.enter_context(ProgressLine("checked"))
         for replica in all_replicas(options):
             if isinstance(replica, LocalReplica):
-                found[replica.name] = _look(replica, options, blocks, progress)
+                found[replica.name] = _look(replica, options, derived, progress)
             else:
                 found[replica.name] = ReplicaAtHand(replica.survey().manifest)
     return [found[name] for name in order]
@@ -211,7 +209,7 @@ def _read_manifest(text: str) -> Manifest:
 
 
 def _look(
-    replica: Any, options: argparse.Namespace, blocks: bool, progress: Any
+    replica: Any, options: argparse.Namespace, derived: bool, progress: Any
 ) -> ReplicaAtHand:
     from rmqpy.audit.compare import StoreAtHand
     from rmqpy.audit.directory import read_directory
@@ -223,11 +221,11 @@ def _look(
     audit = AuditPlan(
         root=survey.root,
         settings=survey.settings,
-        derived=not blocks,
+        derived=derived,
         range_bytes=options.range_bytes,
         progress=progress,
     )
-    plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=False, blocks=blocks)
+    plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=False)
     directory = read_directory(replica.files, survey.root, survey.settings)
     runner = options.runner(directory) if options.runner else None
     manifest, _ = make_manifest(replica.files, plan, runner)
