@@ -35,6 +35,7 @@ from rmqpy.client.message import (
     property_string,
 )
 from rmqpy.client.routes import next_queue, publish_queues, queue_of
+from rmqpy.client.trace import DELAYED, HALF, NORMAL, Sent, Tracer
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.codec.properties import (
     PROPERTY_PRODUCER_GROUP,
@@ -68,12 +69,14 @@ _STORED = {
 }
 
 _BATCH_ITEM_OVERHEAD = 22
+TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 
 
 @define(frozen=True, kw_only=True)
 class ProducerSettings:
     """Defaults are those of Java's producer. ``compress_from_bytes`` None never compresses;
-    ``avoid_faults``: Java's sendLatencyFaultEnable (:mod:`.fault_avoidance`).
+    ``avoid_faults``: Java's sendLatencyFaultEnable (:mod:`.fault_avoidance`); ``trace_topic``:
+    where to write who has sent what (:mod:`.trace`), None for nowhere.
     """
 
     timeout_ms: int = 3_000
@@ -85,6 +88,7 @@ class ProducerSettings:
     body_bytes_max: int = 4 << 20
     template_topic: str = "TBW102"
     template_queue_count: int = 4
+    trace_topic: str | None = None
 
 
 @define(frozen=True)
@@ -116,11 +120,16 @@ class Producer(GroupMember):
         self._settings = settings or ProducerSettings()
         self._rotation: int | None = None
         self._faults = FaultAvoidance() if self._settings.avoid_faults else None
+        self._tracer: Tracer | None = None
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_producer(self.group)
+        if self._settings.trace_topic is not None:
+            self._tracer = await tracing(self._settings.trace_topic, instance, self.group)
 
     async def _leave(self, instance: ClientInstance) -> None:
+        if self._tracer is not None:
+            await self._tracer.close()
         await instance.leave_producer(self.group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -131,7 +140,7 @@ class Producer(GroupMember):
         self, message: Message, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
         """Store one message; returns when a broker says that it is stored."""
-        return await self._deliver(self._parcel(message), queue, timeout_ms)
+        return await self._traced(message, self._parcel(message), queue, timeout_ms)
 
     async def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
@@ -160,6 +169,43 @@ class Producer(GroupMember):
         await instance.transport.invoke_oneway(address, self._request(parcel, chosen))
 
     # -- one delivery
+
+    async def _traced(
+        self,
+        message: Message,
+        parcel: _Parcel,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Deliver, and tell the tracer of it if there is one."""
+        tracer = self._tracer
+        if tracer is None:
+            return await self._deliver(parcel, queue, timeout_ms)
+        began_ms = self._open().clock.now_ms()
+        result: SendResult | None = None
+        try:
+            result = await self._deliver(parcel, queue, timeout_ms)
+            return result
+        finally:
+            cost_ms = self._open().clock.now_ms() - began_ms
+            tracer.add(self._sent(message, parcel, result).record(began_ms, cost_ms))
+
+    def _sent(self, message: Message, parcel: _Parcel, result: SendResult | None) -> Sent:
+        half = parcel.sys_flag & TRANSACTION_PREPARED
+        broker = result.queue.broker_name if result is not None else None
+        address = self._open().master_address(broker) if broker is not None else None
+        return Sent(
+            group=self.group,
+            topic=message.topic,
+            msg_id=parcel.msg_id,
+            tags=message.tags or "",
+            keys=message.keys,
+            store_host=address or "",
+            body_bytes=len(message.body),
+            kind=HALF if half else DELAYED if message.delay_level else NORMAL,
+            offset_msg_id=result.offset_msg_id if result is not None else "",
+            success=result is not None,
+        )
 
     async def _deliver(
         self, parcel: _Parcel, queue: MessageQueue | None, timeout_ms: int | None
@@ -324,6 +370,15 @@ class Producer(GroupMember):
             msg_id=",".join(unique_ids),
             batch=True,
         )
+
+
+async def tracing(topic: str, instance: ClientInstance, group: str) -> Tracer:
+    """A tracer for a member of ``group``, with a producer of its own."""
+    producer = Producer(f"{TRACE_GROUP}-{group}", instance=instance)
+    await producer.start()
+    tracer = Tracer(topic, instance.clock, producer.send, producer.close)
+    tracer.start()
+    return tracer
 
 
 def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Message]]:

@@ -49,9 +49,11 @@ from rmqpy.client.instance import ClientInstance, NameServers
 from rmqpy.client.local_offsets import LocalOffsets
 from rmqpy.client.message import ReceivedMessage
 from rmqpy.client.process_queue import ProcessQueue
+from rmqpy.client.producer import tracing
 from rmqpy.client.rebalance import Strategy, averagely
 from rmqpy.client.routes import subscribe_queues
 from rmqpy.client.send_back import SendBack
+from rmqpy.client.trace import Tracer
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -91,7 +93,8 @@ EARLY_LOOKS_MAX = 10
 @define(frozen=True, kw_only=True)
 class PushSettings:
     """Defaults are those of Java's push consumer. ``max_reconsume_times`` None: 16, or without end
-    for an ordered queue. ``from_timestamp_ms`` is for CONSUME_FROM_TIMESTAMP.
+    for an ordered queue. ``from_timestamp_ms`` is for CONSUME_FROM_TIMESTAMP; ``trace_topic``:
+    where to write who has consumed what (:mod:`.trace`), None for nowhere.
     """
 
     ordered: bool = False
@@ -104,6 +107,7 @@ class PushSettings:
     persist_ms: int = 5_000
     lock_ms: int = 20_000
     strategy: Strategy = averagely
+    trace_topic: str | None = None
     offset_directory: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
     consuming: ConsumeSettings = field(factory=ConsumeSettings)
     pulling: PullSettings = field(factory=PullSettings)
@@ -126,6 +130,7 @@ class PushConsumer(Consumer):
         self.settings = settings or PushSettings()
         super().__init__(group, name_servers, pulling=self.settings.pulling, instance=instance)
         self.listener = listener
+        self._tracer: Tracer | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.consuming: dict[MessageQueue, Consuming] = {}
         self.rates = ConsumeRates()
@@ -221,6 +226,8 @@ class PushConsumer(Consumer):
             self._local = await asyncio.to_thread(self._file(instance).load)
         instance.join_consumer(self.group, self._consumer_data)
         instance.pushed.answer(self.group, ConsumerAnswers(self).answerers())
+        if self.settings.trace_topic is not None:
+            self._tracer = await tracing(self.settings.trace_topic, instance, self.group)
         self._rebalance_due.set()
         loops: list[Coroutine[Any, Any, None]] = [
             self._rebalance_for_ever(),
@@ -239,6 +246,8 @@ class PushConsumer(Consumer):
         await self._end(self._tasks)
         await self._leave_queues(list(self.consuming))
         await self._end(self._workers)
+        if self._tracer is not None:
+            await self._tracer.close()
         await instance.leave_consumer(self.group)
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -362,11 +371,14 @@ class PushConsumer(Consumer):
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
         held = ProcessQueue(offset)
+        listener = self.listener
+        if self._tracer is not None:
+            listener = self._tracer.listening(self.group, listener)
         consuming = Consuming(
             queue=queue,
             held=held,
             subscription=self._topics()[queue.topic],
-            listener=self.listener,
+            listener=listener,
             settings=self.settings.consuming,
             around=_Around(self),
             work=None if self.settings.ordered else self._work,

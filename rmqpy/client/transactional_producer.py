@@ -93,7 +93,7 @@ class TransactionalProducer(Producer):
         """Store a half message, run ``execute``, and tell the broker. A half message that is not
         safely stored (any status but SEND_OK) is rolled back without running it.
         """
-        sent = await self._deliver(self._parcel(message, half=True), None, None)
+        sent = await self._traced(message, self._parcel(message, half=True))
         state = TransactionState.ROLLBACK
         if sent.status is SendStatus.SEND_OK:
             try:

@@ -1,0 +1,117 @@
+"""Message trace: the bytes of Java's records, and that they are found by the id of a message."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.admin.commands.trace import decode_traces
+from rmqpy.client import (
+    Message,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    PushConsumer,
+    PushSettings,
+)
+from rmqpy.client.trace import NORMAL, WAITING_MAX, Record, Sent, Tracer
+from rmqpy.model.errors import NetworkFault
+from rmqpy.testing.in_process import name_server_and_broker
+from rmqpy.testing.manual_scheduler import ManualScheduler
+
+TRACES = "RMQ_SYS_TRACE_TOPIC"
+SENT = Sent(
+    group="writers", topic="Orders", msg_id="ID", tags="new", keys="a b",
+    store_host="10.0.0.1:10911", body_bytes=5, kind=NORMAL, offset_msg_id="OFF", success=True,
+)  # fmt: skip
+
+
+def test_the_record_of_a_send() -> None:
+    record = SENT.record(1_700_000_000_000, 3)
+    assert record.text == "\x01".join(
+        ("Pub", "1700000000000", "DefaultRegion", "writers", "Orders", "ID", "new", "a b")
+        + ("10.0.0.1:10911", "5", "3", "0", "OFF", "true\x02")
+    )
+    assert record.keys == ("ID", "a", "b")
+
+
+def test_records_wait_for_each_other_and_are_never_too_many() -> None:
+    sent: list[Message] = []
+
+    async def main() -> Tracer:
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def ended() -> None:
+            pass
+
+        tracer = Tracer(TRACES, ManualScheduler(), send, ended)
+        for number in range(WAITING_MAX + 7):
+            tracer.add(Record(f"{number}\x02", (f"id-{number}",)))
+        await tracer.close()
+        return tracer
+
+    tracer = asyncio.run(main())
+    assert tracer.lost == 7
+    assert len(sent) == -(-WAITING_MAX // 100)
+    assert bytes(sent[0].body) == b"".join(b"%d\x02" % number for number in range(100))
+    assert sent[0].keys.split() == [f"id-{number}" for number in range(100)]
+
+
+def test_what_no_broker_takes_is_counted() -> None:
+    async def main() -> int:
+        async def send(_message: Message) -> None:
+            raise NetworkFault("nobody there")
+
+        async def ended() -> None:
+            pass
+
+        tracer = Tracer(TRACES, ManualScheduler(), send, ended)
+        tracer.add(SENT.record(0, 0))
+        await tracer.close()
+        return tracer.lost
+
+    assert asyncio.run(main()) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_message_is_found_with_who_sent_and_who_consumed_it(tmp_path: Path, fails: bool) -> None:
+    heard: list[str] = []
+
+    async def listen(messages: Any) -> None:
+        heard.extend(message.msg_id for message in messages)
+        if fails:
+            raise ValueError("not today")
+
+    async def main() -> list[Any]:
+        async with (
+            asyncio.timeout(60),
+            name_server_and_broker(tmp_path, {"traceTopicEnable": "true"}) as running,
+        ):
+            server = running.name_server
+            settings = ProducerSettings(trace_topic=TRACES)
+            async with Producer("writers", server, settings=settings) as producer:
+                sent = await producer.send(Message(topic="TBW102", body=b"m", keys="k", tags="t"))
+            pushing = PushSettings(from_where="CONSUME_FROM_FIRST_OFFSET", trace_topic=TRACES)
+            consumer = PushConsumer("readers", server, listener=listen, settings=pushing)
+            consumer.subscribe("TBW102")
+            async with consumer:
+                while not heard:
+                    await asyncio.sleep(0.02)
+            async with PullConsumer("look", server) as look:
+                for key in (sent.msg_id, "k"):
+                    found = await look.query_by_key(TRACES, key)
+                    assert len(found) == 2, key
+            return [trace for message in found for trace in decode_traces(message, sent.msg_id)]
+
+    traces = {trace.kind: trace for trace in asyncio.run(main())}
+    assert set(traces) == {"Pub", "Sub"}
+    assert (traces["Pub"].group, traces["Pub"].success) == ("writers", True)
+    assert (traces["Sub"].group, traces["Sub"].success) == ("readers", not fails)
+
+
+def test_nobody_traces_without_being_told(tmp_path: Path) -> None:
+    assert ProducerSettings().trace_topic is None and PushSettings().trace_topic is None
