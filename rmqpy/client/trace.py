@@ -69,9 +69,9 @@ class Sent:
     success: bool
 
     def record(self, began_ms: int, cost_ms: int) -> Record:
-        fields = ("Pub", began_ms, REGION, self.group, self.topic, self.msg_id, self.tags)
-        fields += (self.keys, self.store_host, self.body_bytes, cost_ms, self.kind)
-        fields += (self.offset_msg_id, self.success)
+        fields: list[object] = ["Pub", began_ms, REGION, self.group, self.topic, self.msg_id]
+        fields += [self.tags, self.keys, self.store_host, self.body_bytes, cost_ms, self.kind]
+        fields += [self.offset_msg_id, self.success]
         return _record(fields, self.msg_id, self.keys)
 
 
