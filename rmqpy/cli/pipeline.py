@@ -31,6 +31,7 @@ from rmqpy.model.errors import ConfigFault
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.pipeline.picture import AuditPicture
 
 
 def add_commands(commands: Commands) -> None:
@@ -46,6 +47,9 @@ def add_commands(commands: Commands) -> None:
     )
     audit.add_argument(
         "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir; many if wanted"
+    )
+    audit.add_argument(
+        "--html", metavar="FILE", help="draw it too: maps, damage, equality, messages over time"
     )
     engine_option(audit)
     spark_options(audit)
@@ -106,23 +110,44 @@ def _audit(options: argparse.Namespace) -> int:
     clean = True
     with ExitStack() as stack:
         runners = store_runners(options, roots, stack)
+        picture = _picture(options, roots, stack)
         progress = stack.enter_context(ProgressLine("checked"))
         for number, root in enumerate(roots):
             print(('{"stores": [' if not number else ",") if as_json else root)
             report = Report(as_json=as_json)
             plan = AuditPlan(
                 root=root,
-                sink=report.findings,
+                blocks=picture is not None,
+                sink=report.findings if picture is None else picture.sink(root, report.findings),
                 progress=progress,
                 range_bytes=options.range_bytes,
             )
             runner = runners(read_directory(Disk(), root)) if runners else None
             audit = audit_store(Disk(), plan, runner)
             report.end(audit)
+            if picture is not None:
+                picture.add(audit)
             clean = clean and audit.is_clean
+        if picture is not None:
+            picture.write(options.html)
     if as_json:
         print("]}")
     return EXIT_DONE if clean else EXIT_NO
+
+
+def _picture(
+    options: argparse.Namespace, roots: list[str], stack: ExitStack
+) -> AuditPicture | None:
+    if options.html is None:
+        return None
+    from functools import partial
+
+    from rmqpy.pipeline.picture import AuditPicture
+    from rmqpy.pipeline.tasks import run_pieces
+
+    if not takes_spark(options, roots):
+        return AuditPicture(roots)
+    return AuditPicture(roots, partial(run_pieces, spark_of(options, stack)))
 
 
 def _export(options: argparse.Namespace) -> int:

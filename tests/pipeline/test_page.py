@@ -1,0 +1,105 @@
+"""``rmqpy pipeline audit --html``: one page that needs nothing else and shows what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from rmqpy.cli import main
+
+VOID = {"meta"}
+LOADING = ("src=", "href=", "url(", "@import", "<script", "<link", "<iframe")
+
+
+class Shapes(HTMLParser):
+    """Counts of elements by name and class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        names = {name.rstrip("_"): value for name, value in wanted.items()}
+        named = [found for each, found in self.found if each == tag]
+        return [found for found in named if names.items() <= found.items()]
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    def run(*stores: Path, engine: str = "local") -> tuple[int, str]:
+        file = tmp_path / "audit.html"
+        code = main(
+            ["pipeline", "audit", *map(str, stores), "--html", str(file), "--engine", engine]
+        )
+        return code, file.read_text(encoding="utf-8")
+
+    return run
+
+
+def shapes(page: str) -> Shapes:
+    parser = Shapes()
+    parser.feed(page)
+    return parser
+
+
+def test_replicas_of_a_joined_store(
+    store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
+) -> None:
+    code, page = audited(*(store_of(f"C-upgraded-v497/n{number}") for number in range(3)))
+    found = shapes(page)
+    assert code == 0 and not any(word in page for word in LOADING)
+    assert [each["id"] for each in found.of("svg")] == ["store-map", "equality", "over-time"]
+    assert len(found.of("line", class_="divide")) == 3
+    assert found.of("rect", class_="equal") and not found.of("rect", class_="different")
+    assert "messages of" in page and ">clean<" in page
+    for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ElementTree.fromstring(svg)
+
+
+def test_damage_is_hot_and_replicas_differ(
+    store_of: Callable[[str], Path],
+    copy_of: Callable[[str], Path],
+    audited: Callable[..., tuple[int, str]],
+) -> None:
+    damaged = copy_of("C-upgraded-v497/n1")
+    file = min((damaged / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[20480:24576] = bytes(4096)
+    file.write_bytes(data)
+    code, page = audited(store_of("C-upgraded-v497/n0"), damaged)
+    found = shapes(page)
+    assert code == 2 and "damage was found" in page
+    assert found.of("rect", class_="heat") and found.of("rect", class_="different")
+    assert "20,480" in page or "at offset" in page
+
+
+def test_all_messages_are_counted_over_time(
+    store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
+) -> None:
+    from rmqpy.audit.directory import read_directory
+    from rmqpy.audit.messages import Selection, each_message
+    from rmqpy.store.disk import Disk
+
+    store = store_of("A-classic-clean-v497")
+    directory = read_directory(Disk(), str(store))
+    count = sum(1 for _ in each_message(Disk(), directory, Selection()))
+    _, page = audited(store)
+    told = re.search(r"<p>([\d,]+) messages of (\d+) topics", page)
+    assert told is not None and int(told[1].replace(",", "")) == count
+    assert "equality" not in page, "one store has nothing to be equal to"
+
+
+@pytest.mark.spark
+def test_both_engines_draw_the_same(
+    store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]], spark: object
+) -> None:
+    store = store_of("C-upgraded-v497/n0")
+    assert audited(store, engine="spark") == audited(store)
