@@ -61,7 +61,7 @@ class Row:
     goal: float
 
 
-def make_store(root: Path, body_bytes: int, total: int) -> int:
+def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_BYTES) -> int:
     """A classic store with about ``total`` bytes of messages; returns their number."""
     (root / "commitlog").mkdir(parents=True)
     queues: dict[tuple[bytes, int], bytearray] = {}
@@ -71,15 +71,15 @@ def make_store(root: Path, body_bytes: int, total: int) -> int:
         data = bytearray()
         while True:
             record = _record(queues, number, offset + len(data), body[:body_bytes])
-            if len(data) + len(record) + layout.BLANK_SIZE > FILE_BYTES:
+            if len(data) + len(record) + layout.BLANK_SIZE > file_bytes:
                 break
             data += record
             number += 1
             _unit(queues, number - 1, offset + len(data) - len(record), len(record))
-        rest = FILE_BYTES - len(data)
+        rest = file_bytes - len(data)
         data += struct.pack(">iI", rest, layout.BLANK_MAGIC) + bytes(rest - 8)
         (root / "commitlog" / f"{offset:020d}").write_bytes(data)
-        offset += FILE_BYTES
+        offset += file_bytes
     for (topic, queue), units in queues.items():
         folder = root / "consumequeue" / topic.decode() / str(queue)
         folder.mkdir(parents=True)

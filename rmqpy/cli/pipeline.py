@@ -39,6 +39,7 @@ def add_commands(commands: Commands) -> None:
     verbs = pipeline.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
 
     doctor = verbs.add_parser("doctor", help="what Spark needs and what of it is here")
+    master_option(doctor)
     add_log_options(doctor)
     doctor.set_defaults(command=_doctor)
 
@@ -85,7 +86,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Exit code 1 when a session could not start."""
+    """Exit code 1 when a session could not start; with a master one is started."""
     from rmqpy.pipeline.session import check_needs
 
     missing = 0
@@ -94,8 +95,16 @@ def _doctor(options: argparse.Namespace) -> int:
         missing += wrong
         print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
     print(f"{'workers':<12} {sys.executable} (on a cluster: what PYSPARK_PYTHON names there)")
-    print("Spark can start" if not missing else "Spark cannot start; --engine local works")
-    return EXIT_FAILED if missing else EXIT_DONE
+    if missing or options.master is None:
+        print("Spark cannot start; --engine local works" if missing else "Spark can start")
+        return EXIT_FAILED if missing else EXIT_DONE
+    from rmqpy.pipeline.session import worker_texts
+
+    with ExitStack() as stack:
+        for text in worker_texts(spark_of(options, stack)):
+            print(f"{'worker':<12} {text}")
+    print(f"Spark works at {options.master}")
+    return EXIT_DONE
 
 
 def _audit(options: argparse.Namespace) -> int:

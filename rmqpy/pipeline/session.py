@@ -17,6 +17,7 @@ spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ __all__ = [
     "check_package",
     "is_installed",
     "spark_session",
+    "worker_texts",
 ]
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ LOOPBACK: Final = "127.0.0.1"
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 """pyspark asks for pandas before it maps Arrow batches."""
 PYSPARK_MIN: Final = (4, 2)
+WORKER_QUESTIONS: Final = 16
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -128,6 +131,20 @@ def _spark_home(environment: Mapping[str, str]) -> str:
             f"SPARK_HOME={home} has no Spark {version}, the version of pyspark; unset it"
         )
     return home
+
+
+def worker_texts(session: SparkSession) -> list[str]:
+    """What runs the tasks, asked of every one that answers to a few; RmqError where it is not of
+    this version.
+    """
+    from rmqpy.pipeline.tasks import run_pieces
+
+    pieces = range(WORKER_QUESTIONS)
+    return sorted(set(run_pieces(session, _worker_text, pieces)))
+
+
+def _worker_text(_piece: int) -> str:
+    return f"Python {platform.python_version()} at {platform.node()}: {sys.executable}"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from importlib import metadata
 from pathlib import Path
 
@@ -67,3 +68,11 @@ def test_spark_without_java_is_exit_code_1(
 def test_doctor_where_everything_is(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "doctor"]) == 0
     assert "Spark can start" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_doctor_asks_the_workers(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "doctor", "--master", "local[2,4]"]) == 0
+    told = capsys.readouterr().out
+    assert f"worker       Python {platform.python_version()} at " in told
+    assert "Spark works at local[2,4]" in told

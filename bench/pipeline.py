@@ -1,0 +1,324 @@
+"""What the data pipeline costs, as ratios of two things done in one run on one store.
+
+    python bench/pipeline.py                              # 2 GiB of 1 KiB messages
+    python bench/pipeline.py --gigabytes 12 --size 128
+    python bench/pipeline.py --store DIR --rows kernel,md5
+
+The store is made as that of audit.py, with files of 1 GiB, unless ``--store`` names one, and read
+once before anything is timed. CPU is that of the whole tree of processes: driver, JVM,
+Python workers. Prints one JSON line with the load of the machine before and after; exit code 0:
+every goal is met, 2: one is not.
+
+==========  =====  ========================================================================
+row         goal   ratio
+==========  =====  ========================================================================
+kernel      8      bytes per second: the audit of the log in one process / openssl md5
+spark-256   0.5    bytes per CPU second: Spark's audit, ranges of 256 MiB / the kernel
+spark-file  0.7    the same with ranges of a file
+md5         0.85   bytes per CPU second: audit and MD5 of every file / MD5 alone
+parquet     4      CPU: Spark's own Parquet writer / an export
+latency     1      seconds from a send to its committed batch, median (at most)
+cores       1.7    wall time: the audit on one core / on two
+==========  =====  ========================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from audit import make_store
+
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.engine import AuditPlan, audit_store
+from rmqpy.client import Message
+from rmqpy.client.blocking import BlockingProducer
+from rmqpy.pipeline.export import Export, ExportPlan
+from rmqpy.pipeline.runner import SparkRunner
+from rmqpy.pipeline.session import SessionPlan, spark_session
+from rmqpy.pipeline.tasks import run_pieces
+from rmqpy.store.disk import Disk
+from rmqpy.testing.blocking import connect_when_ready, create_topic
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.processes import BrokerSpec, RmqpySite
+
+GIB: Final = 1 << 30
+CHUNK: Final = 8 << 20
+RANGE: Final = 256 << 20
+FILE: Final = 1 << 30
+STREAM_ROUNDS: Final = 20
+STREAM_SECONDS_MAX: Final = 60.0
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+STATED = slice(11, 15)
+"""utime, stime, cutime, cstime behind the name of a process in /proc/PID/stat."""
+
+GOALS: Final = {
+    "kernel": 8.0,
+    "spark-256": 0.5,
+    "spark-file": 0.7,
+    "md5": 0.85,
+    "parquet": 4.0,
+    "latency": 1.0,
+    "cores": 1.7,
+}
+AT_MOST: Final = frozenset(["latency"])
+
+
+# ------------------------------------------------------------------------------ the store
+
+
+def logs_of(store: Path) -> list[Path]:
+    rows = read_directory(Disk(), str(store)).logs
+    return [Path(file.path) for row in rows for file in row.files]
+
+
+def read_all(files: list[Path]) -> int:
+    """Bytes read; they are in the page cache behind it where there is room."""
+    total = 0
+    for path in files:
+        with path.open("rb") as file:
+            while data := file.read(CHUNK):
+                total += len(data)
+    return total
+
+
+# ------------------------------------------------------------------------------ clocks
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds of this process and all below it, of dead ones if they were waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = sum(map(int, fields[STATED]))
+    mine, grew = {os.getpid()}, True
+    while grew:
+        more = {pid for pid, parent in parents.items() if parent in mine} - mine
+        mine |= more
+        grew = bool(more)
+    return sum(ticks.get(pid, 0) for pid in mine) / TICKS
+
+
+def timed(do: Callable[[], object]) -> tuple[float, float]:
+    """(seconds, CPU seconds)."""
+    cpu, begin = tree_cpu_s(), time.monotonic()
+    do()
+    return time.monotonic() - begin, max(tree_cpu_s() - cpu, 1 / TICKS)
+
+
+def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """The shortest time and the least CPU of some rounds: noise only adds."""
+    told = [timed(do) for _ in range(rounds)]
+    return min(wall for wall, _ in told), min(cpu for _, cpu in told)
+
+
+# ------------------------------------------------------------------------------ what is measured
+
+
+class Bench:
+    def __init__(self, store: Path, options: argparse.Namespace, work: Path) -> None:
+        self.store = store
+        self.files = logs_of(store)
+        self.size = read_all(self.files)
+        self.rounds: int = options.rounds
+        self.work = work
+        self.figures: dict[str, float] = {}
+
+    def plan(self, **more: Any) -> AuditPlan:
+        return AuditPlan(root=str(self.store), derived=False, **more)
+
+    def kernel(self) -> None:
+        """One process, one thread, no consume queues: what reads the log."""
+        wall, cpu = best(lambda: audit_store(Disk(), self.plan(workers=1)), self.rounds)
+        self.figures["kernel bytes/s"] = self.size / wall
+        self.figures["kernel bytes/cpu-s"] = self.size / cpu
+
+    def openssl(self) -> None:
+        command = ["openssl", "md5", *map(str, self.files)]
+        wall, cpu = best(
+            lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), self.rounds
+        )
+        self.figures["md5 bytes/s"] = self.size / wall
+        self.figures["md5 bytes/cpu-s"] = self.size / cpu
+
+    def with_md5(self) -> None:
+        def both() -> None:
+            audit_store(Disk(), self.plan(workers=1))
+            subprocess.run(
+                ["openssl", "md5", *map(str, self.files)], check=True, stdout=subprocess.DEVNULL
+            )
+
+        _, cpu = best(both, self.rounds)
+        self.figures["audit+md5 bytes/cpu-s"] = self.size / cpu
+
+    def spark(self, session: Any, name: str, range_bytes: int) -> None:
+        directory = read_directory(Disk(), str(self.store))
+
+        def audit() -> None:
+            plan = self.plan(range_bytes=range_bytes)
+            assert audit_store(Disk(), plan, SparkRunner(session, directory)).records
+
+        audit()  # warms the JVM and the workers
+        wall, cpu = best(audit, self.rounds)
+        self.figures[f"{name} bytes/s"] = self.size / wall
+        self.figures[f"{name} bytes/cpu-s"] = self.size / cpu
+
+    def parquet(self, session: Any) -> None:
+        def export() -> None:
+            shutil.rmtree(self.work / "export", ignore_errors=True)
+            plan = ExportPlan(
+                root=str(self.store), target=str(self.work / "export"), range_bytes=RANGE
+            )
+            Export(plan, lambda task, pieces: run_pieces(session, task, pieces)).run()
+
+        def write() -> None:
+            frame = session.read.format("rocketmq").option("splitBytes", RANGE)
+            frame = frame.load(str(self.store)).write.mode("overwrite")
+            frame.option("compression", "zstd").parquet(str(self.work / "written"))
+
+        for name, do in (("export", export), ("spark writer", write)):
+            wall, cpu = best(do, self.rounds)
+            self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
+        for name in ("export", "written"):
+            shutil.rmtree(self.work / name, ignore_errors=True)
+
+    def latency(self, session: Any) -> None:
+        seconds = list(latencies(session, self.work))
+        self.figures["latency s"] = statistics.median(seconds)
+        self.figures["latency max s"] = max(seconds)
+
+
+def latencies(session: Any, work: Path) -> Iterator[float]:
+    """A message at a time, from its send to the commit of its batch."""
+    site = RmqpySite(work / "live")
+    namesrv = site.namesrv("namesrv", free_port_block(1).first).start()
+    port = free_port_block(BROKER_PORT_COUNT).broker_port
+    broker = site.broker("broker", BrokerSpec(port=port, namesrv=namesrv.address)).start()
+    with connect_when_ready(broker.address) as connection:
+        create_topic(connection, "latency", 4)
+    reader = session.readStream.format("rocketmq").option("nameServer", namesrv.address)
+    frame = reader.option("topic", "latency").option("startingOffsets", "earliest").load()
+    checkpoint = work / "checkpoint"
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    query = writer.start(str(work / "rows"))
+    try:
+        with BlockingProducer("bench", namesrv.address) as producer:
+            for number in range(-2, STREAM_ROUNDS):
+                before = committed(checkpoint)
+                begin = time.time()
+                producer.send(Message(topic="latency", body=b"x"))
+                while committed(checkpoint) == before:
+                    if time.time() - begin > STREAM_SECONDS_MAX:
+                        raise SystemExit(f"no batch was committed: {query.exception()}")
+                    time.sleep(0.005)
+                if number >= 0:  # the first ones wait for JVM and workers
+                    yield time.time() - begin
+    finally:
+        query.stop()
+        broker.stop()
+        namesrv.stop()
+
+
+def committed(checkpoint: Path) -> int:
+    return sum(1 for name in (checkpoint / "commits").glob("*") if name.name.isdigit())
+
+
+@contextmanager
+def session_on(cores: int) -> Iterator[Any]:
+    with spark_session(SessionPlan(master=f"local[{cores},4]", name="bench")) as session:
+        yield session
+
+
+# ------------------------------------------------------------------------------ the run
+
+
+def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
+    """The ratios of the rows asked for."""
+    figures = bench.figures
+    bench.kernel()
+    if rows & {"kernel", "md5"}:
+        bench.openssl()
+    if "md5" in rows:
+        bench.with_md5()
+    if rows & {"spark-256", "spark-file", "parquet", "latency", "cores"}:
+        with session_on(2) as session:
+            if rows & {"spark-256", "cores"}:
+                bench.spark(session, "spark-256", RANGE)
+            if "spark-file" in rows:
+                bench.spark(session, "spark-file", FILE)
+            if "parquet" in rows:
+                bench.parquet(session)
+            if "latency" in rows:
+                bench.latency(session)
+    if "cores" in rows:
+        with session_on(1) as session:
+            bench.spark(session, "one core", RANGE)
+    pairs = {
+        "kernel": ("kernel bytes/s", "md5 bytes/s"),
+        "spark-256": ("spark-256 bytes/cpu-s", "kernel bytes/cpu-s"),
+        "spark-file": ("spark-file bytes/cpu-s", "kernel bytes/cpu-s"),
+        "md5": ("audit+md5 bytes/cpu-s", "md5 bytes/cpu-s"),
+        "parquet": ("spark writer cpu-s", "export cpu-s"),
+        "cores": ("spark-256 bytes/s", "one core bytes/s"),
+    }
+    told = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
+    return told | ({"latency": figures["latency s"]} if "latency" in rows else {})
+
+
+def is_met(row: str, ratio: float) -> bool:
+    return ratio <= GOALS[row] if row in AT_MOST else ratio >= GOALS[row]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--store", type=Path, help="one that is there, instead of a new one")
+    parser.add_argument("--rows", default=",".join(GOALS), help="comma separated; default all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="for what is written; default a temporary one")
+    options = parser.parse_args()
+    rows = set(options.rows.split(","))
+    if rows - GOALS.keys():
+        parser.error(f"there are the rows {', '.join(GOALS)}")
+    with tempfile.TemporaryDirectory(prefix="rmqpy-bench-", dir=options.folder) as folder:
+        work = Path(folder)
+        store: Path = options.store or work / "store"
+        if options.store is None:
+            make_store(store, options.size, int(options.gigabytes * GIB), FILE)
+        loads = [os.getloadavg()[0]]
+        bench = Bench(store.resolve(), options, work)
+        ratios = measure(bench, rows)
+        loads.append(os.getloadavg()[0])
+    met = {row: is_met(row, ratio) for row, ratio in ratios.items()}
+    report = {
+        "gigabytes": round(bench.size / GIB, 2),
+        "load": [round(load, 2) for load in loads],
+        "cores": os.cpu_count(),
+        "ratios": {row: round(ratio, 3) for row, ratio in ratios.items()},
+        "met": met,
+        "figures": {name: round(value, 3) for name, value in bench.figures.items()},
+    }
+    print(json.dumps(report))
+    return 0 if all(met.values()) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
