@@ -24,6 +24,8 @@ from rmqpy.testing.conformance.compare import masked_text
 TOPIC, GROUP, WRITERS, CLIENT = "Operations", "ops-readers", "ops-writers", "10.0.0.9@ops"
 MESSAGES: Final = 6
 FAILED: Final = "failed"
+_BY_THE_CLOCK: Final = ("RocketmqCommon - ", "TRANS_CHECK_MAX_TIME_TOPIC", "TOOLS_CONSUMER")
+"""Log lines, and what is there or not by how long the commands before took."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?(E-?\d+)?|NaN")
 _PLACE: Final = re.compile(
     r"HOST[0-9A-F]{16}|(?<=commitLogOffset=)\d+|(?<=CommitLog Offset:    )\d+|(?<=physicOffset=)\d+"
@@ -56,7 +58,7 @@ def exact(output: str) -> list[str]:
     return [
         line.rstrip()
         for line in output.splitlines()
-        if line.strip() and "RocketmqCommon - " not in line
+        if line.strip() and not any(text in line for text in _BY_THE_CLOCK)
     ]
 
 
