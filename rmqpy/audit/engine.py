@@ -97,6 +97,8 @@ class AuditPlan:
     range_bytes: int = RANGE_BYTES
     workers: int = field(factory=lambda: os.cpu_count() or 1)
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
+    ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
+    """Gets every range as it is proven, in the order of the log."""
     progress: Progress = field(factory=NoProgress)
     holder: Holder = lock_holder
 
@@ -289,6 +291,7 @@ class _StoreWalk:
             return self.runner.again(work, plan, begin)
 
         merge = RowMerge(row.name, again, self._sink, before)
+        merge.proven = self.plan.ranges
         works = split_row(row, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
         for result in self.runner.run(works, plan):
             merge.take(result)

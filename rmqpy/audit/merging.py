@@ -106,6 +106,8 @@ class RowMerge:
             stretches=list(before.stretches) if before else [],
             files=[],
         )
+        self.proven: Callable[[RangeResult], None] = lambda _result: None
+        """Is told of every range before it becomes part of the whole."""
         self._waiting: list[RangeResult] = []
         """The last range with frames and those behind it: judged when more is known."""
 
@@ -206,6 +208,7 @@ class RowMerge:
         return found
 
     def _merge(self, result: RangeResult) -> None:
+        self.proven(result)
         into, tally = self._result.tally, result.tally
         findings = list(result.findings)
         # What is lost in front of the range's own first frame explains a step there too.

@@ -32,6 +32,7 @@ from rmqpy.model.errors import ConfigFault
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.pipeline.picture import AuditPicture
+    from rmqpy.pipeline.tables import AuditTables
 
 
 def add_commands(commands: Commands) -> None:
@@ -54,6 +55,12 @@ def add_commands(commands: Commands) -> None:
     )
     engine_option(audit)
     spark_options(audit)
+    audit.add_argument(
+        "--tables", metavar="FOLDER", help="ranges, queues and findings as tables; new or empty"
+    )
+    audit.add_argument(
+        "--tables-format", default="parquet", choices=["parquet", "json"], help="default parquet"
+    )
     add_format_option(audit)
     add_log_options(audit)
     audit.set_defaults(command=_audit)
@@ -118,6 +125,7 @@ def _audit(options: argparse.Namespace) -> int:
     as_json = options.format == "json"
     clean = True
     with ExitStack() as stack:
+        tables = _tables(options, stack)
         runners = store_runners(options, roots, stack)
         picture = _picture(options, roots, stack)
         progress = stack.enter_context(ProgressLine("checked"))
@@ -131,11 +139,15 @@ def _audit(options: argparse.Namespace) -> int:
                 progress=progress,
                 range_bytes=options.range_bytes,
             )
+            if tables is not None:
+                plan = tables.of(plan)
             runner = runners(read_directory(Disk(), root)) if runners else None
             audit = audit_store(Disk(), plan, runner)
             report.end(audit)
             if picture is not None:
                 picture.add(audit)
+            if tables is not None:
+                tables.end(audit)
             clean = clean and audit.is_clean
         if picture is not None:
             picture.write(options.html)
@@ -157,6 +169,18 @@ def _picture(
     if not takes_spark(options, roots):
         return AuditPicture(roots)
     return AuditPicture(roots, partial(run_pieces, spark_of(options, stack)))
+
+
+def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
+    """Where ``--tables`` goes."""
+    from rmqpy.pipeline.session import check_package
+    from rmqpy.pipeline.tables import AuditTables
+
+    if options.tables is None:
+        return None
+    if options.tables_format == "parquet":
+        check_package("pyarrow")
+    return stack.enter_context(AuditTables(options.tables, options.tables_format))
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@
 :mod:`.session`     Spark sessions with our defaults; what is here of what they need (doctor)
 :mod:`.tasks`       numbered pieces of work over Spark tasks, results in order
 :mod:`.runner`      ranges of a store over Spark: the other engine of the audit
+:mod:`.tables`      ranges, queues and findings of an audit as Parquet, JSON and DataFrames
 :mod:`.rows`        messages of a range as Arrow batches: the schema of an export
 :mod:`.pieces`      ranges whose results are files, and the proof that they join
 :mod:`.export`      messages of stores as Parquet files, written by the workers

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.export import done_export
 from rmqpy.pipeline.rows import COLUMNS
+from rmqpy.pipeline.tables import audit_frames, is_audit_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,16 +32,19 @@ WORDS: Final = re.compile(r"\w+")
 
 
 def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
-    """The result of ``statement`` on an export or a store; RmqError with Spark's words when it is
-    wrong.
+    """The result of ``statement`` on an export, a store, or an audit's tables; RmqError with
+    Spark's words when it is wrong.
     """
     from pyspark.errors import PySparkException
 
-    if is_export(folder):
-        messages = session.read.parquet(folder)
+    if is_audit_folder(folder):
+        frames = audit_frames(session, folder)
+    elif is_export(folder):
+        frames = {"messages": session.read.parquet(folder)}
     else:
-        messages = _store(session, folder, statement)
-    messages.createOrReplaceTempView("messages")
+        frames = {"messages": _store(session, folder, statement)}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
     try:
         return session.sql(statement)
     except PySparkException as error:
