@@ -289,12 +289,18 @@ class DLedgerDriver:
 
     # ----------------------------------------------------------------------------------- events
 
-    def _tick(self) -> None:
+    def _plan_tick(self) -> None:
+        """A leader that is alone has nothing to wait for but its disk."""
         alone = len(self.membership.peers) == 1
-        if not (alone and self.node.role is Role.LEADER):
-            self._timers["tick"] = self._scheduler.call_later(
-                self._around.tick_ms, self._tick
-            )
+        if alone and self.node.role is Role.LEADER and self.disk is Disk.GOOD:
+            return
+        if "tick" not in self._timers and not self._stopped:
+            self._timers["tick"] = self._scheduler.call_later(self._around.tick_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timers.pop("tick", None)
+        self._plan_tick()
+        alone = len(self.membership.peers) == 1
         if self._dead:
             return
         now_ms = self._scheduler.monotonic_ms()
@@ -348,6 +354,7 @@ class DLedgerDriver:
         if disk is not self.disk:
             self.disk = disk
             self._step(DiskReport(disk))
+            self._plan_tick()
         return True
 
     def _disk_now(self) -> Disk:

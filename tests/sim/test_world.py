@@ -37,6 +37,11 @@ def test_no_promise_is_broken_by_a_single_broker(seed: int) -> None:
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
+def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
+    """It has nothing to wait for and stopped its clock, with a full disk in mind."""
+    run(lonely_plan_of(27))
+
+
 def test_a_seed_replays_exactly() -> None:
     plan = evolve(plan_of(7), duration_ms=20_000)
     first, second = World(plan, trace=[]), World(plan, trace=[])
