@@ -51,6 +51,7 @@ def test_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert len(list((tmp_path / member / "store/commitlog").iterdir())) >= 2
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("name", ["A-classic-killed-v497"])
 def test_a_copy_of_a_java_store(
     name: str, golden: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
