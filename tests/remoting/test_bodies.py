@@ -246,12 +246,13 @@ def test_forms_of_497_that_are_not_recorded() -> None:
     )
 
 
-def test_derived_members_of_java_are_ignored() -> None:
+def test_texts_of_times_are_kept_as_java_writes_them() -> None:
     span = QueueTimeSpan.decode(
         b'{"consumeTimeStamp":3,"consumeTimeStampStr":"1970-01-01#00:00:00:003","delayTime":4,'
         b'"maxTimeStamp":2,"messageQueue":{"brokerName":"b","queueId":1,"topic":"T"},"minTimeStamp":1}'
     )
-    assert span == QueueTimeSpan(QUEUE, 1, 2, 3, 4)
+    text = "1970-01-01#00:00:00:003"
+    assert span == QueueTimeSpan(QUEUE, 1, 2, 3, 4, consume_time_stamp_str=text)
 
 
 def test_filter_file() -> None:
