@@ -22,12 +22,10 @@ from uuid import uuid4
 
 from attrs import define, field
 
-from rmqpy.audit.messages import MessageWalk, Selection
-from rmqpy.audit.ranges import WorkRange
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.flags import has_queue_unit
-from rmqpy.pipeline.pieces import Passed, Piece, first_frame, view_of
+from rmqpy.pipeline.pieces import OpenPiece, Piece, PieceResult
 from rmqpy.store.dispatch import key_hashes, set_deliver_times
 
 __all__ = ["KEY_ENTRY", "DeriveTask", "Derived", "UnitRun"]
@@ -48,20 +46,12 @@ class UnitRun:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Derived:
-    """Implements :class:`rmqpy.pipeline.pieces.PieceResult`. Key entries stand at
-    ``keys_position`` of the file ``path``.
-    """
+class Derived(PieceResult):
+    """Units in runs; key entries stand at ``keys_position`` of the file ``path``."""
 
-    work: WorkRange
-    begin: int
-    end: int
-    closed: bool
-    path: str | None
     runs: tuple[UnitRun, ...] = ()
     keys: int = 0
     keys_position: int = 0
-    passed: tuple[Passed, ...] = ()
 
 
 @define(slots=True)
@@ -80,32 +70,17 @@ class DeriveTask:
     with_keys: bool = True
 
     def __call__(self, piece: Piece) -> Derived:
-        work = piece.work
-        file = view_of(work)
-        base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
-        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
-        passed: list[Passed] = []
-        walk = MessageWalk(
-            file, Selection(), lambda at, size: passed.append(Passed(work.file, at, size))
-        )
+        opened = OpenPiece(piece)
         path: str | None = None
         runs: list[UnitRun] = []
         keys = keys_position = 0
-        if begin is not None:
+        if opened.places is not None:
             packing = _Packing(self)
-            for scan, view, count in walk.scans(begin, stop):
+            for scan, view, count in opened.walk.scans(*opened.places):
                 packing.take(scan, view, count)
             path, runs, keys, keys_position = packing.write()
         return Derived(
-            work=work,
-            begin=-1 if begin is None else base + begin,
-            end=base + walk.end,
-            closed=walk.closed,
-            path=path,
-            runs=tuple(runs),
-            keys=keys,
-            keys_position=keys_position,
-            passed=tuple(passed),
+            **opened.outcome(path), runs=tuple(runs), keys=keys, keys_position=keys_position
         )
 
 

@@ -25,10 +25,9 @@ from attrs import asdict, define, field
 
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.messages import MessageWalk, Selection
 from rmqpy.audit.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
-from rmqpy.pipeline.pieces import Chain, Passed, Piece, first_frame, split_store, view_of
+from rmqpy.pipeline.pieces import Chain, OpenPiece, Passed, Piece, PieceResult, split_store
 from rmqpy.pipeline.rows import MessageColumns, message_schema
 from rmqpy.pipeline.wanted import Wanted, log_batches
 from rmqpy.store.disk import Disk
@@ -45,18 +44,10 @@ ROW_GROUP_BYTES: Final = 64 << 20
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Written:
-    """A range as a file ``path``; without rows there is none. ``begin`` is -1 where no frame begins
-    in the range. ``closed``: the log file has nothing behind ``end``.
-    """
+class Written(PieceResult):
+    """A range as a file of so many rows; without rows there is none."""
 
-    work: WorkRange
-    begin: int
-    end: int
-    closed: bool
-    path: str | None
     rows: int
-    passed: tuple[Passed, ...]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -68,28 +59,13 @@ class ExportTask:
     internal_topics: bool = False
 
     def __call__(self, piece: Piece) -> Written:
-        work = piece.work
-        file = view_of(work)
-        base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
-        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
-        passed: list[Passed] = []
-        walk = MessageWalk(
-            file, Selection(), lambda at, size: passed.append(Passed(work.file, at, size))
-        )
+        opened = OpenPiece(piece)
         path, rows = None, 0
-        if begin is not None:
+        if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name)
             wanted = Wanted(internal_topics=self.internal_topics)
-            path, rows = self._write(log_batches(walk, (begin, stop), make, wanted))
-        return Written(
-            work=work,
-            begin=-1 if begin is None else base + begin,
-            end=base + walk.end,
-            closed=walk.closed,
-            path=path,
-            rows=rows,
-            passed=tuple(passed),
-        )
+            path, rows = self._write(log_batches(opened.walk, opened.places, make, wanted))
+        return Written(**opened.outcome(path), rows=rows)
 
     def _write(self, batches: Iterator[pyarrow.RecordBatch]) -> tuple[str | None, int]:
         from pyarrow import Table, parquet

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 
 from rmqpy.audit.damage import FileView
 from rmqpy.audit.directory import LogFile, StoreDirectory
-from rmqpy.audit.messages import file_view
+from rmqpy.audit.messages import MessageWalk, Selection, file_view
 from rmqpy.audit.ranges import WorkRange, split_row
 from rmqpy.codec.search import find_frames
 from rmqpy.store.disk import Disk
 
-__all__ = ["Chain", "Passed", "Piece", "PieceResult", "first_frame", "split_store", "view_of"]
+__all__ = [
+    "Chain",
+    "OpenPiece",
+    "Passed",
+    "Piece",
+    "PieceResult",
+    "first_frame",
+    "split_store",
+    "view_of",
+]
 
 
 @define(slots=True, frozen=True)
@@ -40,21 +49,48 @@ class Piece:
     begin: int | None = None
 
 
-class PieceResult(Protocol):
-    """``begin`` is -1 where no frame begins in the range. ``closed``: the log file has nothing
-    behind ``end``. ``path``: the file that was written, None without any.
+@define(slots=True, frozen=True, kw_only=True)
+class PieceResult:
+    """``begin`` and ``end`` are offsets; ``begin`` is -1 where no frame begins in the range.
+    ``closed``: the log file has nothing behind ``end``. ``path``: the file that was written, None
+    without any.
     """
 
-    @property
-    def work(self) -> WorkRange: ...
-    @property
-    def begin(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def path(self) -> str | None: ...
+    work: WorkRange
+    begin: int
+    end: int
+    closed: bool
+    path: str | None
+    passed: tuple[Passed, ...]
+
+
+class OpenPiece:
+    """A range that is walked. ``places``: where its frames begin and where the walk stops, in the
+    log file; None where no frame begins in it.
+    """
+
+    def __init__(self, piece: Piece) -> None:
+        work = self._work = piece.work
+        file = view_of(work)
+        base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
+        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
+        self.places = None if begin is None else (begin, stop)
+        self._passed: list[Passed] = []
+        self.walk = MessageWalk(
+            file, Selection(), lambda at, size: self._passed.append(Passed(work.file, at, size))
+        )
+
+    def outcome(self, path: str | None) -> dict[str, Any]:
+        """What every result says, once the walk is done."""
+        base = self._work.first_offset
+        return {
+            "work": self._work,
+            "begin": -1 if self.places is None else base + self.places[0],
+            "end": base + self.walk.end,
+            "closed": self.walk.closed,
+            "path": path,
+            "passed": tuple(self._passed),
+        }
 
 
 R = TypeVar("R", bound=PieceResult)

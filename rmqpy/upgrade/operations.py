@@ -107,8 +107,9 @@ class Patch(Op):
     before: str
     after: str
 
+    @abstractmethod
     def edits(self, ground: Ground) -> Iterable[Edit]:
-        raise NotImplementedError
+        """What it writes; all of it within the range."""
 
     def state(self, ground: Ground) -> State:
         found = range_digest(ground.files, self.path, self.start, self.end)
