@@ -231,17 +231,20 @@ static int take_send(rmq_core *core, int64_t peer, const rmq_request *request)
     return store(core, peer, &now, found.count);
 }
 
-static int take_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int64_t length)
+static int take_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int64_t length, rmq_model *model)
 {
     rmq_request request;
 
-    if (!rmq_read_request(frame, length, &request) || (request.flag & ~FLAG_ONEWAY) != 0)
+    if (!rmq_read_request(frame, length, model, &request) || (request.flag & ~FLAG_ONEWAY) != 0)
         return RMQ_IS_COLD;
     return request.code == 11 ? rmq_pull(core, peer, &request) : take_send(core, peer, &request);
 }
 
 int rmq_feed(rmq_core *core, int64_t peer)
 {
+    rmq_model model;
+
+    model.begin = NULL;
     core->cold_count = 0;
     for (;;) {
         const uint8_t *const at = core->in + core->in_position;
@@ -254,7 +257,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
         if (rest - 4 < length)
             break;
         /* What stands behind a cold frame is cold too: a sender's messages keep their order. */
-        const int taken = core->cold_count > 0 ? RMQ_IS_COLD : take_frame(core, peer, at + 4, length);
+        const int taken = core->cold_count > 0 ? RMQ_IS_COLD : take_frame(core, peer, at + 4, length, &model);
         if (taken < 0)
             return -taken;
         if (taken == RMQ_IS_COLD)

@@ -133,7 +133,8 @@ static int read_number(rmq_text text, int64_t maximum, int64_t *value)
     return 1;
 }
 
-static int take_number(cursor *in, int32_t *value)
+/* `found`: where it stands. */
+static int take_number(cursor *in, rmq_text *found, int32_t *value)
 {
     rmq_text text = {NULL, 0, 0, 0};
     int64_t number = 0;
@@ -143,6 +144,7 @@ static int take_number(cursor *in, int32_t *value)
     while (in->at < in->end && ((*in->at >= '0' && *in->at <= '9') || *in->at == '-'))
         in->at++;
     text.length = (uint32_t)(in->at - text.at);
+    *found = text;
     if (in->at == in->end || (*in->at != ',' && *in->at != '}' && *in->at != ' '))
         return 0;
     const size_t sign = text.length > 0 && text.at[0] == '-';
@@ -162,6 +164,11 @@ static int put_text(rmq_request *request, int number, rmq_text value)
         return 0; /* twice */
     request->texts[number] = value;
     return 1;
+}
+
+static inline int may_escape(int32_t code, int number)
+{
+    return number == SEND_PROPERTIES && code != 11;
 }
 
 static int take_ext_fields(cursor *in, rmq_request *request)
@@ -186,8 +193,7 @@ static int take_ext_fields(cursor *in, rmq_request *request)
                 return 0;
             number = text_number(request->code, name.at, name.length);
         }
-        const int may_escape = number == SEND_PROPERTIES && request->code != 11;
-        if ((value.escaped && !may_escape) || !put_text(request, number, value))
+        if ((value.escaped && !may_escape(request->code, number)) || !put_text(request, number, value))
             return 0;
     } while (take(in, ','));
     return take(in, '}');
@@ -202,11 +208,11 @@ static int take_field(cursor *in, int field, rmq_request *request)
     int32_t version;
 
     switch (field) {
-    case CODE: return take_number(in, &request->code) && is_hot(request->code);
+    case CODE: return take_number(in, &ignored, &request->code) && is_hot(request->code);
     case EXT_FIELDS: return is_hot(request->code) && take_ext_fields(in, request);
-    case OPAQUE: return take_number(in, &request->opaque);
-    case FLAG: return take_number(in, &request->flag);
-    case VERSION: return take_number(in, &version);
+    case OPAQUE: return take_number(in, &request->opaque_text, &request->opaque);
+    case FLAG: return take_number(in, &ignored, &request->flag);
+    case VERSION: return take_number(in, &ignored, &version);
     default: return take_string(in, &ignored) && !ignored.escaped;
     }
 }
@@ -233,6 +239,72 @@ static int read_json(cursor *in, rmq_request *request)
         return 0;
     skip_blanks(in);
     return in->at == in->end;
+}
+
+/* What differs between two headers of one sender, or reader. */
+static const int VARYING_OF_SENDS[] = {SEND_QUEUE_ID, SEND_BORN, SEND_PROPERTIES};
+static const int VARYING_OF_PULLS[] = {PULL_QUEUE_ID, PULL_OFFSET, PULL_COMMIT};
+
+static void add_varying(rmq_model *model, int number, rmq_text text)
+{
+    int place = model->count;
+
+    if (text.at == NULL)
+        return;
+    for (; place > 0 && model->varying[place - 1].text.at > text.at; place--)
+        model->varying[place] = model->varying[place - 1];
+    model->varying[place].number = number;
+    model->varying[place].text = text;
+    model->count++;
+}
+
+/* The next header may say the same but for what varies. */
+static void learn(const cursor *whole, const rmq_request *request, rmq_model *model)
+{
+    const int *const varying = request->code == 11 ? VARYING_OF_PULLS : VARYING_OF_SENDS;
+
+    model->begin = whole->at;
+    model->end = whole->end;
+    model->request = *request;
+    model->count = 0;
+    for (int i = 0; i < RMQ_VARYING - 1; i++)
+        add_varying(model, varying[i], request->texts[varying[i]]);
+    add_varying(model, RMQ_TEXTS, request->opaque_text);
+}
+
+static inline int take_same(cursor *in, const uint8_t *from, const uint8_t *to)
+{
+    const ptrdiff_t length = to - from;
+
+    if (in->end - in->at < length || memcmp(in->at, from, (size_t)length) != 0)
+        return 0;
+    in->at += length;
+    return 1;
+}
+
+/* The header by comparison with its model: the same tokens, other values in the places that vary. 0: it is another. */
+static int read_like(const rmq_model *model, cursor in, rmq_request *request)
+{
+    const uint8_t *from = model->begin;
+
+    memcpy(request, &model->request, offsetof(rmq_request, binary));
+    for (int i = 0; i < model->count; i++) {
+        const int number = model->varying[i].number;
+        const rmq_text known = model->varying[i].text;
+        if (!take_same(&in, from, known.at))
+            return 0;
+        from = known.at + known.length;
+        if (number == RMQ_TEXTS) {
+            if (!take_number(&in, &request->opaque_text, &request->opaque))
+                return 0;
+            continue;
+        }
+        rmq_text *const text = &request->texts[number];
+        if (!take_rest_of_string(&in, text) || (text->escaped && !may_escape(request->code, number)))
+            return 0;
+        in.at--; /* the quote is the model's next byte */
+    }
+    return take_same(&in, from, model->end) && in.at == in.end;
 }
 
 static int read_binary(const cursor *in, rmq_request *request)
@@ -270,9 +342,8 @@ static int read_binary(const cursor *in, rmq_request *request)
     return 1;
 }
 
-int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request)
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model, rmq_request *request)
 {
-    memset(request, 0, offsetof(rmq_request, body));
     if (length < 4)
         return 0;
     const int64_t header_length = rmq_load32(frame) & 0xFFFFFFu;
@@ -284,7 +355,16 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request)
     request->binary = frame[0] == 1;
     if (frame[0] > 1)
         return 0;
-    return request->binary ? read_binary(&in, request) : read_json(&in, request);
+    const cursor whole = in;
+    if (!request->binary && model->begin != NULL && read_like(model, in, request))
+        return 1;
+    memset(request, 0, offsetof(rmq_request, binary));
+    if (request->binary)
+        return read_binary(&in, request);
+    if (!read_json(&in, request))
+        return 0;
+    learn(&whole, request, model);
+    return 1;
 }
 
 int rmq_numbers(const rmq_text *texts, const rmq_wanted *wanted, int count, int64_t *values)

@@ -538,11 +538,25 @@ enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_re
 #define RMQ_TEXTS 14
 
 typedef struct {
-    int32_t code, opaque, flag, binary;
     rmq_text texts[RMQ_TEXTS];
+    rmq_text opaque_text; /* in JSON */
+    int32_t code, opaque, flag;
+    int32_t binary; /* of the frame, like what follows */
     const uint8_t *body;
     int64_t body_length;
 } rmq_request;
+
+/* The JSON header that was read last in a buffer: the next one is compared with it before it is read. */
+enum { RMQ_VARYING = 4 };
+typedef struct {
+    const uint8_t *begin, *end; /* NULL: none yet */
+    rmq_request request;
+    struct {
+        int number; /* of a text; RMQ_TEXTS: the opaque */
+        rmq_text text;
+    } varying[RMQ_VARYING]; /* in the order of their places */
+    int count;
+} rmq_model;
 
 enum rmq_send_text {
     SEND_GROUP, SEND_TOPIC, SEND_DEFAULT_TOPIC, SEND_DEFAULT_QUEUES, SEND_QUEUE_ID, SEND_SYS_FLAG, SEND_BORN,
@@ -554,8 +568,8 @@ enum rmq_pull_text {
     PULL_EXPRESSION, PULL_VERSION, PULL_TYPE
 };
 
-/* 1: `request` holds the frame; 0: it is not one for C. */
-int rmq_read_request(const uint8_t *frame, int64_t length, rmq_request *request);
+/* 1: `request` holds the frame; 0: it is not one for C. `model` belongs to the buffer; its begin is NULL at first. */
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model, rmq_request *request);
 
 /* A number of the header: which text, whether it has to be there, the largest value that C takes. */
 typedef struct {

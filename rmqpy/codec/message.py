@@ -142,6 +142,8 @@ def check_record(view: Buffer, offset: int) -> None:
         raise RecordFault(offset, "record", found, f"size {length} and a message's magic")
     (sys_flag,) = _INT.unpack_from(view, layout.SYS_FLAG_POSITION)
     start = layout.BODY_POSITION + layout.hosts_extra(sys_flag)
+    if length < start:
+        raise RecordFault(offset, "SYSFLAG", f"{sys_flag:#x}", f"hosts that fit {length} bytes")
     (body_length,) = _INT.unpack_from(view, start - 4)
     if not 0 <= body_length <= length - start:
         raise RecordFault(offset, "BODYLENGTH", body_length, f"0..{length - start}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -308,3 +309,19 @@ def draft_of(found: StoredMessage) -> MessageDraft:
         reconsume_times=found.reconsume_times,
         prepared_transaction_offset=found.prepared_transaction_offset,
     )
+
+
+def test_a_look_at_any_damaged_record_tells_a_fault_or_nothing() -> None:
+    """Also where the flags say longer hosts than the record has room for."""
+    (short,) = encode([draft(body=b"", properties=b"")])
+    for record in (bytes(short), V4_RECORD):
+        message.check_record(record, 0)
+        for place in range(len(record)):
+            for bit in range(8):
+                raw = bytearray(record)
+                raw[place] ^= 1 << bit
+                with suppress(RecordFault):
+                    message.check_record(raw, 0)
+    short[39] |= BORN_HOST_V6 | STORE_HOST_V6
+    with pytest.raises(RecordFault, match="SYSFLAG"):
+        message.check_record(short, 0)

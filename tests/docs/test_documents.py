@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -q tox && .venv/bin/tox run"
+TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -q tox && .venv/bin/tox run-parallel"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -28,7 +28,7 @@ def test_every_link_into_the_repository_leads_to_a_file(page):
 def test_readme_has_the_command_that_ci_runs():
     assert TEST_COMMAND in (ROOT / "README.md").read_text(encoding="utf-8")
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for part in ("-m venv .venv", ".venv/bin/pip install -q tox", ".venv/bin/tox run"):
+    for part in ("-m venv .venv", ".venv/bin/pip install -q tox", ".venv/bin/tox run-parallel"):
         assert part in script
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +119,12 @@ HEADER = (
     b'"k":"false","m":"false"},"flag":0,"language":"JAVA","opaque":77,'
     b'"serializeTypeCurrentRPC":"JSON","version":407}'
 )
+PULL_HEADER = (
+    b'{"code":11,"extFields":{"consumerGroup":"G","topic":"T","queueId":"0","queueOffset":"0",'
+    b'"maxMsgNums":"2","sysFlag":"6","commitOffset":"0","suspendTimeoutMillis":"10",'
+    b'"subscription":"*","subVersion":"0","expressionType":"TAG"},"flag":0,"language":"JAVA",'
+    b'"opaque":77,"serializeTypeCurrentRPC":"JSON","version":407}'
+)
 OTHER_BYTES = b'"\\,:{}0-\x01\xff'
 DOUBLED = (
     b'"g":"5"',
@@ -134,32 +141,35 @@ def _frame(header: bytes, body: bytes = b"body") -> bytes:
     )
 
 
-def _changed_headers() -> list[bytes]:
+def _changed_headers(header: bytes) -> list[bytes]:
     """A known header, with each byte in turn another one, missing or twice, and with fields that
     look like those which differ from message to message.
     """
     found = []
-    for place in range(len(HEADER)):
-        before, behind = HEADER[:place], HEADER[place + 1 :]
+    for place in range(len(header)):
+        before, behind = header[:place], header[place + 1 :]
         byte = OTHER_BYTES[place % len(OTHER_BYTES) :][:1]
-        twice = HEADER[place : place + 1] * 2
+        twice = header[place : place + 1] * 2
         found += [before + byte + behind, before + behind, before + twice + behind]
     for field in DOUBLED:
-        found += [HEADER.replace(at, field + b"," + at) for at in (b'"a":', b'"k":')]
-        found += [b"{" + field + b"," + HEADER[1:], HEADER[:-1] + b"," + field + b"}"]
+        found += [header.replace(at, field + b"," + at) for at in (b'"a":', b'"k":')]
+        found += [b"{" + field + b"," + header[1:], header[:-1] + b"," + field + b"}"]
     return found
 
 
+@pytest.mark.parametrize("like", [HEADER, PULL_HEADER], ids=["send", "pull"])
 def test_equal_on_headers_that_are_nearly_known(
-    pair: Callable[..., Any], assert_same: Any
+    pair: Callable[..., Any], assert_same: Any, like: bytes
 ) -> None:
     both = pair()
-    known = _frame(HEADER)
+    known = _frame(like, b"" if like is PULL_HEADER else b"body")
     for side in both:
         side.connect(("10.0.0.1", 1234))
+        side.receive(0, _frame(HEADER))
+        side.end_turn()
         side.receive(0, known)
         side.end_turn()
-        for number, header in enumerate(_changed_headers()):
+        for number, header in enumerate(_changed_headers(like)):
             if side.channels[-1].closed:
                 side.connect(("10.0.0.1", 2000 + number))
             side.receive(len(side.channels) - 1, known + _frame(header, b"%d" % number) + known)
