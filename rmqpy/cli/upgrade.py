@@ -47,7 +47,11 @@ def add_commands(commands: Commands) -> None:
         "upgrade", help="from master and slave to DLedger and back: checked, planned, proven"
     )
     verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+    for add in (_looks, _alignment, _switching, _way_back, _ends, _proof, _service):
+        add(verbs)
 
+
+def _looks(verbs: Any) -> None:
     check = _verb(
         verbs, "check", "what stands against a switch: exit code 2 when anything does", _check
     )
@@ -56,6 +60,8 @@ def add_commands(commands: Commands) -> None:
     manifest = _verb(verbs, "manifest", "md5 and digests of everything in one directory", _manifest)
     replica_options(manifest)
 
+
+def _alignment(verbs: Any) -> None:
     plan = _verb(verbs, "plan", "how the replicas become equal: a plan to read and sign off", _plan)
     replica_options(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
@@ -70,6 +76,8 @@ def add_commands(commands: Commands) -> None:
     apply.add_argument("--dry-run", action="store_true", help="only look whether it could be done")
     apply.add_argument("--key", metavar="FILE", help="the plan must be signed with it")
 
+
+def _switching(verbs: Any) -> None:
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
@@ -92,6 +100,8 @@ def add_commands(commands: Commands) -> None:
     _inputs(join)
     join.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
 
+
+def _way_back(verbs: Any) -> None:
     leave = _verb(verbs, "leave", "the way back from DLedger to a classic log", _leave)
     replica_options(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry that is kept")
@@ -108,6 +118,8 @@ def add_commands(commands: Commands) -> None:
     _key(leave)
     _runbook(leave)
 
+
+def _ends(verbs: Any) -> None:
     for name, text, run in (
         ("rollback", "take back what a plan has done in a directory, to the byte", _rollback),
         ("finalize", "give up the way back: remove undo records and what was kept", _finalize),
@@ -115,6 +127,8 @@ def add_commands(commands: Commands) -> None:
         verb = _verb(verbs, name, text, run)
         verb.add_argument("directory", metavar="DIR")
 
+
+def _proof(verbs: Any) -> None:
     verify = _verb(
         verbs,
         "verify",
@@ -131,6 +145,8 @@ def add_commands(commands: Commands) -> None:
     status = _verb(verbs, "status", "how far each replica is", _status)
     replica_options(status)
 
+
+def _service(verbs: Any) -> None:
     serve = _verb(verbs, "serve", "show this directory to other hosts, read only", _serve)
     serve.add_argument("directory", metavar="DIR")
     serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,7 @@ from rmqpy.client.message import ReceivedMessage
 from rmqpy.client.process_queue import ProcessQueue
 from rmqpy.client.producer import tracing
 from rmqpy.client.rebalance import Strategy, averagely
+from rmqpy.client.reservations import Reservations
 from rmqpy.client.routes import subscribe_queues
 from rmqpy.client.send_back import SendBack
 from rmqpy.client.trace import Tracer
@@ -70,11 +70,8 @@ from rmqpy.remoting.bodies import (
     EXPRESSION_TAG,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
     MessageQueue,
     SubscriptionData,
-    UnlockBatchRequestBody,
 )
 from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 
@@ -143,6 +140,7 @@ class PushConsumer(Consumer):
         self._workers: list[asyncio.Task[None]] = []
         self._early_looks = EARLY_LOOKS_MAX
         self._local: dict[MessageQueue, int] = {}
+        self._reservations = Reservations(self.group, self._open)
 
     def subscribe(
         self,
@@ -357,7 +355,7 @@ class PushConsumer(Consumer):
         await self._leave_queues(sorted(current - set(mine)))
         wanted = sorted(set(mine) - current)
         if self._locks:
-            wanted = sorted(await self._lock(wanted))
+            wanted = sorted(await self._reservations.take(wanted))
             if len(wanted) < len(set(mine) - current):
                 self._look_again()  # another member has not let go yet
         for queue in wanted:
@@ -397,7 +395,7 @@ class PushConsumer(Consumer):
         for queue in queues:
             del self.consuming[queue]
         if self._locks:
-            await self._unlock(queues)
+            await self._reservations.give_back(queues)
 
     # -- offsets
 
@@ -446,42 +444,12 @@ class PushConsumer(Consumer):
     # -- locks
 
     async def _renew_locks(self) -> None:
-        granted = await self._lock(list(self.consuming))
+        granted = await self._reservations.take(list(self.consuming))
         now_ms = self._open().clock.monotonic_ms()
         for queue in granted:
             consuming = self.consuming.get(queue)
             if consuming is not None:
                 consuming.locked(now_ms)
-
-    async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Those of ``queues`` that their brokers reserve for this client."""
-        instance = self._open()
-        granted: set[MessageQueue] = set()
-        for name, wanted in _by_broker(queues).items():
-            wish = LockBatchRequestBody(self.group, instance.client_id, wanted)
-            try:
-                address = await instance.address(wanted[0].topic, name)
-                response = await instance.invoke(
-                    address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
-                )
-            except NetworkFault as fault:
-                LOG.warning("no locks from %s: %s", name, fault)
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                granted.update(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
-            else:
-                LOG.warning("no locks from %s: %s", name, response.remark)
-        return granted.intersection(queues)
-
-    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
-        instance = self._open()
-        for name, held in _by_broker(queues).items():
-            wish = UnlockBatchRequestBody(self.group, instance.client_id, held)
-            try:
-                address = await instance.address(held[0].topic, name)
-                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
-            except NetworkFault as fault:
-                LOG.warning("%s keeps locks for up to a minute: %s", name, fault)
 
     # -- what heartbeats tell
 
@@ -552,13 +520,6 @@ def _as_before_retry(message: ReceivedMessage) -> ReceivedMessage:
     if topic is None:
         return message
     return evolve(message, stored=evolve(message.stored, topic=topic))
-
-
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in sorted(queues):
-        found[queue.broker_name].append(queue)
-    return found
 
 
 __all__ = ["ConsumeResult", "ConsumeSettings", "Listener", "PushConsumer", "PushSettings"]
