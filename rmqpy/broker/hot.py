@@ -114,7 +114,14 @@ class HotPath:
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
         core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
+        core.pull_enabled = self._pulls and not self._conditions.held
         self.stale = False
+
+    def hold_back(self, held: bool) -> None:
+        """Whether C hands back every frame."""
+        self._conditions.held = held
+        if self.core is not None:
+            self.refresh()
 
     def let_go(self) -> None:
         """After the commit: send what may leave; the gate keeps the rest."""
@@ -237,6 +244,11 @@ class HotPath:
     def advanced(self) -> bool:
         """Whether a whole frame was there."""
         return bool(self.core.in_position)
+
+    @property
+    def full(self) -> bool:
+        """Whether the buffer was filled."""
+        return bool(self.core.in_length == FEED_BYTES)
 
     def rest(self) -> bytes:
         """The begin of an unfinished frame."""
@@ -398,7 +410,7 @@ class HotPath:
         core.wait_false_is_hot = self._conditions.wait_false_is_hot
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None
-        core.pull_enabled = (
+        self._pulls = (
             self._has_templates
             and identity.readable
             and not identity.is_slave

@@ -77,6 +77,8 @@ class HotConditions:
         self._sends_from_ms = _NEVER_MS
         self.marks: Sequence[Watermark] = ()
         """What the reply to a send waits for."""
+        self.held = False
+        """Requests have waited too long: they are answered by somebody else."""
         self.wait_false_is_hot = False
         """Whether a message that need not wait waits for nothing else than the others."""
 
@@ -117,6 +119,7 @@ class HotConditions:
         store, around = self._sources.store, self._around
         return (
             now_ms >= self._sends_from_ms
+            and not self.held
             and not around.replication.lacks_slaves
             and not store.appends_crc
             and store.ready_to_put()

@@ -86,6 +86,8 @@ class HotPython:
 
     receive: Callable[[Any, int, int], int] | None = None
     """The driver reads the sockets."""
+    full = False
+    """Which it knows, then."""
 
     def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
         assert isinstance(sources.store.log, ClassicCommitLog)
@@ -124,6 +126,11 @@ class HotPython:
 
     def open_turn(self) -> None:
         """Before the first frame of a turn."""
+        self.refresh()
+
+    def hold_back(self, held: bool) -> None:
+        """Whether every frame is handed back."""
+        self._conditions.held = held
         self.refresh()
 
     def refresh(self) -> None:

@@ -9,6 +9,7 @@ QUEUE_PUT_NUMS      topic@queueId         as for topics
 QUEUE_PUT_SIZE      topic@queueId
 GROUP_GET_NUMS      topic@group           reads that found something
 GROUP_GET_SIZE      topic@group           messages read x the mean size of the topic's messages
+GROUP_GET_LATENCY   queueId@topic@group   ms of the reads that the hot path left to Python
 SNDBCK_PUT_NUMS     topic@group           messages that consumers sent back
 BROKER_PUT_NUMS     cluster               messages put
 BROKER_GET_NUMS     cluster               messages read
@@ -55,6 +56,7 @@ QUEUE_PUT_NUMS: Final = "QUEUE_PUT_NUMS"
 QUEUE_PUT_SIZE: Final = "QUEUE_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
@@ -206,13 +208,15 @@ class ItemStatistics:
             if grown:
                 size = round(grown * self._mean_size(topic))
                 self.add(GROUP_GET_SIZE, key, size, grown)
+        for (queue_id, topic, group), latency in statistics.read_latency.items():
+            self._follow(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", *latency)
         for (group, topic), messages in statistics.messages_sent_back.items():
             self._follow(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
 
     def _follow(self, name: str, key: str, value: int, times: int) -> int:
         """Count what a source has grown by since it was looked at last."""
         former, former_times = self._counted.get((name, key), (0, 0))
-        if value > former:
+        if times > former_times:
             self.add(name, key, value - former, times - former_times)
             self._counted[name, key] = (value, times)
         return value - former

@@ -176,6 +176,7 @@ class BrokerProcess:
         group = ClassicGroup.of(broker, store, self._scheduler, Transport(network, tls))
         main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
         fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
+        main.sieve = fast.sieve = broker.queue_age
         member = _member(broker, store, self._scheduler, tls)
         page = _metrics_page(broker)
         running = _Running(store, broker, network, (main, fast), member, group, page)

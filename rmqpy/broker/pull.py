@@ -145,6 +145,7 @@ class PullProcessor:
             (header.consumer_group, header.topic),
             len(result.messages),
             around.clock.monotonic_ms() - began_ms,
+            header.queue_id,
         )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:

@@ -38,6 +38,7 @@ from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.periodic import PeriodicWork
 from rmqpy.broker.ports import Handler, Store
+from rmqpy.broker.queue_age import QueueAge
 from rmqpy.broker.registration import Registration
 from rmqpy.broker.replication import Replication
 from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
@@ -166,6 +167,7 @@ class Broker:
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
         self._slice = TurnSlice(clock)
+        self.queue_age = QueueAge(self.identity, clock)
         self._periodic = PeriodicWork(around.scheduler)
         self.hot: HotReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
@@ -277,6 +279,7 @@ class Broker:
     def turn_ended(self) -> None:
         self._turning = True
         self._slice.end()
+        self.queue_age.turn_ended()
         self.store.commit()
         if self.hot is not None:
             self.hot.let_go()

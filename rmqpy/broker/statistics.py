@@ -66,6 +66,10 @@ class Statistics:
     get_day: _DayTotals = field(factory=_DayTotals)
     messages_sent_back: dict[tuple[str, str], int] = field(factory=dict)
     """By group and topic."""
+    read_latency: dict[tuple[int, str, str], tuple[int, int]] = field(factory=dict)
+    """By queue id, topic and group: ms, and reads that found something; those of the hot path, of
+    less than a ms each, are not among them.
+    """
     _samples: deque[_Sample] = field(factory=lambda: deque(maxlen=SAMPLE_COUNT))
     _put_times: list[int] = field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
     _group_counts: dict[tuple[str, str], int] = field(factory=dict)
@@ -85,7 +89,9 @@ class Statistics:
             counters.put_entire_time_max_ms = elapsed_ms
         self._put_times[_bucket(elapsed_ms)] += count
 
-    def messages_got(self, key: tuple[str, str], count: int, elapsed_ms: int) -> None:
+    def messages_got(
+        self, key: tuple[str, str], count: int, elapsed_ms: int, queue_id: int = 0
+    ) -> None:
         """One read of a queue gave ``count`` messages; ``key`` is group and topic."""
         counters = self.counters
         if elapsed_ms > counters.get_entire_time_max_ms:
@@ -96,6 +102,12 @@ class Statistics:
         counters.get_found += 1
         counters.get_messages += count
         self._count(key, 1, count)
+        group, topic = key
+        place = (queue_id, topic, group)
+        latency = self.read_latency
+        if place in latency or len(latency) < GROUPS_LIMIT:
+            known_ms, reads = latency.get(place, (0, 0))
+            latency[place] = (known_ms + elapsed_ms, reads + 1)
 
     def reads_found(self, key: tuple[str, str], reads: int, count: int) -> None:
         """Several reads of queues gave ``count`` messages together, all something, none slow."""
@@ -150,6 +162,8 @@ class Statistics:
         """A deleted group leaves no rates behind."""
         for key in [key for key in self._group_counts if key[0] == group]:
             del self._group_counts[key], self._group_reads[key]
+        for place in [place for place in self.read_latency if place[2] == group]:
+            del self.read_latency[place]
         for key in [key for key in self.messages_sent_back if key[0] == group]:
             del self.messages_sent_back[key]
 

@@ -331,23 +331,23 @@ class BrokerSettings:
     broker_fast_failure_enable: bool = key(
         "brokerFastFailureEnable",
         default=True,
-        effect=_ACCEPTED,
-        doc="Refuse requests that waited too long in a queue; here no request waits in one.",
+        runtime=True,
+        doc="Refuse requests that have waited too long, where that is known (docs/features.md).",
     )
     wait_time_mills_in_send_queue: int = key(
         "waitTimeMillsInSendQueue",
         default=200,
         long=True,
         unit="ms",
-        effect=_THREADS,
-        doc="Longest wait of a send for brokerFastFailureEnable.",
+        runtime=True,
+        doc="Longest wait of a send with brokerFastFailureEnable.",
     )
     wait_time_mills_in_pull_queue: int = key(
         "waitTimeMillsInPullQueue",
         default=5000,
         long=True,
         unit="ms",
-        effect=_THREADS,
+        runtime=True,
         doc="The same of a pull.",
     )
     wait_time_mills_in_heartbeat_queue: int = key(
@@ -355,7 +355,7 @@ class BrokerSettings:
         default=31000,
         long=True,
         unit="ms",
-        effect=_THREADS,
+        runtime=True,
         doc="The same of a heartbeat.",
     )
     wait_time_mills_in_transaction_queue: int = key(
@@ -363,7 +363,7 @@ class BrokerSettings:
         default=3000,
         long=True,
         unit="ms",
-        effect=_THREADS,
+        runtime=True,
         doc="The same of an end of transaction.",
     )
     start_accept_send_request_time_stamp: int = key(

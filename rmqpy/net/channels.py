@@ -109,6 +109,20 @@ class ConnectionOwner(Protocol):
     def lost(self, connection: Connection) -> None: ...
 
 
+@define(slots=True, eq=False)
+class Mark:
+    """``left`` bytes that are not read yet were there at ``seen_ms`` (:mod:`rmqpy.net.unread`)."""
+
+    seen_ms: int
+    left: int
+
+
+class Markable(Protocol):
+    """A connection whose unread bytes are marked."""
+
+    def marked(self, seen_ms: int, unread: int) -> None: ...
+
+
 class Turns:
     """The end of a loop turn: commit, then flush, then let the held ones read again.
 
@@ -121,6 +135,10 @@ class Turns:
         self.number = 0
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.pending_bytes_all = 0
+        self.committing = False
+        """Whether the loop is in ``turn_ended``."""
+        self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
+        """By whoever watches a commit: its turn, when, and the bytes that waited then."""
         self._turn_ended = turn_ended
         self._asked = False
         self._handled = False
@@ -148,7 +166,11 @@ class Turns:
         self.number += 1
         if self._handled:
             self._handled = False
+            self.committing = True
             self._guard(self._turn_ended)
+            self.committing = False
+            if self.found is not None:
+                self._take_over_found()
         self._asked = False
         written, self._written = self._written, []
         held, self._held = self._held, {}
@@ -156,6 +178,13 @@ class Turns:
             self._guard(connection.flush)
         for connection in held:
             self._guard(connection.turn_over)
+
+    def _take_over_found(self) -> None:
+        assert self.found is not None
+        (number, seen_ms, unread), self.found = self.found, None
+        if number == self.number:
+            for connection, count in unread:
+                connection.marked(seen_ms, count)
 
     def _guard(self, step: Callable[[], None]) -> None:
         """One step that fails must not keep the other connections from their replies."""
@@ -183,6 +212,9 @@ class Connection(asyncio.BufferedProtocol):
     """Of the unfinished frame not even the header is whole."""
 
     closing_since_ms: int | None = None
+    mark: Mark | None = None
+    waited_ms: int = 0
+    """How long the frames that are being received have waited, as far as is known."""
     _transport: asyncio.Transport | None = None
     _out: bytearray = field(factory=bytearray)
     _turn: int = -1
@@ -216,6 +248,18 @@ class Connection(asyncio.BufferedProtocol):
         self.closing_since_ms = self.turns.scheduler.monotonic_ms()
         if self._transport is not None:
             self._transport.close()
+
+    def mark_unread(self) -> None:
+        """A read has filled its buffer. Nobody asks here how long the rest waits."""
+
+    def taken(self, nbytes: int) -> int:
+        """So many marked bytes were read now; how long they have waited, in ms."""
+        mark = self.mark
+        assert mark is not None and nbytes <= mark.left
+        mark.left -= nbytes
+        if not mark.left:
+            self.mark = None
+        return self.turns.scheduler.monotonic_ms() - mark.seen_ms
 
     # -- owner and Turns
 

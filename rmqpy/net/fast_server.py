@@ -19,7 +19,7 @@ import socket
 from typing import Any
 
 from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
-from rmqpy.net.feed import Feed, FeedStatus
+from rmqpy.net.feed import FEED_BYTES, Feed, FeedStatus
 from rmqpy.net.feed_reader import FedConnection, FeedReader
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import Doors, RemotingServer
@@ -232,7 +232,9 @@ class FastTransport(asyncio.Transport):
         reader, connection = self._reader, self._connection
         reader.open_turn()
         connection.last_traffic_ms = connection.last_read_ms = self._server.now_ms
-        if reader.rest:
+        if connection.mark is not None:
+            status = self._receive_marked(connection)
+        elif reader.rest:
             status = self._receive_behind()
         elif reader.large:
             status = self._receive_large()
@@ -241,9 +243,43 @@ class FastTransport(asyncio.Transport):
         if status >= FeedStatus.CLOSED:
             self._stop(status)
         elif status:
+            full = self._server.feed.full
             reader.go_on(status)
+            if full and not self._closing:
+                connection.mark_unread()
         elif connection.partial_since_ms is not None and not reader.large:
             connection.partial_since_ms = None
+
+    def _receive_marked(self, connection: Connection) -> int:
+        """Bytes that wait since their mark and no others: those that wait too long are not hot."""
+        server, reader, mark = self._server, self._reader, connection.mark
+        assert mark is not None
+        rest = reader.rest
+        if reader.large or (rest and not server.feed.put_front(rest)):
+            connection.mark = None  # in a large frame it is not counted
+            return self._receive_large() if reader.large else self._receive_behind()
+        try:
+            data = self._sock.recv(min(mark.left, FEED_BYTES - len(rest)))
+        except (BlockingIOError, InterruptedError):
+            return FeedStatus.AGAIN
+        except OSError as error:
+            self._end(error)
+            return FeedStatus.AGAIN
+        if not data:
+            return FeedStatus.CLOSED
+        reader.rest = b""
+        server.feed.give(data, len(rest))
+        waited_ms = connection.taken(len(data))
+        if server.sieve is None or waited_ms < server.sieve.patience_ms:
+            return server.feed.go_on(reader.number)
+        connection.waited_ms = waited_ms
+        server.feed.hold_back(True)
+        try:
+            reader.go_on(server.feed.go_on(reader.number))
+        finally:
+            connection.waited_ms = 0
+            server.feed.hold_back(False)
+        return FeedStatus.AGAIN
 
     def _receive_behind(self) -> int:
         reader = self._reader
@@ -269,6 +305,8 @@ class FastTransport(asyncio.Transport):
             return FeedStatus.CLOSED
         feed = self._server.feed
         feed.give(data, have)
+        if len(data) == READ_SIZE:
+            self._connection.mark_unread()
         return feed.go_on(number)
 
     def _receive_large(self) -> int:

@@ -55,6 +55,14 @@ class Feed(Protocol):
     @property
     def advanced(self) -> bool: ...
 
+    @property
+    def full(self) -> bool:
+        """Whether the last ``receive`` has filled the buffer: there may be more."""
+        ...
+
+    def hold_back(self, held: bool) -> None:
+        """While it is held back it hands back every frame."""
+
     def open_turn(self) -> None: ...
 
     def attach(self, channel: HotChannel, fd: int) -> int: ...

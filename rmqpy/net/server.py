@@ -25,7 +25,8 @@ from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.listening import open_sockets
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import FirstByte, ServerTls, TlsContext, adopt
-from rmqpy.remoting.channel import RequestHandler
+from rmqpy.net.unread import ServedConnection, StallWatch
+from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 
@@ -73,6 +74,21 @@ def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigFa
     )
 
 
+class Sieve(Protocol):
+    """Who answers requests that have waited too long, instead of the handler."""
+
+    @property
+    def patience_ms(self) -> int:
+        """Requests that have waited less long are all handled."""
+        ...
+
+    def sift(
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+    ) -> list[RemotingCommand]:
+        """Those that are to be handled all the same."""
+        ...
+
+
 @define(slots=True, frozen=True)
 class Doors:
     """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
@@ -94,6 +110,9 @@ class RemotingServer:
         self.limits = limits
         self.turns = Turns(scheduler, handler.turn_ended)
         self.counts = ServerCounts()
+        self.sieve: Sieve | None = None
+        """Set before ``listen``: then it is watched how long requests wait."""
+        self._watch: StallWatch | None = None
         self.own_sockets = doors.tls is not None
         """Whether connections are accepted here; asyncio does it otherwise."""
         self._doors = doors
@@ -121,6 +140,9 @@ class RemotingServer:
         except OSError as error:
             raise listen_fault(host, port, error, setting) from error
         self._listening.append(server)
+        if self.sieve is not None and self._watch is None:
+            self._watch = StallWatch(self.turns, lambda: self._connections)
+            self._watch.start()
         if self._sweep_timer is None:
             self._plan_sweep()
         return _address(server.sockets[0].getsockname())
@@ -170,6 +192,8 @@ class RemotingServer:
                 await self._all_gone.wait()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        if self._watch is not None:
+            self._watch.stop()
 
     def sweep(self) -> None:
         """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
@@ -203,6 +227,8 @@ class RemotingServer:
     def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
         self.turns.handled()
         try:
+            if connection.waited_ms and self.sieve is not None:
+                commands = self.sieve.sift(connection, commands, connection.waited_ms)
             rest = self._handler.handle(connection, commands)
             if rest:
                 connection.postpone(rest)
@@ -283,7 +309,10 @@ class RemotingServer:
     # -- inside
 
     def _connection(self) -> Connection:
-        return Connection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        receiver = FrameReceiver(self.limits.max_frame)
+        if self.sieve is None:
+            return Connection(self, self.turns, receiver)
+        return ServedConnection(self, self.turns, receiver)
 
     def _turn_away(self, connection: Connection) -> None:
         self.counts.turned_away += 1

@@ -56,6 +56,27 @@ def test_reads_by_group(kit: Any) -> None:
     assert view(kit, "BROKER_GET_NUMS", "C").stats_minute.sum == 10
 
 
+def test_the_time_that_reads_take(kit: Any, monkeypatch: Any) -> None:
+    for _ in range(4):
+        kit.send(b"x", queue_id=1)
+    read = kit.store.get_message
+
+    def slow(*arguments: Any) -> Any:
+        kit.scheduler.advance(30)
+        return read(*arguments)
+
+    kit.pull(queue_id=1)
+    monkeypatch.setattr(type(kit.store), "get_message", lambda _, *arguments: slow(*arguments))
+    kit.pull(queue_id=1)
+    kit.pull(queue_id=1, queue_offset=4)
+    kit.scheduler.advance(10_500)
+    found = view(kit, "GROUP_GET_LATENCY", "1@T@CG")
+    assert found is not None
+    assert (found.stats_minute.sum, found.stats_minute.avgpt) == (30, 15.0)
+    kit.broker.statistics.forget_group("CG")
+    assert not kit.broker.statistics.read_latency
+
+
 def test_messages_sent_back(kit: Any) -> None:
     kit.send(b"x")
     kit.ask(36, ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1))

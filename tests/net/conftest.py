@@ -56,6 +56,8 @@ class EchoHandler:
         self.fail_on: int | None = None
         self.at_once: int | None = None
         """How many requests of one call are handled in a turn; the others are postponed."""
+        self.before_end: Callable[[], None] | None = None
+        """Called once, in the commit of a turn."""
         self._replies: list[tuple[Channel, bytes]] = []
 
     def handle(
@@ -78,6 +80,9 @@ class EchoHandler:
 
     def turn_ended(self) -> None:
         self.turns += 1
+        if self.before_end is not None:
+            before_end, self.before_end = self.before_end, None
+            before_end()
         replies, self._replies = self._replies, []
         for channel, frame in replies:
             channel.write(frame)
@@ -99,6 +104,8 @@ class ColdFeed:
         self._position = 0
         self._fds: dict[int, int] = {}
         self._front = b""
+        self._given = 0
+        self.held: list[bool] = []
 
     def open_turn(self) -> None: ...
 
@@ -138,6 +145,7 @@ class ColdFeed:
 
     def give(self, data: bytes | memoryview, have: int = 0) -> None:
         self._data = self._front[:have] + bytes(data)
+        self._given = len(data)
         self._position = 0
 
     def go_on(self, number: int) -> int:
@@ -161,6 +169,13 @@ class ColdFeed:
     @property
     def advanced(self) -> bool:
         return self._position > 0
+
+    @property
+    def full(self) -> bool:
+        return self._given == self.SIZE
+
+    def hold_back(self, held: bool) -> None:
+        self.held.append(held)
 
     def rest(self) -> bytes:
         return self._data[self._position :]

@@ -77,6 +77,29 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: An
     assert hot.handed_back[11] == (1 if hot.implementation == "c" else 5), "sends only in Python"
 
 
+def test_what_is_held_back_is_answered_by_python(
+    pair: Callable[..., Any], assert_same: Any
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+    hot = both[1]
+    known = hot.handed_back[310]
+    hot.feed.hold_back(True)
+    for side in both:
+        side.receive(0, _sends(100))
+        side.end_turn()
+    assert hot.handed_back[310] == known + 100
+    hot.feed.hold_back(False)
+    for side in both:
+        side.receive(0, _sends(100))
+        side.end_turn()
+    assert hot.handed_back[310] == known + 100
+    assert_same(both)
+
+
 def test_arrivals_wake_who_waits(pair: Callable[..., Any], assert_same: Any) -> None:
     both = pair()
     for side in both:

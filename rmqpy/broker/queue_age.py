@@ -1,0 +1,97 @@
+"""Requests that have waited too long are refused instead of handled (``brokerFastFailureEnable``).
+
+==================  ================================  ========
+code                key                               default
+==================  ================================  ========
+10 310 320 36       waitTimeMillsInSendQueue            200 ms
+11 361              waitTimeMillsInPullQueue           5000 ms
+34                  waitTimeMillsInHeartbeatQueue     31000 ms
+37                  waitTimeMillsInTransactionQueue    3000 ms
+==================  ================================  ========
+
+Their senders are told SYSTEM_BUSY, which the clients of Java do not try again. How long a request
+has waited is known where much waits (:mod:`rmqpy.net.unread`). To refuse one takes Python as long
+as the hot path takes to store dozens: what is over the slice of a turn is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from rmqpy.broker.identity import Identity
+from rmqpy.broker.turn_slice import TurnSlice
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.runtime import Clock
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+NEVER_MS = 1 << 62
+
+
+@define(slots=True, eq=False)
+class QueueAge:
+    """A ``net.server.Sieve``."""
+
+    _identity: Identity
+    _clock: Clock
+    refused: int = 0
+    _slice: TurnSlice = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._slice = TurnSlice(self._clock)
+
+    @property
+    def patience_ms(self) -> int:
+        limits = self._limits()
+        return min(limits.values()) if limits else NEVER_MS
+
+    def sift(
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+    ) -> list[RemotingCommand]:
+        """Refuse what is too old; the others, in their order."""
+        limits = self._limits()
+        kept: list[RemotingCommand] = []
+        answers: list[bytes] = []
+        for command in commands:
+            limit_ms = NEVER_MS if command.is_response else limits.get(command.code, NEVER_MS)
+            if waited_ms < limit_ms or not self._slice.begin():
+                kept.append(command)
+                continue
+            self.refused += 1
+            if not command.is_oneway:
+                answers.append(encode_command(_busy(command, waited_ms, len(commands))))
+        if answers:
+            channel.write(b"".join(answers))
+        return kept
+
+    def turn_ended(self) -> None:
+        self._slice.end()
+
+    def _limits(self) -> dict[int, int]:
+        broker = self._identity.broker
+        if not broker.broker_fast_failure_enable:
+            return {}
+        send_ms = broker.wait_time_mills_in_send_queue
+        pull_ms = broker.wait_time_mills_in_pull_queue
+        return {
+            RequestCode.SEND_MESSAGE: send_ms,
+            RequestCode.SEND_MESSAGE_V2: send_ms,
+            RequestCode.SEND_BATCH_MESSAGE: send_ms,
+            RequestCode.CONSUMER_SEND_MSG_BACK: send_ms,
+            RequestCode.PULL_MESSAGE: pull_ms,
+            RequestCode.LITE_PULL_MESSAGE: pull_ms,
+            RequestCode.HEART_BEAT: broker.wait_time_mills_in_heartbeat_queue,
+            RequestCode.END_TRANSACTION: broker.wait_time_mills_in_transaction_queue,
+        }
+
+
+def _busy(request: RemotingCommand, waited_ms: int, count: int) -> RemotingCommand:
+    return RemotingCommand.response_to(
+        request,
+        ResponseCode.SYSTEM_BUSY,
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {waited_ms}ms, size of queue: {count}",
+    )

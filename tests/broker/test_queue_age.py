@@ -1,0 +1,60 @@
+"""Which requests are refused for their age, and what their senders are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqpy.broker.queue_age import NEVER_MS
+from rmqpy.broker.turn_slice import SLICE_MS
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.memory_channel import MemoryChannel
+
+
+def sift(kit: Any, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int], list[Any]]:
+    """The codes that are left, and the answers."""
+    channel = MemoryChannel()
+    commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
+    kept = kit.broker.queue_age.sift(channel, commands, waited_ms)
+    return [command.code for command in kept], channel.take()
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_ms"),
+    [(10, 200), (310, 200), (320, 200), (36, 200), (11, 5_000), (34, 31_000), (37, 3_000)],
+)
+def test_the_limits_of_java(kit: Any, code: int, limit_ms: int) -> None:
+    assert sift(kit, limit_ms - 1, code) == ([code], [])
+    kept, (answer,) = sift(kit, limit_ms, code)
+    assert (kept, answer.code) == ([], 2)
+    assert answer.remark == (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {limit_ms}ms, size of queue: 1"
+    )
+
+
+def test_others_wait_as_long_as_they_must(kit: Any) -> None:
+    kept, answers = sift(kit, 60_000, 15, 310, 28, 41)
+    assert kept == [15, 28, 41]
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2)]
+    assert sift(kit, 60_000, 310, flag=2) == ([], []), "who asked one way is not answered"
+    assert sift(kit, 60_000, 11, flag=1) == ([11], []), "an answer of a client's"
+
+
+def test_the_settings_are_followed_at_once(build: Any) -> None:
+    kit = build(broker_fast_failure_enable=False)
+    assert kit.broker.queue_age.patience_ms == NEVER_MS
+    assert sift(kit, 60_000, 310) == ([310], [])
+    kit = build(wait_time_mills_in_send_queue=7)
+    assert kit.broker.queue_age.patience_ms == 7
+    assert sift(kit, 7, 310)[0] == []
+
+
+def test_refusing_takes_a_slice_of_a_turn(kit: Any) -> None:
+    assert sift(kit, 300, 310)[0] == []
+    kit.scheduler.advance(SLICE_MS)
+    assert sift(kit, 300, 310)[0] == [310]
+    kit.broker.turn_ended()
+    assert sift(kit, 300, 310)[0] == []
+    assert kit.broker.queue_age.refused == 2
