@@ -89,7 +89,7 @@ def test_what_came_during_a_long_commit_has_waited(in_loop, handler, monkeypatch
 
 def test_a_look_that_comes_late_marks_nothing(in_loop, handler, monkeypatch):
     async def main(scheduler):
-        server, (first, second) = await served(scheduler, handler, monkeypatch)
+        server, (first, _) = await served(scheduler, handler, monkeypatch)
         server.turns.found = (server.turns.number - 1, 0, [(object(), 1)])
         first.send(frame(1))
         assert (await answers(scheduler.loop, first, 1))[0].code == 0
