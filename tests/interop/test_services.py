@@ -4,17 +4,16 @@ and an rmqpy broker side by side, message by message, in classic mode and on DLe
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from rmqpy.testing.java.clients import ClientFault
+from rmqpy.testing.java import side_by_side
+from rmqpy.testing.java.side_by_side import in_order, received, seen, when_known
 
 pytestmark = pytest.mark.interop
 
-KINDS = ("java", "rmqpy")
 SETTINGS = {
     "messageDelayLevel": "1s 2s 1s 1s 1s 1s",
     "transactionCheckInterval": "1500",
@@ -23,9 +22,6 @@ SETTINGS = {
     "enablePropertyFilter": "true",
 }
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-OF_A_RUN = ("UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "ORIGIN_MESSAGE_ID")
-"""Values that differ from run to run."""
-
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
 def pair(request, pair_of):
@@ -37,49 +33,12 @@ def pair(request, pair_of):
         cluster.namesrv.stop()
 
 
-def seen(message: dict[str, Any], *more: str) -> dict[str, Any]:
-    """What must be the same on both sides."""
-    names = ("topic", "queueId", "flag", "sysFlag", "reconsumeTimes", "crc", "bodyLength", *more)
-    properties = {
-        name: (value if name not in OF_A_RUN else "present")
-        for name, value in message["properties"].items()
-        if name not in ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME")
-    }
-    return {name: message[name] for name in names} | {"properties": properties}
-
-
-def both(pair, scenario) -> list[Any]:
-    """Run ``scenario`` against each and compare: what rmqpy gave, which is what Java gave."""
-    results = {}
+def both(pair, scenario) -> Any:
+    """The same names of topics on both sides, whatever failed before."""
     made = max(cluster._topics for cluster in pair.values())
-    for kind in KINDS:
-        pair[kind]._topics = made  # the same names on both sides, whatever failed before
-        try:
-            results[kind] = scenario(pair[kind])
-        except Exception as error:
-            raise AssertionError(f"against {kind}") from error
-    assert results["rmqpy"] == results["java"]
-    return results["rmqpy"]
-
-
-def received(events, *more: str) -> list[dict[str, Any]]:
-    return [seen(event, *more) for event in events if event["event"] == "received"]
-
-
-def dump_when_known(cluster, topic):
-    """The messages of a topic that the name server hears of at about this time."""
-    give_up = time.monotonic() + 15
-    while True:
-        try:
-            return cluster.dump(topic)
-        except ClientFault:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.5)
-
-
-def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(messages, key=lambda m: (m["topic"], m["queueId"], m["reconsumeTimes"], m["crc"]))
+    for cluster in pair.values():
+        cluster._topics = made
+    return side_by_side.both(pair, scenario)
 
 
 def test_delayed_messages(pair):
@@ -167,7 +126,7 @@ def test_retries_and_dead_letters(pair):
             "consume", topic=topic, group=group, refuse=9, maxTimes=2, max=10, idleMs=8_000
         )
         retries = cluster.dump(f"%RETRY%{group}")
-        dead = dump_when_known(cluster, f"%DLQ%{group}")
+        dead = when_known(lambda: cluster.dump(f"%DLQ%{group}"))
         return (
             in_order(received(events)),
             in_order([seen(m) for m in retries]),

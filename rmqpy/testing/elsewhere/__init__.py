@@ -7,9 +7,9 @@ go     github.com/apache/rocketmq-client-go/v2        ``go``
 cpp    rocketmq-client-cpp in PyPI's ``rocketmq``     Linux on x86-64, ``pip``
 =====  =============================================  ====================================
 
-Each is a :class:`rmqpy.testing.java.Probe` with the commands ``send`` and ``consume``; Go's also has
-``transact``. Cache, below ``RMQPY_CLIENTS_CACHE`` or ``~/.cache/rmqpy/clients``: ``go-<hash>/probe``
-and ``rocketmq-<version>/``; they appear by rename.
+Each is a :class:`rmqpy.testing.java.Probe` with the commands ``send`` and ``consume``; Go's also
+has ``transact``. Cache, below ``RMQPY_CLIENTS_CACHE`` or ``~/.cache/rmqpy/clients``:
+``go-<hash>/probe`` and ``rocketmq-<version>/``; they appear by rename.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ def send(client: Any, options: Options) -> None:
 
 
 def _sent(index: int, result: Any) -> None:
-    show("sent", index=index, status=int(result.status), msgId=result.msg_id, queueOffset=result.offset)
+    place = {"msgId": result.msg_id, "queueOffset": result.offset}
+    show("sent", index=index, status=int(result.status), **place)
 
 
 def consume(client: Any, options: Options) -> None:

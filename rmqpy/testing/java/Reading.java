@@ -90,7 +90,7 @@ final class Reading {
 
     static void consume(Options options) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.need("group"), Probe.hook(options),
-            new AllocateMessageQueueAveragely());
+            new AllocateMessageQueueAveragely(), options.has("traced"), null);
         consumer.setInstanceName(Probe.freshName("consumer"));
         consumer.setNamesrvAddr(options.need("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

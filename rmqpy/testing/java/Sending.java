@@ -25,7 +25,8 @@ final class Sending {
     static void send(Options options) throws Exception {
         boolean transactional = options.text("mode", "sync").equals("transaction");
         DefaultMQProducer producer = transactional ? transactionProducer(options)
-            : new DefaultMQProducer(options.text("group", "probe-producer"), Probe.hook(options));
+            : new DefaultMQProducer(options.text("group", "probe-producer"), Probe.hook(options),
+                options.has("traced"), null);
         producer.setInstanceName(Probe.freshName("producer"));
         producer.setNamesrvAddr(options.need("namesrv"));
         producer.setPollNameServerInterval(1000);

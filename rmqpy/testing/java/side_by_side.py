@@ -1,0 +1,72 @@
+"""The same scenario against a Java and an rmqpy cluster, and what of a message must be the same.
+
+Events are those of the probe (Probe.java).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from rmqpy.testing.java.clients import ClientFault, Event
+
+C = TypeVar("C")
+
+KINDS: Final = ("java", "rmqpy")
+OF_A_RUN: Final = (
+    "UNIQ_KEY",
+    "MIN_OFFSET",
+    "MAX_OFFSET",
+    "CONSUME_START_TIME",
+    "ORIGIN_MESSAGE_ID",
+    "__transactionId__",
+)
+"""Properties whose values differ from run to run."""
+NOT_STORED: Final = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME")
+ROUTE_WAIT_S: Final = 15
+
+
+def both(clusters: Mapping[str, C], scenario: Callable[[C], Any]) -> Any:
+    """Run ``scenario`` against each and compare: what rmqpy gave, which is what Java gave."""
+    results = {}
+    for kind in KINDS:
+        try:
+            results[kind] = scenario(clusters[kind])
+        except Exception as error:
+            raise AssertionError(f"against {kind}") from error
+    assert results["rmqpy"] == results["java"]
+    return results["rmqpy"]
+
+
+def seen(message: Event, *more: str) -> dict[str, Any]:
+    """What must be the same on both sides; ``more`` fields of the event too."""
+    names = ("topic", "queueId", "flag", "sysFlag", "reconsumeTimes", "crc", "bodyLength", *more)
+    properties = {
+        name: (value if name not in OF_A_RUN else "present")
+        for name, value in message["properties"].items()
+        if name not in NOT_STORED
+    }
+    return {name: message[name] for name in names} | {"properties": properties}
+
+
+def received(events: Iterable[Event], *more: str) -> list[dict[str, Any]]:
+    """What a consumer was given."""
+    return [seen(event, *more) for event in events if event["event"] == "received"]
+
+
+def in_order(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An order that does not hang on when each was given."""
+    return sorted(messages, key=lambda m: (m["topic"], m["queueId"], m["reconsumeTimes"], m["crc"]))
+
+
+def when_known(dump: Callable[[], list[Event]]) -> list[Event]:
+    """The messages of a topic that the name server hears of at about this time."""
+    give_up = time.monotonic() + ROUTE_WAIT_S
+    while True:
+        try:
+            return dump()
+        except ClientFault:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,152 @@
+"""What was under way when a classic broker became a DLedger member: delays, half messages, retries,
+ordered consumption, filters. Java's switch and ours side by side, message by message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define
+
+from rmqpy.testing.java.side_by_side import KINDS, both, in_order, received, seen, when_known
+from rmqpy.testing.ports import BROKER_PORT_COUNT
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
+
+pytestmark = pytest.mark.interop
+
+LONG_DELAY_MS = 15_000
+SETTINGS = {
+    "messageDelayLevel": "1s 2s 1s 1s 15s 1s",
+    "transactionCheckInterval": "1500",
+    "transactionTimeOut": "500",
+    "transactionCheckMax": "100",
+    "enablePropertyFilter": "true",
+}
+TOPICS = ("late", "paid", "again", "steps", "chosen", "packed", "settled")
+EXPRESSION = "number > 3 AND colour = 'red'"
+
+
+@define
+class Switched:
+    """One store, first opened as a classic broker's, then as a member's."""
+
+    open: Callable[[bool], ServerProcess]
+    probe: Any
+
+    def send(self, topic: str, **options: object) -> list[Any]:
+        """Before an election is over the broker refuses; the probe tries again."""
+        events: list[Any] = self.probe.run("send", topic=topic, retryMs=20_000, **options)
+        return [event for event in events if event["event"] != "failed"]
+
+    def consume(self, topic: str, **options: object) -> list[Any]:
+        found: list[Any] = self.probe.run("consume", topic=topic, group=f"{topic}-g", **options)
+        return found
+
+    def dump(self, topic: str) -> list[Any]:
+        events = self.probe.run("dump", topic=topic)
+        messages = [event for event in events if event["event"] == "message"]
+        return sorted(messages, key=lambda event: event["commitLogOffset"])
+
+
+@pytest.fixture
+def sides(ground, tmp_path):
+    namesrvs = []
+
+    def switched(kind):
+        namesrv = ground.namesrv("java", f"flip-{kind}-namesrv")
+        namesrvs.append(namesrv)
+        port = ground.block(BROKER_PORT_COUNT).broker_port
+        member = dledger_settings("broker-a", ground.block(1).first)
+        store = tmp_path / kind
+
+        def opened(dledger):
+            own = SETTINGS | member if dledger else SETTINGS
+            spec = BrokerSpec(port=port, namesrv=namesrv.address, store=store, settings=own)
+            name = f"flip-{kind}-{'member' if dledger else 'classic'}"
+            return ground.take(ground.site(kind).broker(name, spec))
+
+        return Switched(opened, ground.probe.at(namesrv.address))
+
+    yield {kind: switched(kind) for kind in KINDS}
+    for namesrv in namesrvs:
+        namesrv.stop()
+
+
+def begin(side: Switched) -> None:
+    """Something of everything, none of it finished."""
+    side.send("packed", mode="batch", count=12, batch=6, keys="p")
+    for number in range(8):
+        side.send(
+            "chosen", first=number, count=1, property=[f"number:{number}", "colour:red"], tags="a"
+        )
+    side.send("steps", count=12, keys="s")
+    side.consume("steps", mode="orderly", max=5)
+    # A consumer that starts before the name server knows its retry topic finds it much later.
+    side.consume("again", max=1, firstMs=2_000)
+    side.send("again", count=3, keys="r")
+    side.consume("again", refuse=9, maxTimes=2, max=3)
+    side.send(
+        "paid", mode="transaction", count=6, outcomes="cruuuu", checks="uuuuuu", keys="t",
+        group="payers",
+    )  # fmt: skip
+    side.send("late", count=4, delay=5, keys="l")
+
+
+def end(side: Switched) -> dict[str, Any]:
+    """What becomes of it."""
+    side.send("settled", count=1)
+    events = side.send(
+        "paid", mode="transaction", count=1, first=100, outcomes="c", checks="uucruc", keys="t",
+        group="payers", warmMs=1_500, lingerMs=9_000,
+    )  # fmt: skip
+    asked = {(e["index"], e["answer"], e["crc"]) for e in events if e["event"] == "checked"}
+    late = side.consume("late", max=4, firstMs=30_000)
+    waits = [
+        event["storeTimestamp"] - event["bornTimestamp"]
+        for event in late
+        if event["event"] == "received"
+    ]
+    side.consume("again", refuse=9, maxTimes=2, max=9, idleMs=8_000)
+    steps = received(side.consume("steps", mode="orderly", max=12), "queueOffset")
+    return {
+        "asked": sorted(asked),
+        "paid": in_order(without_checks(seen(m)) for m in side.dump("paid")),
+        "late": in_order(received(late)),
+        "not early": [ms >= LONG_DELAY_MS for ms in waits],
+        "retries": in_order(seen(m) for m in side.dump("%RETRY%again-g")),
+        "dead": in_order(seen(m) for m in when_known(lambda: side.dump("%DLQ%again-g"))),
+        "last steps": {m["queueId"]: m["queueOffset"] for m in steps},
+        "steps": [seen(m, "queueOffset") for m in side.dump("steps")],
+        "packed": [seen(m, "queueOffset") for m in side.dump("packed")],
+        "chosen": in_order(
+            received(side.consume("chosen", type="SQL92", expression=EXPRESSION, max=4))
+        ),
+        "all": in_order(received(side.consume("packed", model="broadcasting", max=12))),
+    }
+
+
+def without_checks(message: dict[str, Any]) -> dict[str, Any]:
+    """How often was asked about it hangs on how long the switch has taken."""
+    message["properties"].pop("TRANSACTION_CHECK_TIMES", None)
+    return message
+
+
+def test_what_was_under_way_goes_on_behind_the_switch(sides):
+    def scenario(side: Switched) -> dict[str, Any]:
+        with side.open(False) as broker:
+            for topic in TOPICS:
+                side.probe.run(
+                    "createTopic", topic=topic, broker=broker.address, readQueues=2, writeQueues=2
+                )
+            begin(side)
+        with side.open(True):
+            return end(side)
+
+    found = both(sides, scenario)
+    assert len(found["late"]) == 4 and found["not early"] == [True] * 4
+    assert len(found["retries"]) == 6 and len(found["dead"]) == 3
+    assert [m["properties"]["KEYS"] for m in found["paid"]] and len(found["paid"]) >= 4
+    assert found["last steps"] == {0: 5, 1: 5} and len(found["steps"]) == 12
+    assert len(found["chosen"]) == 4 and len(found["all"]) == len(found["packed"]) == 12
