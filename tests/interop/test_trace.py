@@ -16,14 +16,19 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 WAIT_S = 20
 
 
-@pytest.fixture(scope="module", params=["java", "rmqpy"])
-def cluster(request, pair_of):
-    """Its broker offers the trace topic."""
+@pytest.fixture(scope="module")
+def pair(pair_of):
+    """Their brokers offer the trace topic."""
     clusters = pair_of("trace", "classic", {"traceTopicEnable": "true"})
-    yield clusters[request.param]
+    yield clusters
     for made in clusters.values():
         made.broker.stop()
         made.namesrv.stop()
+
+
+@pytest.fixture(params=["java", "rmqpy"])
+def cluster(request, pair):
+    return pair[request.param]
 
 
 def told(cluster, capsys, identity: str) -> dict[str, list[list[str]]]:
@@ -35,7 +40,7 @@ def told(cluster, capsys, identity: str) -> dict[str, list[list[str]]]:
         assert main(["admin", *words, "-n", cluster.namesrv.address]) == 0
         ours = capsys.readouterr().out
         shown = {"mqadmin": lines_of(java), "rmqpy": lines_of(ours)}
-        if "readers" in java and "readers" in ours or time.monotonic() > deadline:
+        if ("readers" in java and "readers" in ours) or time.monotonic() > deadline:
             return shown
         time.sleep(0.5)
 

@@ -19,9 +19,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * createTopic  topic broker=HOST:PORT [readQueues=4] [writeQueues=4] [perm=6] [order=false]
  * send         topic count [first=0] [mode=sync|async|oneway|batch|transaction] [group] [sizes=100,20] [keys=PREFIX] [tags=A,B]
  *              [property=NAME:VALUE]... [flag=0] [delay=LEVEL] [queue=ID] [batch=8] [outcomes=cru] [checks=u] [warmMs=0] [lingerMs=0] [retryMs=0]
- *              [auto=true: sync only, the topic need not exist]
+ *              [auto=true: sync only, the topic need not exist] [traced=true]
  * consume      topic group [expression=*] [type=TAG|SQL92] [mode=concurrently|orderly] [idleMs=1500] [max] [refuse=0]
- *              [maxTimes] [model=clustering|broadcasting]
+ *              [maxTimes] [model=clustering|broadcasting] [traced=true]
  * dump         topic [from=OFFSET] [via=TOPIC queues=0,1]   every message of every queue, from its minimum offset
  * offsets      topic [group]                                minimum, maximum, earliest store time (consumer offset)
  * search       topic time=MS                                offset of that time in every queue
