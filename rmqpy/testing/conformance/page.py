@@ -33,6 +33,108 @@ TWICE: Final = """\
 Twice: Java's `mqadmin` against the Java servers and against ours, and `rmqpy admin` against the
 same servers of ours.
 """
+FEATURES_HEAD: Final = """## Features and clients
+
+Against a Java and an rmqpy broker, message by message, or against both in turn.
+
+| what | modes | test |
+|---|---|---|
+"""
+_BOTH: Final = "classic, DLedger"
+_SWITCH: Final = "classic, then DLedger"
+FEATURES: Final = (
+    ("delayed", _BOTH, "tests/interop/test_services.py", "test_delayed_messages"),
+    ("transactions with check-back", _BOTH, "tests/interop/test_services.py", "test_transactions"),
+    (
+        "retries and dead letters",
+        _BOTH,
+        "tests/interop/test_services.py",
+        "test_retries_and_dead_letters",
+    ),
+    (
+        "ordered",
+        _BOTH,
+        "tests/interop/test_services.py",
+        "test_an_orderly_consumer_tries_again_in_place",
+    ),
+    ("broadcast", _BOTH, "tests/interop/test_services.py", "test_broadcast"),
+    ("SQL filter", _BOTH, "tests/interop/test_services.py", "test_sql_filters"),
+    (
+        "batch",
+        "every pair of name server and broker",
+        "tests/interop/test_clients.py",
+        "test_a_batch_takes_consecutive_places_of_one_queue",
+    ),
+    (
+        "all of these under way at the switch",
+        _SWITCH,
+        "tests/interop/test_services_flip.py",
+        "test_what_was_under_way_goes_on_behind_the_switch",
+    ),
+    (
+        "Go client 2.1.2, C++ client (PyPI's `rocketmq` 0.4.4): sends",
+        _BOTH,
+        "tests/interop/test_other_clients.py",
+        "test_sends",
+    ),
+    (
+        "the same: ordered",
+        _BOTH,
+        "tests/interop/test_other_clients.py",
+        "test_ordered_sends_and_consumption",
+    ),
+    ("the same: delayed", _BOTH, "tests/interop/test_other_clients.py", "test_delayed_sends"),
+    (
+        "the same: push consumption with retry",
+        _BOTH,
+        "tests/interop/test_other_clients.py",
+        "test_push_consumption_with_retry",
+    ),
+    (
+        "Go: transactions with check-back",
+        _BOTH,
+        "tests/interop/test_other_clients.py",
+        "test_transactions_of_the_go_client",
+    ),
+    (
+        "trace of our clients, read by `mqadmin` and ours",
+        "classic",
+        "tests/interop/test_trace.py",
+        "test_our_clients_trace",
+    ),
+    (
+        "trace of Java's clients, read by both",
+        "classic",
+        "tests/interop/test_trace.py",
+        "test_javas_clients_trace",
+    ),
+    (
+        "delays and half messages of Java stores go on as Java's did",
+        "classic",
+        "tests/broker/test_golden_continues.py",
+        "test_delays_and_half_messages",
+    ),
+    (
+        "retries of Java stores",
+        "classic",
+        "tests/broker/test_golden_continues.py",
+        "test_retries_and_dead_letters",
+    ),
+    (
+        "delays of a Java store behind the switch",
+        _SWITCH,
+        "tests/broker/test_golden_continues.py",
+        "test_delays_are_delivered_behind_the_switch_as_java_delivered_them",
+    ),
+    (
+        "delays, transactions, order while a leader is killed",
+        "a group of three",
+        "tests/crash/test_features.py",
+        "test_a_killed_leader",
+    ),
+)
+"""What, in which modes, and the test that shows it: its file and its name."""
+
 DIFFERENCES: Final = """## What differs by intention
 
 | where | here | Java |
@@ -112,9 +214,15 @@ def page(
         "|---|---|---|---|",
         *(_command_line(name, evidence, elsewhere) for name in commands),
         "",
+        FEATURES_HEAD + "\n".join(_feature_line(*row) for row in FEATURES),
+        "",
         DIFFERENCES,
     ]
     return "\n".join(lines)
+
+
+def _feature_line(what: str, modes: str, file: str, test: str) -> str:
+    return f"| {what} | {modes} | `{file}`: `{test}` |"
 
 
 def _code_line(row: CodeRow, evidence: Evidence, elsewhere: Mapping[int | str, str]) -> str:
