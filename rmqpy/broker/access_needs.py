@@ -202,12 +202,20 @@ def _send_v1(request: RemotingCommand) -> Sequence[Need]:
 
 
 def _send_v2(request: RemotingCommand) -> Sequence[Need]:
-    return _written(SendMessageRequestHeaderV2.decode(request.ext_fields).topic)
+    """Of each message: the header as a whole is the processor's to read."""
+    topic = request.ext_fields.get("b")
+    if topic is None:
+        topic = SendMessageRequestHeaderV2.decode(request.ext_fields).topic
+    return _written(topic)
 
 
 def _pull(request: RemotingCommand) -> Sequence[Need]:
-    header = PullMessageRequestHeader.decode(request.ext_fields)
-    return [_topic(header.topic, SUB), _group(header.consumer_group)]
+    fields = request.ext_fields
+    topic, group = fields.get("topic"), fields.get("consumerGroup")
+    if topic is None or group is None:
+        header = PullMessageRequestHeader.decode(fields)
+        topic, group = header.topic, header.consumer_group
+    return [_topic(topic, SUB), _group(group)]
 
 
 def _query(request: RemotingCommand) -> Sequence[Need]:

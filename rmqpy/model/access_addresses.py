@@ -20,6 +20,7 @@ or close a door.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
@@ -27,6 +28,9 @@ from attrs import define, field
 
 _ALL: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PARTS_V4: Final = 4
+PEERS_KEPT: Final = 4096
+"""Addresses whose parts are remembered."""
+
 _PARTS_V6: Final = 8
 _PART_MAX_V4: Final = 0xFF
 _PART_MAX_V6: Final = 0xFFFF
@@ -74,6 +78,7 @@ def any_matches(patterns: Iterable[AddressPattern], address: str) -> bool:
     return any(pattern.matches(address) for pattern in patterns)
 
 
+@lru_cache(maxsize=PEERS_KEPT)
 def _address(text: str) -> _Parts | None:
     try:
         parsed = ip_address(text.partition("%")[0])
