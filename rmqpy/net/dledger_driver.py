@@ -34,7 +34,7 @@ from typing import Final, Protocol
 from attrs import define
 
 from rmqpy.codec.message import encode_messages
-from rmqpy.dledger.entries import first_of
+from rmqpy.dledger.entries import Part, first_of
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, Entry
@@ -109,6 +109,9 @@ class GroupStore(Protocol):
 
     @property
     def queue_ends(self) -> QueueEnds: ...
+
+    def drop_old_log(self) -> None:
+        """Remove the commit log in front of the divide, if there still is one."""
 
     def log_begins_again(self) -> None:
         """What was in the DLedger log is gone."""
@@ -471,21 +474,35 @@ class DLedgerDriver:
     def _cut_log(self, ready: Ready) -> None:
         if ready.begin_again:
             first = ready.entries[0]
-            divided = self._store.divided_offset
-            if divided is not None and first.position != divided:
-                raise StoreFault(
-                    self.entries.data.first.path,
-                    f"a leader whose log begins at {first.position}, and an old commit log that"
-                    f" ends at {divided}",
-                    "the one to begin where the other ends",
-                    "copy the store of another member: this one has been away for too long",
-                )
             if first_of(first) > 0:
                 self._store.queue_ends.want()
+            self._drop_old_log(first)
             self.entries.begin_again(first_of(first), first.position)
             self._store.log_begins_again()
         elif ready.truncate_from is not None:
             self.entries.truncate_from(ready.truncate_from)
+
+    def _drop_old_log(self, first: Part) -> None:
+        """This member comes back so late that everything up to ``first`` has expired with the
+        leader: the log in front of the divide goes as its entries go.
+        """
+        divided = self._store.divided_offset
+        if divided is None or first.position == divided:
+            return
+        if first.position < divided or first_of(first) == 0:
+            raise StoreFault(
+                self.entries.data.first.path,
+                f"a leader whose log begins with entry {first_of(first)} at {first.position}, and an"
+                f" old commit log that ends at {divided}",
+                "entry 0 to stand where the old log ends",
+                "compare this directory with the leader's: rmqpy upgrade check names the one that"
+                " is wrong; rmqpy upgrade join gives it what the other has",
+            )
+        self._store.drop_old_log()
+        self._note(
+            f"the old commit log up to {divided} is removed: it has expired with the others, whose"
+            f" log begins at {first.position}"
+        )
 
     def _write_entries(self, ready: Ready) -> None:
         if ready.entries:

@@ -21,6 +21,9 @@ A round is a row of small steps, so that the loop is never held up: unlinking ru
 block, pauses are timers. A file leaves the row first, then the disk, one after the other in order
 and each durably: stopped anywhere, the rows on disk have no gap. Readers keep what they hold.
 
+A member that comes back when all that its old log holds has expired with the others drops that log
+whole: its leader's begins further on (:meth:`Cleaning.drop_old`).
+
 Invariant: while a file that has left its row could not be removed from the disk, no other goes.
 """
 
@@ -33,6 +36,7 @@ from typing import Protocol
 from attrs import define, field
 
 from rmqpy.model.config import StoreSettings
+from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files import FileLayer
 from rmqpy.store.health import StoreHealth
@@ -94,6 +98,9 @@ class Cleaning:
     _manual_rounds: int = 0
     _forced: bool = False
     _hanging: Removal | None = None
+    _removing: Removal | None = None
+    """Is being removed where it may block."""
+
     _tried_ms: int = 0
     _seen_min_offset: int = -1
     removed_count: int = 0
@@ -115,6 +122,22 @@ class Cleaning:
     def disk_use(self, path: str) -> float:
         total, free = self._files.disk_usage(path)
         return 1 - free / total if total else 0.0
+
+    def drop_old(self, log: ClassicCommitLog) -> None:
+        """Remove all files of the log in front of the divide, whatever their age: their group has
+        let go of them. Blocks; raises OSError, and may be called again then.
+        """
+        for removal in (self._hanging, self._removing):
+            if removal is not None:
+                self._unlink(removal.file)
+        while log.row:
+            self._unlink(log.row.first)
+            log.release_oldest().close()
+            self.removed_count += 1
+
+    def _unlink(self, file: Removable) -> None:
+        self._files.unlink(file.path)
+        self._files.sync_dir(file.path.rpartition("/")[0])
 
     def round(self, settings: StoreSettings, now_ms: int) -> Round:
         """The steps of one round at ``now_ms``."""
@@ -180,7 +203,9 @@ class Cleaning:
     def _remove(
         self, removal: Removal, now_ms: int
     ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        self._removing = removal
         error = yield removal
+        self._removing = None
         if error is None:
             self._hanging = self.failure = None
             self.removed_count += 1

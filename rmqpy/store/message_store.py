@@ -225,6 +225,11 @@ class MessageStore:
         """Where the queues go on that have no message in the log (:mod:`.queue_ends`)."""
         return self.queue_ends.tell(self._queues.items(), self._log.min_offset)
 
+    def drop_old_log(self) -> None:
+        """All in front of the divide has expired in the group. Blocks; raises OSError."""
+        if isinstance(self._log, JoinedCommitLog):
+            self.cleaning.drop_old(self._log.old)
+
     def log_begins_again(self) -> None:
         """The log may begin further on now: readers are sent there."""
         self._queues.correct_min_offsets(self._log.min_offset)

@@ -9,12 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from rmqpy.audit.certificate import Certificate, Subject
 from rmqpy.broker.fitness import Vouching
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, Role
-from rmqpy.dledger.messages import DLedgerResponseCode, VoteRequest
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    Entry,
+    PushEntryRequest,
+    PushType,
+    VoteRequest,
+)
 from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.config import StoreSettings
 from rmqpy.net.dledger_peers import Standing
@@ -22,7 +29,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.testing.simulation.broker_host import BrokerHost
-from rmqpy.testing.simulation.plan import Plan
+from rmqpy.testing.simulation.plan import GROUP_NAME, Plan
 from rmqpy.testing.simulation.world import World
 
 PLAN = Plan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
@@ -265,3 +272,65 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
     assert "no such file" in Vouching(files, settings, lambda: OWN).missing("n1")
     word = StoreSettings(store_path_root_dir="/none", rmqpy_accept_unverified_peers=True)
     assert Vouching(files, word, lambda: OWN).missing("n1") == ""
+
+
+def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
+    """Its old log goes as its entries go, whatever the age of these files by its own clock."""
+    world = World(evolve(PLAN, old_messages=5, queues=1))
+    world.begin()
+    leader = settled(world)
+    away = next(host for host in world.hosts.values() if host is not leader)
+    send(world, 3)
+    world.crash(away, power=False)
+    for _ in range(3):
+        send(world, 30)
+        world.let_hours_pass()
+        away.skew_ms = 0
+        world.let_pass(10_000)
+    assert not log_files(leader) and log_files(away)
+    world.start(away)
+    world.let_pass(10_000)
+    assert not log_files(away) and away.running is not None and leader.running is not None
+    assert away.running.store.failure is None and away.running.driver is not None
+    assert any("old commit log" in text for _, text in away.running.driver.events)
+    low = leader.running.store.min_physical_offset
+    assert away.running.store.min_physical_offset == low > 0
+    world.crash(away, power=False)
+    world.start(away)
+    world.producer.start()
+    world.settle()
+    world.read_all()
+
+
+def send(world: World, count: int) -> None:
+    goal = world.producer.stored + count
+    while world.producer.stored < goal:
+        world.producer.send()
+        world.let_pass(50)
+
+
+@pytest.mark.parametrize(("index", "files"), [(0, 2), (5, -1)])
+def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
+    index: int, files: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Entry 0 stands where the old log ends: another divide is another group. Nothing is lost."""
+    world = World(evolve(PLAN, old_messages=20))
+    world.begin()
+    leader = settled(world)
+    host = next(each for each in world.hosts.values() if each is not leader)
+    assert host.running is not None and host.running.driver is not None and leader.running
+    divided = host.running.store.divided_offset
+    assert divided is not None and divided >= PLAN.file_size
+    before = {path: host.disk.read_bytes(path) for path in log_files(host)}
+    body = bytes(100)
+    position = divided + files * PLAN.file_size
+    term = host.running.driver.node.term
+    entry = Entry.of(index, term, position, body)
+    request = PushEntryRequest(
+        group=GROUP_NAME, remote_id=host.name, local_id=leader.name, leader_id=leader.name,
+        term=term, type=PushType.TRUNCATE, commit_index=-1, entries=(entry,),
+    )  # fmt: skip
+    command = RemotingCommand.request(request.CODE, body=encode(request))
+    host.running.driver.handle(MemoryChannel(), [command])
+    assert "rmqpy upgrade join" in str(host.running.store.failure)
+    assert {path: host.disk.read_bytes(path) for path in log_files(host)} == before

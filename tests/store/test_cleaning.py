@@ -329,6 +329,49 @@ def test_force_takes_the_old_files_whatever_their_age(kit: Any) -> None:
     store.shutdown()
 
 
+@pytest.mark.parametrize("half_gone", [False, True])
+def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Any, half_gone: bool) -> None:
+    """Wherever that is interrupted, the next start finds what it can go on with: also while the
+    first file, which has left the row already, is on its way off the disk.
+    """
+    operations = 0
+    while True:
+        rig = kit.rig(kit.DyingFiles(), changes={"delete_when": ()})
+        store = rig.open()
+        fill(rig, store, range(20))
+        store.shutdown()
+        rig.flag = True
+        store = rig.open()
+        fill(rig, store, range(20, 40))
+        divided, old = store.divided_offset, names(rig)
+        assert len(old) > 3
+        if half_gone:
+            rig.clock.advance(4 * DAY_MS)
+            store.cleaning.delete_manually()
+            next(store.cleaning.round(rig.settings(), rig.clock.now_ms()))
+            assert names(rig) == old
+        rig.files.dies_at = rig.files.operations + operations
+        try:
+            store.drop_old_log()
+            done = True
+        except kit.Interrupted:
+            done = False
+        if done:
+            assert names(rig) == [] and store.min_physical_offset == divided
+        after = rig.after(rig.files.kill())
+        store = after.open()
+        left = names(after)
+        assert left == old[len(old) - len(left) :]
+        assert store.min_physical_offset == (left[0] if left else divided)
+        fill(after, store, range(40, 42))
+        assert {BODY + b"%d" % number for number in range(20, 42)} <= set(kit.bodies(store))
+        store.shutdown()
+        if done:
+            break
+        operations += 1
+    assert operations >= 2 * len(old)
+
+
 # Queues
 
 

@@ -49,11 +49,10 @@ class MemberView:
     term: int = -1
     cursor: int = -1
     units: dict[Queue, int] = field(factory=dict)
-    kept: set[int] = field(factory=set)
-    """Entries when the process was killed: they must be there at the next start."""
-
-    expired_to: int = 0
-    """Everything in front of this offset has expired: something behind it was there before."""
+    kept: dict[int, int] = field(factory=dict)
+    """Entries when the process was killed, with their positions: they must be there at the next
+    start, unless what they stood in has expired.
+    """
 
     damaged_since_ms: int = -1
     """Since when it leads and knows of a damaged entry."""
@@ -95,13 +94,16 @@ class MemberView:
         store, disk = running.store, self.host.disk
         assert store.entries is not None
         disk.removals.clear()
-        self.expired_to, self.damaged_since_ms = 0, -1
+        self.damaged_since_ms = -1
         self._parts = running, disk, running.node, store.entries, store.parts.dispatch
         disk.ledger_from = 0
         self.entries.clear()
         self._entries(running)
         have = {entry.index for entry in self.entries} | self.rotten
-        lost = sorted(index for index in self.kept - have if index >= self.begin)
+        base = store.entries.base_offset
+        self.promises.begins(self.host.name, base)
+        places = self.kept.items()
+        lost = sorted(index for index, at in places if at >= base and index not in have)
         if lost:
             raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
         self.committed = -1
@@ -118,9 +120,9 @@ class MemberView:
         kept = [] if power_lost else self.entries
         if working:
             kept = [entry for entry in kept if self.promises.has_committed(entry)]
-        self.kept = {entry.index for entry in kept}
+        self.kept = {entry.index: entry.position for entry in kept}
         self.rotten = {flip.index for flip in self.host.disk.flips.values()}
-        self.host.disk.removals.clear()
+        self._removed_at_the_end()
         self.host.disk.ledger_from = None
 
     def has(self, entry: LedgerEntry) -> bool:
@@ -189,11 +191,9 @@ class MemberView:
         while entries and entries[-1].index > end:
             dropped.append(entries.pop())
         base = store.base_offset
-        if any(entry.position >= base for entry in dropped):
-            self.expired_to = base
         self._read_to(end, base)
         for entry in dropped:
-            if not self.has(entry) and entry.index >= self.begin:
+            if not self.has(entry) and entry.position >= base:
                 self.promises.drops(self.host.name, entry.index, entry.term)
 
     def _read_to(self, end: int, base_offset: int) -> None:
@@ -300,17 +300,34 @@ class MemberView:
             raise Violation(f"{self.host.name} leads and knows of damage: {running.driver.damaged}")
 
     def _removed(self) -> None:
-        """Files of a log are gone: only from the front, only expired ones, the old log's first."""
-        disk = self.host.disk
+        """Files of a log are gone: only from the front, only expired ones, the old log's first; or
+        all in front of what has expired with others, when this log begins again behind it.
+        """
+        disk, running = self.host.disk, self.host.running
+        assert running is not None and running.store.entries is not None
+        base = running.store.entries.base_offset
         removed, disk.removals = disk.removals, []
         for path, age_ms in removed:
             new = LEDGER_DATA in path
-            if new and int(path.rpartition("/")[2]) >= self.expired_to:
-                continue  # the tail was cut off, or the log begins again far ahead
+            if new and _first_offset(path) >= base:
+                continue  # the tail was cut off
             if new and self._old_files():
                 raise Violation(f"{path} is gone, and older files are there")
-            if age_ms < (RESERVED_HOURS + (DLEDGER_MORE_HOURS if new else 0)) * HOUR_MS:
+            end = _first_offset(path) + self.host.plan.file_size
+            if age_ms >= _kept_ms(path):
+                self.promises.expires(end)
+            elif end > self.promises.expired_to:
                 raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+
+    def _removed_at_the_end(self) -> None:
+        """What the last event of a life has removed from the front."""
+        disk = self.host.disk
+        removed, disk.removals = disk.removals, []
+        for path, age_ms in removed:
+            folder, first = path.rpartition("/")[0], _first_offset(path)
+            behind = [name for name in disk.list_dir(folder) if int(name) > first]
+            if behind and age_ms >= _kept_ms(path):
+                self.promises.expires(first + self.host.plan.file_size)
 
     def _old_files(self) -> bool:
         return any(path.startswith(f"{ROOT}/commitlog/") for path in self.host.disk.nodes)
@@ -322,6 +339,15 @@ class MemberView:
         path = f"{ROOT}/consumequeue/{queue[0].decode()}/{queue[1]}/{first:020d}"
         physical_offset, size = _UNIT.unpack_from(self.host.disk.content_of(path), at)
         return physical_offset, size
+
+
+def _first_offset(path: str) -> int:
+    return int(path.rpartition("/")[2])
+
+
+def _kept_ms(path: str) -> int:
+    more_hours = DLEDGER_MORE_HOURS if LEDGER_DATA in path else 0
+    return (RESERVED_HOURS + more_hours) * HOUR_MS
 
 
 def _body_of(frame: bytes) -> dict[str, int]:

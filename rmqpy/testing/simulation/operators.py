@@ -1,6 +1,4 @@
-"""What operators do to a simulated cluster: hand leadership over, set files right from a copy, and
-see to it that old files may go.
-"""
+"""What operators do to a simulated cluster: hand leadership over, set files right from a copy."""
 
 from __future__ import annotations
 
@@ -66,18 +64,3 @@ _DAMAGED_BYTE = re.compile(r"byte (\d+) of the file")
 
 def _answered(_response: RemotingCommand | None, _fault: RmqError | None) -> None:
     """Whatever it says: others see who leads."""
-
-
-def may_expire(hosts: list[BrokerHost], joined: bool) -> bool:
-    """Whether hours may pass: with a classic log in front, nobody comes back from behind what the
-    others have removed (a store is copied then), so all have to have all full files durably.
-    """
-    if not joined:
-        return True
-    ends = set()
-    for host in hosts:
-        entries = host.running.store.entries if host.running is not None else None
-        if entries is None or entries.flushed_offset < entries.data.last.first_offset:
-            return False
-        ends.add((entries.end, entries.data.last.first_offset))
-    return len(ends) == 1

@@ -60,6 +60,19 @@ class Promises:
     """By queue offset, from 0."""
 
     divided_offset: int | None = None
+    expired_to: int = 0
+
+    def expires(self, offset: int) -> None:
+        """A file that ends at ``offset`` was old enough to go, and has gone from some member."""
+        self.expired_to = max(self.expired_to, offset)
+
+    def begins(self, member: str, offset: int) -> None:
+        """The DLedger log of ``member`` begins at ``offset``."""
+        low = max(self.expired_to, self.divided_offset or 0)
+        if offset > low:
+            raise Violation(
+                f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
+            )
 
     def starts_with(self, record: Record) -> None:
         """A record of the classic log that all members begin with."""
