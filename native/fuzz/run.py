@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmqpy.codec.entry import encode_entry_header
+from rmqpy.codec.entry_run import encode_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
 from rmqpy.model.message import MessageDraft
@@ -37,6 +38,7 @@ FOUND = 2
 
 FEED, FEED_ENTRIES, SCAN, SCAN_ENTRIES = range(4)
 SMALL = 4
+RUN_TEXT = SCAN | SMALL
 
 
 def main() -> int:
@@ -112,10 +114,17 @@ def make_seeds() -> Iterator[bytes]:
     yield bytes([SCAN]) + b"".join(records) + bytes(16)
     sizes = [len(record) + ENTRY_HEADER_SIZE for record in records]
     places = [sum(sizes[:number]) for number in range(len(sizes))]
-    yield bytes([SCAN_ENTRIES]) + b"".join(
+    entries = b"".join(
         encode_entry_header(5 + number, 2, place, len(record)) + record
         for number, (place, record) in enumerate(zip(places, records, strict=True))
     )
+    for mode in (SCAN_ENTRIES, SCAN_ENTRIES | SMALL):
+        yield bytes([mode]) + entries
+    encoded = encode_run(memoryview(entries), 5, 0, count_max=len(records), size_max=len(entries))
+    assert encoded is not None
+    text = encoded[1]
+    yield bytes([RUN_TEXT]) + b"[" + text + b"]"
+    yield bytes([RUN_TEXT]) + b"[" + text[: text.index(b"}") + 1] + b"],\"batch\":true}"
 
 
 def _frames() -> Iterator[bytes]:

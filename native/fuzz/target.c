@@ -3,8 +3,9 @@
  * Byte 0 says what the rest is:
  *
  *   bits 0-1   0, 1  frames of one connection, for a classic or a DLedger log
- *              2, 3  a piece of a classic or a DLedger log, for the scan
- *   bit 2            frames: buffers so small that they are full all the time
+ *              2, 3  a piece of a classic or a DLedger log, for the scan; of a DLedger log also for a batch push
+ *   bit 2            frames: buffers so small that they are full all the time; 2: the list of a batch push, too;
+ *                    3: little room for the text of a push
  *   bits 3-7         frames: bytes of a read, times 16; 0: all of them at once
  *
  * A read is a turn as in rmqpy/broker/hot.py: feed, commit, dispatch. Whatever is appended has to be readable.
@@ -356,6 +357,96 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
+/* Room as rmqpy/codec/native_run.py makes it. */
+static int decode_list(rmq_run *run, const uint8_t *text, int64_t length)
+{
+    const int64_t most = length / 90 + 1;
+
+    *run = (rmq_run){.source = text, .source_length = length, .target = allocate((size_t)length + 256),
+                     .target_capacity = length + 256, .count_max = most < ROWS ? most : ROWS};
+    run->units = allocate((size_t)run->count_max * 32);
+    const int found = rmq_run_decode(run);
+    check(run->count <= run->count_max && run->size <= run->target_capacity, "a run beyond its room");
+    return found;
+}
+
+static void free_run(rmq_run *run)
+{
+    free(run->target);
+    free(run->units);
+}
+
+static void check_units(const rmq_run *run)
+{
+    int64_t position = run->first_position;
+
+    for (int64_t i = 0; i < run->count; i++) {
+        const uint8_t *const unit = run->units + i * 32;
+        check(rmq_load_long(unit + 4) == position && rmq_load_long(unit + 16) == run->first_index + i,
+              "an index unit of another entry");
+        position += rmq_load_int(unit + 12);
+    }
+    check(position == run->first_position + run->size, "index units of another size");
+}
+
+/* A list as it came: what is taken for a run is one, and index units lead through it. */
+static void read_list(const uint8_t *data, size_t size)
+{
+    uint8_t *const text = allocate(size);
+    rmq_run run;
+
+    memcpy(text, data, size);
+    if (decode_list(&run, text, (int64_t)size)) {
+        check(run.used <= (int64_t)size && text[run.used - 1] == ']', "a list that ends elsewhere");
+        check_units(&run);
+    }
+    free_run(&run);
+    free(text);
+}
+
+/* Do terms never fall, as they do not in a log? */
+static int is_in_order(const uint8_t *view, int64_t size)
+{
+    int64_t term = 0;
+
+    for (int64_t at = 0; at < size; at += rmq_load_int(view + at + 4)) {
+        const int64_t next = rmq_load_long(view + at + 16);
+        if (next < term || next >= 1000000000000000000)
+            return 0;
+        term = next;
+    }
+    return 1;
+}
+
+/* Entries of a data file to a list, and back: to the same bytes. */
+static void push_piece(const uint8_t *data, size_t size, int small)
+{
+    const int64_t limit = INT64_C(1) << 50, capacity = small ? 700 : (int64_t)size * 2 + 512;
+    uint8_t *const view = allocate(size), *const text = allocate((size_t)capacity + 2);
+    rmq_run run = {.source = view, .source_length = (int64_t)size, .target = text + 1, .target_capacity = capacity,
+                   .count_max = ROWS, .size_max = small ? 300 : (int64_t)size};
+
+    memcpy(view, data, size);
+    if (size >= RMQ_ENTRY_HEADER_SIZE) { /* who asks knows which entry stands there */
+        run.first_index = rmq_load_long(view + 8) & (limit - 1);
+        run.first_position = rmq_load_long(view + 24) & (limit - 1);
+    }
+    rmq_run_encode(&run);
+    check(run.count <= ROWS && run.size <= (int64_t)size && run.target_length <= capacity, "a push beyond its room");
+    if (run.count > 0 && is_in_order(view, run.size)) {
+        rmq_run back;
+        text[0] = '[';
+        text[run.target_length + 1] = ']';
+        check(decode_list(&back, text, run.target_length + 2), "a list that is not read");
+        check(back.count == run.count && back.size == run.size && memcmp(back.target, view, (size_t)run.size) == 0,
+              "other entries than were pushed");
+        check_units(&back);
+        free_run(&back);
+    }
+    free(text);
+    free(view);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0 || size > 1 << 16)
@@ -363,6 +454,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (data[0] & 2) {
         scan_piece(data + 1, size - 1, data[0] & 1);
         tally_piece(data + 1, size - 1, data[0] & 1);
+        if (data[0] & 1)
+            push_piece(data + 1, size - 1, data[0] >> 2 & 1);
+        else if (data[0] >> 2 & 1)
+            read_list(data + 1, size - 1);
     } else
         feed_stream(data + 1, (int64_t)size - 1, data[0] & 1, data[0] >> 2 & 1, (int64_t)(data[0] >> 3) * 16);
     return 0;
