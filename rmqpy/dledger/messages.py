@@ -140,8 +140,20 @@ class MetadataResponse(Response):
 
 @define(slots=True, frozen=True, kw_only=True)
 class AppendEntryRequest(Request):
+    """``batch_msgs`` stands instead of ``body`` (Java's BatchAppendEntryRequest, of which its own
+    server reads the single form only).
+    """
+
     CODE = RequestCode.APPEND
     body: bytes | None = None
+    batch_msgs: tuple[bytes, ...] | None = None
+
+    @property
+    def bodies(self) -> tuple[bytes, ...]:
+        """One an entry."""
+        if self.batch_msgs is not None:
+            return self.batch_msgs
+        return (self.body,) if self.body else ()
 
 
 @define(slots=True, frozen=True, kw_only=True)

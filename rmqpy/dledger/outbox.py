@@ -39,12 +39,12 @@ class Reply:
 
 @define(slots=True, frozen=True)
 class ClientAppend:
-    """A client of DLedger's own protocol wants ``body`` appended. Whoever keeps the log checks it,
-    proposes, stores, waits for the quorum and answers the ticket.
+    """A client of DLedger's own protocol wants ``bodies`` appended, in their order. Whoever keeps
+    the log checks them, proposes, stores, waits for the quorum and answers the ticket.
     """
 
     ticket: int
-    body: bytes
+    bodies: tuple[bytes, ...]
 
 
 @define(slots=True, frozen=True)

@@ -75,12 +75,11 @@ def accept_append(
     code: DLedgerResponseCode | None = None
     if refused is not None:
         code = DLedgerResponseCode(refused.value)
-    elif not request.body:
+    elif not request.bodies or not all(request.bodies):
         code = _CODE.REQUEST_WITH_EMPTY_BODYS
-    elif len(request.body) + ENTRY_HEADER_SIZE > ENTRY_SIZE_MAX:
+    elif max(map(len, request.bodies)) + ENTRY_HEADER_SIZE > ENTRY_SIZE_MAX:
         code = _CODE.UNEXPECTED_ARGUMENT
     if code is not None:
         member.outbox.reply(ticket, refuse_append(member, request, code))
     else:
-        assert request.body is not None
-        member.outbox.appends.append(ClientAppend(ticket, request.body))
+        member.outbox.appends.append(ClientAppend(ticket, request.bodies))

@@ -361,6 +361,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] =
         lambda value: _list(value, _entry),
         lambda entries: [_write_entry(entry) for entry in entries],
     ),
+    "batch_msgs": (lambda value: _list(value, _bytes), lambda bodies: [*map(_write_bytes, bodies)]),
     "index_list": (lambda value: _list(value, _int64), list),
 }
 _WIRE_NAMES: Final[Mapping[str, str]] = {"result": "voteResult", "position": "pos"}

@@ -492,8 +492,8 @@ class DLedgerDriver:
         if first.position < divided or first_of(first) == 0:
             raise StoreFault(
                 self.entries.data.first.path,
-                f"a leader whose log begins with entry {first_of(first)} at {first.position}, and an"
-                f" old commit log that ends at {divided}",
+                f"a leader whose log begins with entry {first_of(first)} at {first.position}, and"
+                f" an old commit log that ends at {divided}",
                 "entry 0 to stand where the old log ends",
                 "compare this directory with the leader's: rmqpy upgrade check names the one that"
                 " is wrong; rmqpy upgrade join gives it what the other has",
@@ -571,9 +571,14 @@ class DLedgerDriver:
         self.entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:
-        """A client of DLedger's own protocol appends a record."""
-        result = self._store.put_record(append.body)
-        if result.status is PutMessageStatus.PUT_OK:
+        """A client of DLedger's own protocol appends records. What stands in front of one that is
+        refused stays, as in Java.
+        """
+        for body in append.bodies:
+            result = self._store.put_record(body)
+            if result.status is not PutMessageStatus.PUT_OK:
+                break
+        else:
             self.peers.appended(append.ticket, result.physical_offsets[0])
             self.node.wait(self.entries.end.index, append.ticket)
             return

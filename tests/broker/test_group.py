@@ -455,11 +455,20 @@ def test_clients_of_dledger(group: Group) -> None:
     for wrong in (b"no record", bytes(damaged), record[:-1]):
         refused = group.talk(leader, AppendEntryRequest(body=wrong, **common))
         assert refused.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    done = group.talk(leader, AppendEntryRequest(batch_msgs=(record, record), **common))
+    assert (done.code, done.index) == (200, 3) and done.position > position
+    assert group.read(leader) == [b"a"] * 4
+    for empty in ((), (record, b"")):
+        refused = group.talk(leader, AppendEntryRequest(batch_msgs=empty, **common))
+        assert refused.code == DLedgerResponseCode.REQUEST_WITH_EMPTY_BODYS
+    half = group.talk(leader, AppendEntryRequest(batch_msgs=(record, b"no record"), **common))
+    assert half.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    assert group.read(leader) == [b"a"] * 5, "what was appended before stays"
     follower = next(member for member in group.members if member is not leader)
     common["remote_id"] = follower.name
     refused = group.talk(follower, AppendEntryRequest(body=record, **common))
     assert refused.code == DLedgerResponseCode.NOT_LEADER
-    assert group.read(leader) == [b"a", b"a"]
+    assert group.read(leader) == [b"a"] * 5
 
 
 def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixture) -> None:

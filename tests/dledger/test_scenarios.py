@@ -265,7 +265,7 @@ class Stage:
         if ready.marker is not None:
             yield f"{name} wants a marker {ready.marker.first_index}/{ready.marker.term}"
         for append in ready.appends:
-            yield f"{name} hands on a put of {len(append.body)} bytes"
+            yield f"{name} hands on a put of {sum(map(len, append.bodies))} bytes"
         for told in ready.acknowledged:
             yield f"{name} tells the waiter of {told.index}: {told.code.name}"
         for notice in ready.notices:
