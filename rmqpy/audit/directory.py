@@ -140,13 +140,19 @@ class StoreDirectory:
         return path.removeprefix(f"{self.root}/")
 
     def every_file(self) -> Iterator[str]:
-        """Paths of all files of the store: logs, queues, index, tables, small files."""
-        ledgers = [row for ledger in self.ledgers for row in (ledger.data, ledger.index)]
-        for row in (self.classic, *ledgers):
+        """Paths of all files of the store but its small ones: logs, tables, and what is made from
+        logs: queues and indexes.
+        """
+        yield from self.own_files()
+        for row in (*(ledger.index for ledger in self.ledgers), *(q.row for q in self.queues)):
             yield from (file.path for file in (*row.files, *row.empty))
-        for queue in self.queues:
-            yield from (file.path for file in (*queue.row.files, *queue.row.empty))
-        yield from (file.path for file in (*self.index_files, *self.config_files))
+        yield from (file.path for file in self.index_files)
+
+    def own_files(self) -> Iterator[str]:
+        """Those that cannot be made again from others: logs and tables."""
+        for row in (self.classic, *(ledger.data for ledger in self.ledgers)):
+            yield from (file.path for file in (*row.files, *row.empty))
+        yield from (file.path for file in self.config_files)
 
 
 def read_directory(

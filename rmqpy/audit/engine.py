@@ -260,6 +260,7 @@ class _StoreWalk:
             low=self.key_range[0],
             high=self.key_range[1],
             told=(sum(told[0]), sum(told[1]) & _MASK64),
+            running=facts.running,
         )
         for findings in keys.run():
             self._sink(findings)

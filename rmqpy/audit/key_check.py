@@ -54,12 +54,16 @@ class IndexTable:
     slot_count: int
 
     @property
-    def entry_end(self) -> int:
-        """Number behind the last entry; entries count from 1."""
-        room = (len(self.view) - index_entry_position(0, self.slot_count)) // (
+    def room(self) -> int:
+        """Number behind the last entry that the file can hold."""
+        return (len(self.view) - index_entry_position(0, self.slot_count)) // (
             layout.INDEX_ENTRY_SIZE
         )
-        return max(1, min(self.header.index_count, room))
+
+    @property
+    def entry_end(self) -> int:
+        """Number behind the last entry; entries count from 1."""
+        return max(1, min(self.header.index_count, self.room))
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, physical offset, seconds, previous entry of the slot."""
@@ -153,7 +157,9 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
 
 @define(slots=True)
 class KeyCheck:
-    """``told``: (count, sum) of the log for places from ``low`` to before ``high``."""
+    """``told``: (count, sum) of the log for places from ``low`` to before ``high``. ``running``: a
+    broker goes on writing; what it adds behind a header that was read is not looked at.
+    """
 
     files: FileLayer
     directory: StoreDirectory
@@ -161,6 +167,7 @@ class KeyCheck:
     low: int
     high: int
     told: tuple[int, int]
+    running: bool = False
     uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
     """Hole → (first message in it, last, how many)."""
     missing: int = 0
@@ -189,13 +196,23 @@ class KeyCheck:
             newest[slot] = number
         heads = layout.INDEX_HEADER_SIZE
         stored = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * slots])
-        for slot, (number,) in enumerate(stored):
+        for slot, (head,) in enumerate(stored):
+            number = self._head_then(table, head) if self.running else head
             if number != newest[slot]:
                 offset = table.entry(newest[slot])[1] if newest[slot] else -1
                 yield self._find(
                     FindingCode.KEY_CHAIN, table, offset, f"slot {slot}: {number}",
                     f"{newest[slot]}"
                 )
+
+    def _head_then(self, table: IndexTable, number: int) -> int:
+        """Where the slot led when the header was read: each entry tells of the one before."""
+        while table.entry_end <= number < table.room:
+            previous = table.entry(number)[3]
+            if previous >= number:
+                break
+            number = previous
+        return number
 
     def _find(
         self, code: FindingCode, table: IndexTable, offset: int, found: str, expected: str

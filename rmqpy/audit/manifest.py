@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from enum import Enum
 from typing import Any, Final
 
 from attrs import asdict, define, evolve, field
@@ -46,6 +46,7 @@ __all__ = [
     "LogFileDigest",
     "Manifest",
     "ManifestPlan",
+    "Md5",
     "QueueDigest",
     "make_manifest",
 ]
@@ -249,9 +250,17 @@ def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
     return LogFileDigest(**{**tree, "blocks": tuple(tree["blocks"]), "groups": groups})
 
 
+class Md5(Enum):
+    """Of which files."""
+
+    EVERY_FILE = "every file"
+    OWN_FILES = "logs, tables and small files, not what is made from them"
+    NONE = "none"
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class ManifestPlan:
-    """Digests of messages are always made. ``md5``: read every file for ``md5sum`` as well;
+    """Digests of messages are always made. ``md5``: which files are read for ``md5sum`` as well;
     ``blocks``: digests of the logs' blocks, for finding where two logs part. A certificate needs
     neither.
     """
@@ -259,7 +268,7 @@ class ManifestPlan:
     name: str
     audit: AuditPlan
     now_ms: Callable[[], int]
-    md5: bool = True
+    md5: Md5 = Md5.EVERY_FILE
     blocks: bool = True
 
 
@@ -353,7 +362,13 @@ def _file_md5s(
     for ledger in directory.ledgers:
         small += [ledger.checkpoint, ledger.current_term]
     paths += [path for path in small if files.exists(path)]
-    md5s = runner.md5s(paths) if plan.md5 else repeat("")
-    for md5, path in zip(md5s, paths, strict=False):
+    wanted = {
+        Md5.EVERY_FILE: paths,
+        Md5.OWN_FILES: [*directory.own_files(), *small],
+        Md5.NONE: [],
+    }[plan.md5]
+    read = sorted(set(wanted).intersection(paths))
+    md5s = dict(zip(read, runner.md5s(read), strict=True))
+    for path in paths:
         relative = directory.relative(path)
-        yield FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5)
+        yield FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5s.get(path, ""))

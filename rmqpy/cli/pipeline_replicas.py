@@ -214,7 +214,7 @@ def _look(
     from rmqpy.audit.compare import StoreAtHand
     from rmqpy.audit.directory import read_directory
     from rmqpy.audit.engine import AuditPlan
-    from rmqpy.audit.manifest import ManifestPlan, make_manifest
+    from rmqpy.audit.manifest import ManifestPlan, Md5, make_manifest
     from rmqpy.audit.replica_set import ReplicaAtHand
 
     survey = replica.plan
@@ -225,7 +225,7 @@ def _look(
         range_bytes=options.range_bytes,
         progress=progress,
     )
-    plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=False)
+    plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=Md5.NONE)
     directory = read_directory(replica.files, survey.root, survey.settings)
     runner = options.runner(directory) if options.runner else None
     manifest, _ = make_manifest(replica.files, plan, runner)

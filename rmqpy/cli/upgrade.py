@@ -59,6 +59,7 @@ def _looks(verbs: Any) -> None:
 
     manifest = _verb(verbs, "manifest", "md5 and digests of everything in one directory", _manifest)
     replica_options(manifest)
+    manifest.set_defaults(every_md5=True)
 
 
 def _alignment(verbs: Any) -> None:
@@ -155,6 +156,7 @@ def _service(verbs: Any) -> None:
     serve.add_argument("--token-file", metavar="FILE", help="who knows it may ask")
     serve.add_argument("--certificate", metavar="FILE", help="of TLS, PEM")
     serve.add_argument("--key", metavar="FILE", help="its key")
+    serve.set_defaults(every_md5=True)
 
 
 def _verb(verbs: Any, name: str, text: str, run: Verb) -> Parser:

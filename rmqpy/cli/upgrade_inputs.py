@@ -58,6 +58,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
 
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
+    from rmqpy.audit.manifest import Md5
     from rmqpy.model.config import load_broker_configuration
     from rmqpy.store.disk import Disk
     from rmqpy.upgrade.replica import LocalReplica
@@ -81,6 +82,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             now_ms=now_ms,
             progress=_Progress(),
             runner=getattr(options, "runner", None),
+            md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
         found.append(LocalReplica(Disk(), plan))
     return found
@@ -124,6 +126,7 @@ def absolute(path: str, *, folder: bool = True) -> str:
 
 def ground_at(situation: Situation, root: str) -> Any:
     """For a directory of this host, whether it was named as a replica or not."""
+    from rmqpy.audit.manifest import Md5
     from rmqpy.store.half_done import upgrade_work
     from rmqpy.upgrade.ground import Ground
     from rmqpy.upgrade.replica import LocalReplica, Replicas
@@ -135,7 +138,7 @@ def ground_at(situation: Situation, root: str) -> Any:
     from rmqpy.upgrade.survey import SurveyPlan
 
     sources = Replicas({each.name: each for each in situation.group.replicas})
-    plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=False)
+    plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=Md5.NONE)
     survey = LocalReplica(situation.files, plan).survey()
     work = upgrade_work(f"{root}/rmqpy")
     settings = shown_settings(survey)

@@ -17,7 +17,7 @@ from attrs import define, evolve, field
 from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
 from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit
 from rmqpy.audit.findings import Finding
-from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
+from rmqpy.audit.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.codec.chosen import scan_records
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import RmqError
@@ -110,7 +110,8 @@ class Survey:
 @define(slots=True, frozen=True, kw_only=True)
 class SurveyPlan:
     """``settings``: a broker's, where its files lie elsewhere or its sizes are known. ``runner``:
-    who reads the logs; threads of this process without one.
+    who reads the logs; threads of this process without one. ``md5``: comparing and aligning needs
+    those of logs and tables.
     """
 
     name: str
@@ -119,7 +120,7 @@ class SurveyPlan:
     settings: StoreSettings | None = None
     now_ms: Callable[[], int]
     progress: Progress = no_progress
-    md5: bool = True
+    md5: Md5 = Md5.OWN_FILES
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
 
 

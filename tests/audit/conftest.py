@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.audit.engine import AuditPlan
-from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
+from rmqpy.audit.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.store.disk import Disk
 
 
@@ -45,7 +45,7 @@ def manifest_of() -> Callable[[Path], Manifest]:
             name=store.name,
             audit=AuditPlan(root=str(store), workers=1),
             now_ms=lambda: 7,
-            md5=False,
+            md5=Md5.NONE,
         )
         return make_manifest(Disk(), plan)[0]
 

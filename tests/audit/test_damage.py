@@ -11,10 +11,12 @@ import struct
 import zlib
 
 import pytest
+from attrs import evolve
 
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.findings import FindingCode as Code
+from rmqpy.audit.key_check import KeyCheck, open_index
 from rmqpy.audit.queue_units import QueueUnits, map_file
 from rmqpy.audit.ranges import audit_range, split_row
 from rmqpy.codec.chosen import scan_records
@@ -442,6 +444,21 @@ def test_the_chains_of_the_key_index(copy_of):
     data[entry : entry + 4] = (77).to_bytes(4)
     file.write_bytes(data)
     assert {f.code for f in fsck(store)} == {Code.KEY_CHAIN, Code.KEY_MISSING, Code.KEY_SURPLUS}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_keys_that_came_behind_the_header_that_was_read(copy_of, running):
+    """Slots of a running broker's index lead to newer entries than the header told."""
+    store = copy_of(CLASSIC)
+    directory = read_directory(Disk(), str(store))
+    tables, _ = open_index(Disk(), directory, None)
+    earlier = [
+        evolve(table, header=evolve(table.header, index_count=table.header.index_count - 9))
+        for table in tables
+    ]
+    check = KeyCheck(Disk(), directory, earlier, 0, 0, (0, 0), running)
+    found = {finding.code for findings in check.run() for finding in findings}
+    assert found == (set() if running else {Code.KEY_CHAIN})
 
 
 def test_a_wrong_upgrade_of_java(store_of):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rmqpy.audit.engine import AuditPlan
-from rmqpy.audit.manifest import Manifest, ManifestPlan, make_manifest
+from rmqpy.audit.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.model.errors import RmqError
 from rmqpy.store.disk import Disk
 
@@ -26,16 +26,24 @@ STORES = [
 ]
 
 
-def manifest_of(store, md5=False, **more):
+def manifest_of(store, md5=Md5.NONE, **more):
     plan = ManifestPlan(
         name=store.name, audit=AuditPlan(root=str(store), **more), now_ms=lambda: 7, md5=md5
     )
     return make_manifest(Disk(), plan)[0]
 
 
+def test_md5_of_what_cannot_be_made_again(store_of):
+    files = manifest_of(store_of("A-classic-clean-v497"), md5=Md5.OWN_FILES).files
+    derived = {file.path for file in files if not file.md5}
+    assert {path.partition("/")[0] for path in derived} == {"consumequeue", "index"}
+    assert {file.path for file in files} - derived >= {"checkpoint", "config/topics.json"}
+
+
 def test_md5_is_what_java_manifests_say(store_of, manifest):
     store = store_of("A-classic-clean-v497")
-    mine = {file.path: (file.size, file.md5) for file in manifest_of(store, md5=True).files}
+    files = manifest_of(store, md5=Md5.EVERY_FILE).files
+    mine = {file.path: (file.size, file.md5) for file in files}
     java = next(iter(manifest("A-classic-clean-v497")["files"].values()))
     for path, told in java.items():
         if path.startswith(("commitlog", "consumequeue", "config", "checkpoint")):
@@ -69,12 +77,12 @@ def test_replicas_have_one_digest(store_of):
 
 def test_bytes_behind_the_end_do_not_count(copy_of):
     store = copy_of("C-upgraded-v497/n0")
-    before = manifest_of(store, md5=True)
+    before = manifest_of(store, md5=Md5.EVERY_FILE)
     file = sorted((store / "commitlog").iterdir())[-1]
     data = bytearray(file.read_bytes())
     data[-10:] = b"0123456789"
     file.write_bytes(data)
-    after = manifest_of(store, md5=True)
+    after = manifest_of(store, md5=Md5.EVERY_FILE)
     assert after.logs == before.logs and after.queues == before.queues
     changed = {f.path for f, g in zip(before.files, after.files, strict=True) if f.md5 != g.md5}
     assert changed == {f"commitlog/{file.name}"}

@@ -12,7 +12,7 @@ from attrs import define, field
 from rmqpy.audit.certificate import Certificate, certify
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.audit.manifest import Manifest
+from rmqpy.audit.manifest import Manifest, Md5
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
 from rmqpy.remoting.command import RemotingCommand
@@ -243,7 +243,7 @@ class Journey:
 
 def shown_sizes(store: Path) -> dict[str, str]:
     """broker.conf lines with the sizes that a store's files have."""
-    plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=False)
+    plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=Md5.NONE)
     settings = shown_settings(LocalReplica(Disk(), plan).survey())
     return {
         "mappedFileSizeCommitLog": str(settings.mapped_file_size_commit_log),
