@@ -47,8 +47,10 @@ class Vouching:
     def of(
         cls, store: MessageStore, introduce: Callable[[], Introduction]
     ) -> Callable[[str], str]:
-        """For a store; one without an old log has nothing to compare."""
-        if store.old_log is None:
+        """For a store; one that never had an old log, or whose entries in front have expired like
+        it, has nothing to compare.
+        """
+        if store.old_log is None or store.old_log.mark.end < 0:
             return lambda _member: ""
         return cls(store.old_log.files, store.settings, introduce).missing
 

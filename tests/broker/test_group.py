@@ -629,6 +629,25 @@ def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) ->
     assert all(b'"batchEntry":[]' in push for push in pushes)
 
 
+def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Group) -> None:
+    """Its log begins at 0, or further on when files have expired: Java members are joined again."""
+    leader = group.elect()
+    group.send(leader, *(b"x" * 700 + b"%d" % number for number in range(20)))
+    for expired in (False, True):
+        assert leader.store is not None and leader.store.entries is not None
+        if expired:
+            file = leader.store.entries.release_first_file()
+            leader.files.unlink(file.path)
+        group.kill(leader.number)
+        group.start(leader.number)
+        assert leader.driver is not None
+        assert (leader.driver.entries.base_offset > 0) == expired
+        for way in leader.driver.peers.ways.values():
+            leader.driver.peers._introduced(way, RemotingCommand(3, flag=1), None)
+            assert (way.standing, way.reason) == (Standing.JAVA, "")
+        leader = group.elect()
+
+
 def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a", b"b")
