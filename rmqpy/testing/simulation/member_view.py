@@ -100,10 +100,9 @@ class MemberView:
         self.entries.clear()
         self._entries(running)
         have = {entry.index for entry in self.entries} | self.rotten
-        base = store.entries.base_offset
-        self.promises.begins(self.host.name, base)
-        places = self.kept.items()
-        lost = sorted(index for index, at in places if at >= base and index not in have)
+        self.promises.begins(self.host.name, store.entries.base_offset)
+        gone_to, places = self.promises.expired_to, self.kept.items()
+        lost = sorted(index for index, at in places if at >= gone_to and index not in have)
         if lost:
             raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
         self.committed = -1
