@@ -7,8 +7,12 @@ consume queue, by its keys and by its id. What another has more, or has expired,
 
 Sums over 1024 queue offsets decide at once where both stores have all of them; where they differ,
 or only one has them all (the queue has grown since), messages are read one by one through the
-consume queue, if the stores are at hand (:class:`rmqpy.audit.log_reader.QueueMessages`); else that
-is said.
+consume queue, if the stores are at hand (:class:`rmqpy.audit.log_reader.QueueMessages`). Of a store
+that is not, as one of before, there is only its sum: the other's messages with the same queue
+offsets are summed, too. Where that cannot decide, it is said.
+
+An earlier manifest with the name of a later one is of the same directory before: what stands there
+now is not it. Its subject is called ``NAME before``.
 
 The JSON form can be signed: HMAC-SHA-256 with a key of the operator's over everything else in it.
 """
@@ -21,11 +25,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from attrs import asdict, define, field, fields
+from attrs import asdict, define, evolve, field, fields
 
 from rmqpy.audit.findings import FindingCode, Severity
 from rmqpy.audit.log_reader import MessageValue, QueueMessages
 from rmqpy.audit.manifest import Bucket, Manifest, QueueDigest
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.tally import BUCKET_SHIFT
 from rmqpy.model.errors import RmqError
 from rmqpy.store.old_log import digest_of_blocks
@@ -90,7 +95,7 @@ class MessageDifference:
 @define(slots=True, frozen=True, kw_only=True)
 class Comparison:
     """The reference against one other store, in messages. ``undecided``: the digests differ, and
-    the stores were not at hand to tell in which message.
+    the stores were not at hand to tell in which message. ``moved`` is the least number then.
     """
 
     other: str
@@ -217,12 +222,20 @@ def certify(
     """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
     can be read, by the names of their manifests.
     """
-    reference, *others = manifests
+    named = list(_told_apart(manifests))
+    reference, *others = named
     return Certificate(
         made_ms=now_ms,
-        subjects=tuple(map(_subject, manifests)),
+        subjects=tuple(map(_subject, named)),
         comparisons=tuple(_Compare(reference, other, at_hand or {}).run() for other in others),
     )
+
+
+def _told_apart(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+    for number, manifest in enumerate(manifests, 1):
+        if manifest.name in {later.name for later in manifests[number:]}:
+            manifest = evolve(manifest, name=f"{manifest.name} before")
+        yield manifest
 
 
 def _subject(manifest: Manifest) -> Subject:
@@ -309,10 +322,8 @@ class _Compare:
         number, count, _, place = bucket
         if bucket[:3] == other[:3]:
             self.same += count
-            if place == other[3]:
-                return
-            # Which of them have moved is of interest only for their number.
-            self.moved += self._count_moved(mine, number)
+            if place != other[3]:
+                self._places(mine, number)
             return
         if number < 0:
             self._unqueued(mine, count, other[1])
@@ -322,7 +333,7 @@ class _Compare:
         gone = min(max(theirs.min_offset - first, 0), end - first)
         self.expired += gone
         before = self.different + self.missing + self.undecided
-        self._messages(mine, first + gone, end)
+        self._messages(mine, bucket, first + gone, end)
         told = self.different + self.missing + self.undecided > before
         if count == other[1] and not gone and not told:
             # Through their queues they read the same: the log holds something else as well.
@@ -347,20 +358,44 @@ class _Compare:
         theirs = two.read(queue.topic, queue.queue_id, first, end)
         return ((at, a, b) for (at, a), (_, b) in zip(mine, theirs, strict=True))
 
-    def _count_moved(self, queue: QueueDigest, number: int) -> int:
+    def _places(self, queue: QueueDigest, number: int) -> None:
+        """The messages of a bucket are the same, their places are not."""
         first = max(number * _BUCKET, queue.min_offset)
         end = min((number + 1) * _BUCKET, queue.max_offset)
         pairs = self._pairs(queue, first, end) if number >= 0 else None
         if pairs is None:
-            return 1
-        return sum(a is not None and b is not None and _place(a) != _place(b) for _, a, b in pairs)
+            self.moved += 1
+            return
+        for _, mine, theirs in pairs:
+            if mine is not None and theirs is not None:
+                self.same -= 1
+                self._message(queue, mine, theirs)
 
-    def _messages(self, queue: QueueDigest, first: int, end: int) -> None:
+    def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
+        """The reference is only known by the sum of these messages."""
+        two = self.at_hand.get(self.other.name)
+        if two is None or end - first != bucket[1]:
+            self.undecided += end - first
+            self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
+            return
+        found = two.sums(queue.topic, queue.queue_id, first, end)
+        if found[:2] == bucket[1:3]:
+            self.same += bucket[1]
+            # Sums tell that some have moved, not how many.
+            self.moved += found[2] != bucket[3]
+        elif found[0] < bucket[1]:
+            self.missing += bucket[1] - found[0]
+            self.undecided += found[0]
+            self._tell(queue, first, "missing", f"{bucket[1]} messages", f"{found[0]} messages")
+        else:
+            self.undecided += bucket[1]
+            self._tell(queue, first, "bucket", "digest", "another digest")
+
+    def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
         pairs = self._pairs(queue, first, end)
         if pairs is None:
             if end > first:
-                self.undecided += end - first
-                self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
+                self._sum(queue, bucket, first, end)
             return
         for queue_offset, mine, theirs in pairs:
             if mine is None:
@@ -373,13 +408,17 @@ class _Compare:
                 self._message(queue, mine, theirs)
 
     def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
-        moved = _place(mine) != _place(theirs)
         names = [
             name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)
         ]
+        moved = theirs.physical_offset != mine.physical_offset
+        pointed = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
+        if pointed not in (0, ENTRY_HEADER_SIZE):
+            # What it points at can only have moved as the first message of a file that leaves.
+            names.append("prepared_transaction_offset")
         if not names:
             self.same += 1
-            self.moved += moved
+            self.moved += moved or pointed > 0
             return
         self.different += 1
         for name in names:
@@ -400,12 +439,10 @@ class _Compare:
             )
 
 
-PLACE_FIELDS: Final = frozenset(("physical_offset", "offset_id", "message_id"))
+PLACE_FIELDS: Final = frozenset(
+    ("physical_offset", "offset_id", "message_id", "prepared_transaction_offset")
+)
 """What a message's place decides; an id of its own is among its properties."""
 CONTENT_FIELDS: Final = tuple(
     attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
 )
-
-
-def _place(message: MessageValue) -> int:
-    return message.physical_offset

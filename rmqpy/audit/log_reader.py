@@ -15,18 +15,20 @@ from attrs import define
 from rmqpy.audit.directory import StoreDirectory
 from rmqpy.audit.queue_units import QueueUnits, map_file, unit_at
 from rmqpy.codec import layout
+from rmqpy.codec.chosen_tally import tally_frames
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import StopReason, measure_record
-from rmqpy.codec.tally import PLACE_PROPERTIES
+from rmqpy.codec.tally import PLACE_PROPERTIES, Tally, TallyPlan
 from rmqpy.model.message import Host, StoredMessage
 from rmqpy.store.files import FileLayer
 
 __all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
 
 _MAPPED_MAX = 8
+_MASK64 = (1 << 64) - 1
 
 Slot = tuple[str, int, int]
 """Topic, queue id, queue offset."""
@@ -49,6 +51,7 @@ class MessageValue:
     store_timestamp_ms: int
     store_host: str
     reconsume_times: int
+    prepared_transaction_offset: int
     properties: tuple[tuple[str, str], ...]
 
     @classmethod
@@ -73,6 +76,7 @@ class MessageValue:
             store_timestamp_ms=message.store_timestamp_ms,
             store_host=_host(message.store_host),
             reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
             properties=kept,
         )
 
@@ -118,6 +122,13 @@ class LogReader:
             return None
         return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]
 
+    def count(self, offset: int, tally: Tally) -> None:
+        """Add the record at ``offset``, which is known to be one, to a tally."""
+        found = self.view_at(offset)
+        assert found is not None
+        view, position = found
+        tally_frames(view, offset - position, position, position + 1, tally)
+
     def message(self, offset: int) -> StoredMessage | None:
         """The record at ``offset``, None when there is none that says so."""
         found = self.view_at(offset)
@@ -151,3 +162,21 @@ class QueueMessages:
                 slot = message.topic, message.queue_id, message.queue_offset
                 message = message if slot == (topic, queue_id, queue_offset) else None
             yield queue_offset, MessageValue.of(message) if message else None
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """Of the same messages: how many, and the sums of their content and place, as a bucket of
+        :class:`rmqpy.audit.manifest.QueueDigest` has them.
+        """
+        tally = Tally(TallyPlan(dledger=False, check_crc=False))
+        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        for queue_offset in range(first, end):
+            unit = unit_at(row, queue_offset) if row is not None else None
+            if unit is None or unit[1] <= 0:
+                continue
+            slot = self._log.identity(unit[0], unit[1])
+            if slot == (topic, queue_id, queue_offset):
+                self._log.count(unit[0], tally)
+        total = [0, 0, 0]
+        for bucket in (each for queue in tally.queues for each in queue.buckets.values()):
+            total = [(one + two) & _MASK64 for one, two in zip(total, bucket, strict=True)]
+        return total[0], total[1], total[2]

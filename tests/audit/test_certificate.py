@@ -120,6 +120,36 @@ def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields):
         assert certificate.subjects[1].findings == {name: 1}
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["TOTALSIZE", "MAGIC", "QUEUEID", "PREPARED"]
+    + ["BODYLENGTH", "TOPICLENGTH", "TOPIC", "PROPERTIESLENGTH"],
+)
+def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name):
+    """What a record is read by: nothing of it can change unseen."""
+    one, two = pair
+    file, data, scan, row = a_record(two)
+    topic = scan.properties_position[row] - 2 - len(scan.topic[row])
+    start = scan.offset[row] - int(file.name)
+    places = {
+        "TOTALSIZE": start + 3,
+        "MAGIC": start + 7,
+        "QUEUEID": start + 15,
+        "PREPARED": start + 83,
+        "BODYLENGTH": start + 87,
+        "TOPICLENGTH": topic - 1,
+        "TOPIC": topic,
+        "PROPERTIESLENGTH": scan.properties_position[row] - 1,
+    }
+    data[places[name]] ^= 1
+    file.write_bytes(data)
+    certificate = certificate_of(one, two)
+    assert not certificate.is_equal
+    (comparison,) = certificate.comparisons
+    wanted = (scan.topic[row].decode(), scan.queue_offset[row])
+    assert wanted in {(each.topic, each.queue_offset) for each in comparison.differences}
+
+
 def test_a_changed_property(pair, certificate_of):
     one, two = pair
     file, data, scan, row = a_record(two)
@@ -186,3 +216,30 @@ def test_its_json_form_and_its_signature(pair, certificate_of):
 def test_what_is_no_certificate_is_refused(raw):
     with pytest.raises(RmqError, match="certificate"):
         Certificate.decode(raw)
+
+
+def grown(copy_of):
+    """n0 after the switch, under the name that the master's manifest of before has."""
+    store = copy_of("C-upgraded-v497/n0")
+    return store.rename(store.parent / "master")
+
+
+def test_a_manifest_of_before_has_the_name_of_what_it_became(store_of, copy_of, certificate_of):
+    """Its messages are not those of the directory that has its name now."""
+    certificate = certificate_of(store_of("B-master-slave-v497/master"), grown(copy_of))
+    (comparison,) = certificate.comparisons
+    assert (comparison.same, comparison.undecided, comparison.more) == (279, 0, 281)
+    assert certificate.is_equal
+
+
+def test_what_changed_since_a_manifest_of_before_shows(store_of, copy_of, certificate_of):
+    now = grown(copy_of)
+    file, data, scan, row = a_record(now)
+    data[scan.offset[row] - int(file.name) + 63] ^= 1
+    file.write_bytes(data)
+    certificate = certificate_of(store_of("B-master-slave-v497/master"), now)
+    assert not certificate.is_equal
+    (comparison,) = certificate.comparisons
+    assert comparison.same + comparison.undecided == 279
+    (difference,) = comparison.differences
+    assert (difference.topic, difference.field) == (scan.topic[row].decode(), "bucket")
