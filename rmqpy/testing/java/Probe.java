@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
@@ -19,9 +21,10 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * createTopic  topic broker=HOST:PORT [readQueues=4] [writeQueues=4] [perm=6] [order=false]
  * send         topic count [first=0] [mode=sync|async|oneway|batch|transaction] [group] [sizes=100,20] [keys=PREFIX] [tags=A,B]
  *              [property=NAME:VALUE]... [flag=0] [delay=LEVEL] [queue=ID] [batch=8] [outcomes=cru] [checks=u] [warmMs=0] [lingerMs=0] [retryMs=0]
- *              [auto=true: sync only, the topic need not exist] [traced=true]
+ *              [paceMs=0] [until=FILE: not after it exists] [auto=true: sync only, the topic need not exist] [traced=true]
  * consume      topic group [expression=*] [type=TAG|SQL92] [mode=concurrently|orderly] [idleMs=1500] [max] [refuse=0]
- *              [maxTimes] [model=clustering|broadcasting] [traced=true]
+ *              [maxTimes] [model=clustering|broadcasting] [traced=true] [pollMs: how often to ask for routes]
+ *              [until=FILE: idleMs count from when it exists]
  * dump         topic [from=OFFSET] [via=TOPIC queues=0,1]   every message of every queue, from its minimum offset
  * offsets      topic [group]                                minimum, maximum, earliest store time (consumer offset)
  * search       topic time=MS                                offset of that time in every queue
@@ -90,6 +93,11 @@ public final class Probe {
         } finally {
             admin.shutdown();
         }
+    }
+
+    /** Whether the file of until=FILE exists. */
+    static boolean isOver(Options options) {
+        return options.has("until") && Files.exists(Paths.get(options.need("until")));
     }
 
     /** Signs with accessKey and secretKey, where they are given. */

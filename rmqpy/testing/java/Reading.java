@@ -93,6 +93,9 @@ final class Reading {
             new AllocateMessageQueueAveragely(), options.has("traced"), null);
         consumer.setInstanceName(Probe.freshName("consumer"));
         consumer.setNamesrvAddr(options.need("namesrv"));
+        if (options.has("pollMs")) {
+            consumer.setPollNameServerInterval(options.number("pollMs", 0));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
@@ -121,6 +124,9 @@ final class Reading {
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         }
         consumer.start();
+        while (options.has("until") && !Probe.isOver(options)) {
+            Thread.sleep(50);
+        }
         long max = options.longNumber("max", Long.MAX_VALUE), idleMs = options.longNumber("idleMs", 1500);
         long firstBy = System.currentTimeMillis() + options.longNumber("firstMs", 10_000);
         while (count.get() < max && (count.get() > 0 ? System.currentTimeMillis() - last.get() < idleMs

@@ -100,8 +100,8 @@ final class Sending {
 
     private static void one(Options options, List<MessageQueue> queues, OneSend send) throws Exception {
         int first = options.number("first", 0), end = first + options.number("count", 1);
-        long retryMs = options.longNumber("retryMs", 0);
-        for (int index = first; index < end; index++) {
+        long retryMs = options.longNumber("retryMs", 0), paceMs = options.longNumber("paceMs", 0);
+        for (int index = first; index < end && !Probe.isOver(options); index++) {
             Message message = message(options, index);
             long giveUp = System.currentTimeMillis() + retryMs;
             while (true) {
@@ -110,12 +110,13 @@ final class Sending {
                     break;
                 } catch (Exception fault) {
                     failed(index, fault);
-                    if (System.currentTimeMillis() >= giveUp) {
+                    if (System.currentTimeMillis() >= giveUp || Probe.isOver(options)) {
                         break;
                     }
                     Thread.sleep(100);
                 }
             }
+            Thread.sleep(paceMs);
         }
     }
 
@@ -230,6 +231,7 @@ final class Sending {
 
     private static void sent(Message message, int index, SendResult result) {
         JsonLine line = JsonLine.event("sent").with("index", index).with("bodyLength", message.getBody().length)
+            .with("at", System.currentTimeMillis())
             .with("crc", UtilAll.crc32(message.getBody())).with("keys", message.getKeys())
             .with("tags", message.getTags());
         if (result != null) {

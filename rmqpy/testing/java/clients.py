@@ -44,16 +44,19 @@ class LineClient:
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
 
-    def ask(self, line: str, last: frozenset[str], timeout_s: float) -> list[Event]:
+    def ask(
+        self, line: str, last: frozenset[str], timeout_s: float, heard: list[Event] | None = None
+    ) -> list[Event]:
         """Send one line and return the answer up to and with the first event of a name in
-        ``last``.
+        ``last``. ``heard``: a list that grows meanwhile, for other threads to look at.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(line.encode("ascii") + b"\n")
         self._process.stdin.flush()
-        return self._answer(last, time.monotonic() + timeout_s)
+        events = [] if heard is None else heard
+        return self._answer(last, time.monotonic() + timeout_s, events)
 
     def close(self) -> None:
         if self._process is None:
@@ -81,10 +84,11 @@ class LineClient:
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )
-        self._answer(frozenset({"ready"}), time.monotonic() + START_SECONDS_MAX)
+        self._answer(frozenset({"ready"}), time.monotonic() + START_SECONDS_MAX, [])
 
-    def _answer(self, last: frozenset[str], deadline: float) -> list[Event]:
-        events: list[Event] = []
+    def _answer(
+        self, last: frozenset[str], deadline: float, events: list[Event]
+    ) -> list[Event]:
         while not events or events[-1]["event"] not in last:
             line = self._line(deadline)
             if line.startswith(b"{"):
@@ -124,15 +128,23 @@ class Probe:
     client: LineClient
     namesrv: str
 
-    def run(self, command: str, *, timeout_s: float = 60.0, **options: object) -> list[Event]:
+    def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 60.0,
+        heard: list[Event] | None = None,
+        **options: object,
+    ) -> list[Event]:
         """The events of one command, without the closing one; an option may be a sequence of
-        values.
+        values. ``heard`` grows while the command runs.
         """
         words = [command, f"namesrv={_word(self.namesrv)}"]
         for name, value in options.items():
             many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             words += [f"{name}={_word(str(one))}" for one in many]
-        answer = self.client.ask(" ".join(words), frozenset({"done", "fault"}), timeout_s)
+        last = frozenset({"done", "fault"})
+        answer = self.client.ask(" ".join(words), last, timeout_s, heard)
         if answer[-1]["event"] == "fault":
             raise ClientFault(f"{command} {options}: {answer[-1]['error']}")
         return answer[:-1]

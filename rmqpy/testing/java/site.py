@@ -78,8 +78,9 @@ class JavaSite:
         server.store = store
         return server
 
-    def probe(self, namesrv: str) -> Probe:
-        return Probe(self._client("probe", ["Probe"]), namesrv)
+    def probe(self, namesrv: str, name: str = "probe") -> Probe:
+        """``name``: of its folder; probes that work at the same time need different ones."""
+        return Probe(self._client(name, ["Probe"]), namesrv)
 
     def admin(self, namesrv: str) -> MqAdmin:
         return MqAdmin(self._client("admin", ["Admin", str(ADMIN_SECONDS_MAX)]), namesrv)

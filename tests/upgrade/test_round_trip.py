@@ -1,0 +1,190 @@
+"""There, back, and there again: three replicas in memory, with a certificate at each stage that
+every message of every stage before is still what it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.audit.certificate import certify
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.log_reader import QueueMessages
+from rmqpy.audit.manifest import Manifest
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.upgrade.check_findings import Group
+from rmqpy.upgrade.checks import run_checks
+from rmqpy.upgrade.engine import apply_plan, finalize
+from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.planning import plan_alignment, plan_leaving, plan_switch
+from rmqpy.upgrade.replica import LocalReplica
+from rmqpy.upgrade.situation import Situation, Wish
+from rmqpy.upgrade.states import State, detect
+from rmqpy.upgrade.survey import SurveyPlan
+
+NAMES = ("n0", "n1", "n2")
+PEERS = "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911"
+TABLES = {
+    "topics.json": b'{"topicConfigTable":{"Topic":{}}}',
+    "subscriptionGroup.json": b'{"subscriptionGroupTable":{}}',
+    "consumerOffset.json": b'{"offsetTable":{"Topic@g":{0:7}}}',
+}
+CONF = "brokerName=b0\nmappedFileSizeCommitLog=4096\nstorePathRootDir=/{name}\n"
+
+
+@define
+class Trio:
+    """Replicas that get the same messages at the same times, as members and slaves do."""
+
+    files: Any
+    rigs: dict[str, Any]
+    kit: Any
+    flag: bool = False
+    time_ms: int = 0
+    past: list[Manifest] = field(factory=list)
+
+    def write(self, names: tuple[str, ...], *numbers: int) -> None:
+        self.time_ms += 100_000
+        for name in names:
+            rig = self.rigs[name].with_flag(self.flag)
+            rig.clock = ManualScheduler()
+            rig.clock.advance(self.time_ms)
+            rig.write(*numbers)
+
+    def situation(self) -> Situation:
+        settings = {name: rig.with_flag(self.flag).settings() for name, rig in self.rigs.items()}
+        replicas = [
+            LocalReplica(
+                self.files,
+                SurveyPlan(
+                    name=name,
+                    root=f"/{name}",
+                    config_path=f"/{name}.conf",
+                    settings=settings[name],
+                    now_ms=lambda: 5,
+                ),
+            )
+            for name in NAMES
+        ]
+        wish = Wish(peers=PEERS, self_ids={name: name for name in NAMES})
+        group = Group(tuple(replicas))
+        return Situation(group=group, files=self.files, wish=wish, settings=settings)
+
+    def apply(self, plan: Plan) -> None:
+        made = self.situation()
+        for part in plan.nodes:
+            apply_plan(made.ground_of(made.group.replica(part.replica)), plan, part.replica)
+
+    def finalize(self) -> None:
+        made = self.situation()
+        for replica in made.group.replicas:
+            finalize(made.ground_of(replica))
+
+    def remember(self) -> None:
+        self.past.append(self.situation().group.survey("n0").manifest)
+
+    def certify(self) -> int:
+        """Against each stage before; how many messages moved since the first one."""
+        manifests = [survey.manifest for survey in self.situation().group.surveys]
+        at_hand = {
+            name: QueueMessages(self.files, read_directory(self.files, f"/{name}"))
+            for name in NAMES
+        }
+        moved = []
+        for before in self.past:
+            certificate = certify([before, *manifests], 1, at_hand)
+            assert certificate.is_equal, list(certificate.lines())
+            assert [each.same for each in certificate.comparisons] == [before.messages] * 3
+            moved.append(max(each.moved for each in certificate.comparisons))
+        return moved[0]
+
+    def bytes_of(self, folder: str) -> list[dict[str, bytes]]:
+        return [
+            {
+                path.rpartition("/")[2]: bytes(node.data)
+                for path, node in self.files.nodes.items()
+                if path.startswith(f"/{name}/{folder.format(name=name)}/")
+            }
+            for name in NAMES
+        ]
+
+
+@pytest.fixture
+def trio(kit: Any) -> Trio:
+    files = kit.DyingFiles()
+    rigs = {
+        name: kit.rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
+        for name in NAMES
+    }
+    for name in NAMES:
+        files.put(f"/{name}.conf", CONF.format(name=name).encode())
+        for path, table in TABLES.items():
+            files.put(f"/{name}/config/{path}", table)
+    made = Trio(files, rigs, kit)
+    made.write(("n0", "n1"), *range(12))
+    made.write(("n0",), *range(12, 20))
+    return made
+
+
+def go_there(trio: Trio) -> int:
+    """Align, switch; returns the divided offset."""
+    assert detect(trio.situation().group) is State.LAGGING
+    trio.remember()
+    trio.apply(plan_alignment(trio.situation()))
+    trio.certify()
+    assert {each.check for each in run_checks(trio.situation().group) if not each.is_note} == set()
+    trio.apply(plan_switch(trio.situation()))
+    group = trio.situation().group
+    assert detect(group) is State.SEALED
+    trio.certify()
+    trio.finalize()
+    trio.flag = True
+    (divide,) = {group.divide(replica) for replica in group.replicas}
+    return divide
+
+
+def go_back(trio: Trio) -> None:
+    assert detect(trio.situation().group) is State.JOINED
+    trio.remember()
+    trio.apply(plan_leaving(trio.situation()))
+    trio.flag = False
+    group = trio.situation().group
+    assert detect(group) in (State.ALIGNED, State.SEALED)
+    logs = trio.bytes_of("commitlog")
+    assert logs[0] == logs[1] == logs[2]
+    trio.finalize()
+
+
+def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
+    divides = []
+    for turn in range(2):
+        divides.append(go_there(trio))
+        trio.write(NAMES, *range(1000 * turn + 100, 1000 * turn + 130))
+        ledgers = trio.bytes_of("dledger-{name}/data")
+        assert ledgers[0] == ledgers[1] == ledgers[2] != {}
+        trio.certify()
+        go_back(trio)
+        assert trio.certify() == 0, "what the first stage had is still in its place"
+        # A classic master and its slave go on; the third machine is not there.
+        trio.write(("n0", "n1"), *range(1000 * turn + 200, 1000 * turn + 208))
+        trio.write(("n0",), *range(1000 * turn + 208, 1000 * turn + 212))
+    assert divides[1] > divides[0] + 30 * 100
+    assert go_there(trio) > divides[1]
+    records = [trio.rigs[name].with_flag(True).records() for name in NAMES]
+    assert sum(map(len, records[0].values())) == 20 + 2 * (30 + 12)
+    assert records[0] == records[1] == records[2]
+
+
+def test_what_a_stage_has_changed_is_not_certified(trio: Trio) -> None:
+    go_there(trio)
+    trio.write(NAMES, *range(100, 120))
+    go_back(trio)
+    for name in NAMES:
+        # The same on all: only what was there before can tell.
+        data = trio.files.nodes[f"/{name}/commitlog/{0:020d}"].data
+        data[60] ^= 1
+    manifests = [survey.manifest for survey in trio.situation().group.surveys]
+    assert not certify([trio.past[0], *manifests], 1).is_equal
+    assert certify(manifests, 1).is_equal
