@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rmqpy.upgrade.check_findings import Group
 from rmqpy.upgrade.situation import Situation
 from rmqpy.upgrade.survey import Survey
 
@@ -14,10 +13,7 @@ JAVA, RMQPY = "java", "rmqpy"
 def switch_runbook(situation: Situation, brokers: str) -> Iterator[str]:
     """``brokers``: java or rmqpy, who runs before and after."""
     surveys = situation.group.surveys
-    shown = " ".join(f"{survey.name}={survey.root}" for survey in surveys)
-    confs = " ".join(
-        f"-c {survey.name}={survey.config_path or 'BROKER_CONF'}" for survey in surveys
-    )
+    shown, confs = _shown(surveys), _confs(surveys)
     peers = situation.wish.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
     yield "# 1. Stop producers, wait until every slave has caught up, then stop the master, then"
     yield "#    the slaves. Messages cannot be sent from here on until step 6."
@@ -25,11 +21,12 @@ def switch_runbook(situation: Situation, brokers: str) -> Iterator[str]:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
     yield "# 2. Look. Exit code 2: something has to be mended first."
     yield f"rmqpy upgrade check {shown} {confs}"
+    yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
     yield "# 3. Plan, read the plan, sign it off."
     yield f"rmqpy upgrade plan {shown} {confs} --out plan.json"
     yield "# 4. Align, on each host its own part."
     for survey in surveys:
-        yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {shown}"
+        yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {shown} {confs}"
     yield "# 5. Switch, on each host."
     for number, survey in enumerate(surveys):
         self_id = situation.wish.self_ids.get(survey.name, f"n{number}")
@@ -42,30 +39,44 @@ def switch_runbook(situation: Situation, brokers: str) -> Iterator[str]:
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
     yield "# 7. Prove it, let it soak, then give up the way back by roll back."
-    yield f"rmqpy upgrade verify {shown} {confs}"
+    yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
     for survey in surveys:
         yield f"rmqpy upgrade finalize {survey.root}"
 
 
 def leave_runbook(situation: Situation, brokers: str) -> Iterator[str]:
     """The way back, for the same group."""
-    group: Group = situation.group
-    surveys = group.surveys
-    shown = " ".join(f"{survey.name}={survey.root}" for survey in surveys)
-    confs = " ".join(
-        f"-c {survey.name}={survey.config_path or 'BROKER_CONF'}" for survey in surveys
-    )
+    surveys = situation.group.surveys
+    shown, confs = _shown(surveys), _confs(surveys)
+    roles = situation.wish.roles
+    asked = "".join(f" --role {name}={role}" for name, role in roles.items())
     yield "# 1. Stop producers, wait until all members have the same committed end"
     yield "#    (commitLogMaxOffset of brokerStatus), then stop the followers, then the leader."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
-    yield "# 2. Plan the way back, read it, sign it off; then each host its own part."
-    yield f"rmqpy upgrade leave {shown} {confs} --out leave.json"
+    yield "# 2. Keep what there is to prove; plan the way back, read it, sign it off."
+    yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
+    yield f"rmqpy upgrade leave {shown} {confs}{asked} --out leave.json"
+    if not roles:
+        yield "#    (--role NAME=SYNC_MASTER, --role NAME=SLAVE write the roles as well)"
+    yield "# 3. Each host its own part."
     for survey in surveys:
-        yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {shown}"
-    yield "# 3. Start one as master, the others as its slaves."
+        yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {shown} {confs}"
+    yield "# 4. Prove it."
+    yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
+    yield "# 5. Start one as master, the others as its slaves; let it soak, then give up the undo."
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
+    for survey in surveys:
+        yield f"rmqpy upgrade finalize {survey.root}"
+
+
+def _shown(surveys: Sequence[Survey]) -> str:
+    return " ".join(f"{survey.name}={survey.root}" for survey in surveys)
+
+
+def _confs(surveys: Sequence[Survey]) -> str:
+    return " ".join(f"-c {survey.name}={survey.config_path or 'BROKER_CONF'}" for survey in surveys)
 
 
 def _stop(brokers: str) -> str:

@@ -273,6 +273,41 @@ def test_runbooks_name_the_hosts(hosts: Path, capsys: pytest.CaptureFixture[str]
     assert "rmqpy upgrade apply --plan plan.json --node n1" in out
 
 
+def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
+    """Every ``rmqpy upgrade`` of a runbook, as an operator copies it: verb and exit code."""
+    found = []
+    for line in lines:
+        if line.startswith("rmqpy upgrade"):
+            command, _, target = line.partition(" > ")
+            code, out = run(command, capsys)
+            assert code in (0, 2), (line, out)
+            if target:
+                Path(target).write_text(out, encoding="utf-8")
+            found.append((line.split()[2], code))
+    return found
+
+
+def test_a_runbook_there_does_what_it_says(
+    hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
+    peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
+    book = run(f"rmqpy upgrade switch {shown} --peers {peers} --runbook rmqpy", capsys)
+    assert book[0] == 0
+    done = run_book(book[1].splitlines(), capsys)
+    assert done == [
+        ("check", 2),
+        ("manifest", 0),
+        ("plan", 0),
+        *[("apply", 0)] * 3,
+        *[("switch", 0)] * 3,
+        ("verify", 0),
+        *[("finalize", 0)] * 3,
+    ]
+    for number in range(3):
+        assert "enableDLegerCommitLog=true\n" in (hosts / f"n{number}.conf").read_text()
+
+
 class Served:
     """``rmqpy upgrade serve`` as a process."""
 

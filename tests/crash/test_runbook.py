@@ -1,0 +1,55 @@
+"""The runbook of the way back, printed for a group that Java has switched, and carried out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqpy.cli import main
+
+pytestmark = pytest.mark.crash
+
+MEMBERS = ("n0", "n1", "n2")
+CONF = """brokerName=b0
+listenPort=15911
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913
+dLegerSelfId={member}
+dLegerGroup=b0
+enableDLegerCommitLog=true
+"""
+
+
+def test_the_way_back(
+    golden_copy: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = golden_copy("C-upgraded-v497")
+    for member in MEMBERS:
+        (root / f"{member}.conf").write_text(CONF.format(root=root / member, member=member))
+    monkeypatch.chdir(root)
+    asked = ["upgrade", "leave", *MEMBERS, "--runbook", "java"]
+    for member, role in zip(MEMBERS, ("SYNC_MASTER", "SLAVE", "SLAVE"), strict=True):
+        asked += ["-c", f"{member}={member}.conf", "--role", f"{member}={role}"]
+    assert main(asked) == 0
+    done = []
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("rmqpy upgrade"):
+            command, _, target = line.partition(" > ")
+            code = main(shlex.split(command)[1:])
+            printed = capsys.readouterr().out
+            assert code == 0, (line, printed)
+            if target:
+                Path(target).write_text(printed, encoding="utf-8")
+            done.append(shlex.split(line)[2])
+    assert done == ["manifest", "leave", *["apply"] * 3, "verify", *["finalize"] * 3]
+    assert not list(root.glob("n*/dledger-*"))
+    assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
