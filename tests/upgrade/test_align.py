@@ -23,6 +23,7 @@ from rmqpy.upgrade.check_findings import Group
 from rmqpy.upgrade.checks import run_checks
 from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.ground import UpgradeRefused
+from rmqpy.upgrade.journal import load_journal
 from rmqpy.upgrade.plan import Plan
 from rmqpy.upgrade.planning import plan_alignment, plan_switch
 from rmqpy.upgrade.reference import Diverged
@@ -482,27 +483,35 @@ def test_switch_killed_before_every_operation(kit: Any) -> None:
     wish = Wish(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
     plan = plan_switch(memory_situation(files, *rigs, wish))
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
-    before = files.read_bytes("/s.conf")
     rig = rigs[1]
-    tree = rig.tree()
+
+    def ground(on: Any) -> Any:
+        made = memory_situation(on, *rigs, wish)
+        return made.ground_of(made.group.replica("s"))
+
+    def all_of(on: Any) -> tuple[dict[str, bytes], bytes]:
+        return rig.on(on).tree(), on.read_bytes("/s.conf")
+
+    before = all_of(files)
+    whole = files.reborn(None)
+    assert apply_plan(ground(whole), plan, "s").earlier
+    wanted = all_of(whole)
+    assert wanted[0] != before[0] and wanted[1] != before[1]
     for dies_at in itertools.count():
         dying = files.reborn(dies_at)
-        made = memory_situation(dying, *rigs, wish)
         try:
-            apply_plan(made.ground_of(made.group.replica("s")), plan, "s")
+            apply_plan(ground(dying), plan, "s")
         except kit.Killed:
             pass
         else:
             break
+        forward = dying.reborn(None)
+        apply_plan(ground(forward), plan, "s")
+        assert all_of(forward) == wanted, dies_at
         back = dying.reborn(None)
-        ground = memory_situation(back, *rigs).ground_of(
-            memory_situation(back, *rigs).group.replica("s")
-        )
-        applied = apply_plan(ground, plan, "s")
-        assert applied.earlier
-        roll_back(ground)
-        assert rig.on(back).tree() == tree
-        assert back.read_bytes("/s.conf") == before
+        if load_journal(back, ground(back).work).plan_id == plan.id:
+            roll_back(ground(back))
+        assert all_of(back) == before, dies_at
     assert dies_at > 8
 
 
