@@ -113,7 +113,7 @@ def _way_back(verbs: Any) -> None:
     leave.add_argument(
         "--reader", choices=["4", "5"], default="4", help="oldest Java that must read it; default 4"
     )
-    leave.add_argument("--into", metavar="DIR", help="work on a copy there instead of in place")
+    leave.add_argument("--into", metavar="DIR", help="work on a copy there; broker.conf stays")
     leave.add_argument("--apply", action="store_true", help="carry it out at once, on this host")
     _out(leave)
     _key(leave)
@@ -354,6 +354,7 @@ def _leave(options: argparse.Namespace) -> int:
         reads_version=1 if options.reader == "4" else 2,
         roles=named(options.role, []),
         peers=options.peers,
+        write_config=not options.into,
     )
     if options.into:
         options.replica = [copied(options)]

@@ -20,6 +20,7 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
     from rmqpy.model.config import load_broker_configuration
     from rmqpy.store.disk import Disk
     from rmqpy.upgrade.check_findings import Group
+    from rmqpy.upgrade.replica import LocalReplica
     from rmqpy.upgrade.situation import Situation, Wish
 
     replicas = all_replicas(options)
@@ -29,6 +30,10 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
     settings = {}
     for name, path in named(getattr(options, "config", []), names).items():
         settings[name] = load_broker_configuration(path).configuration.store
+    for replica in replicas:
+        # The directory that is named, not the one that its broker.conf names: it may be a copy.
+        if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
+            settings[replica.name] = replica.plan.settings
     if wish is None:
         wish = Wish(reference=getattr(options, "reference", None))
     return Situation(
@@ -90,9 +95,11 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
 
 def _at(store: Any, root: str) -> Any:
     """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
+    from pathlib import Path
+
     import attrs
 
-    if store.store_path_root_dir == root:
+    if str(Path(store.store_path_root_dir).resolve()) == root:
         return store
     return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
 

@@ -53,3 +53,25 @@ def test_the_way_back(
     assert done == ["manifest", "leave", *["apply"] * 3, "verify", *["finalize"] * 3]
     assert not list(root.glob("n*/dledger-*"))
     assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
+
+
+def test_a_copy_leaves_and_the_original_stays(
+    golden_copy: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = golden_copy("C-upgraded-v497")
+    conf = root / "n0.conf"
+    conf.write_text(CONF.format(root=root / "n0", member="n0"))
+    monkeypatch.chdir(root)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    asked = ["upgrade", "leave", "n0", "-c", "n0=n0.conf", "--cut-index", "280"]
+    assert main([*asked, "--into", "classic/n0"]) == 0
+    made = root / "classic"
+    after = {path: path.stat().st_mtime_ns for path in root.rglob("*") if made not in path.parents}
+    del after[made]
+    assert after == before
+    assert (made / "n0/commitlog/00000000000000262144").exists()
+    assert not list((made / "n0").glob("dledger-*"))
+    assert main(["upgrade", "verify", "old=n0", "new=classic/n0"]) == 0
+    assert "560 same" in capsys.readouterr().out

@@ -6,15 +6,31 @@ and Java broker is run too: what fails there is a fault of the test, not of the 
 
 from __future__ import annotations
 
+import io
+import json
+import re
+import shlex
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from attrs import define, field
 
+from rmqpy.cli import main
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import NetworkFault
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import ClusterInfo
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.blocking import BlockingConnection
 from rmqpy.testing.java import Event, JavaHome, JavaSite, MqAdmin, Probe
+from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
+    FAST_ELECTION,
     BrokerSpec,
     RmqpySite,
     ServerProcess,
@@ -190,3 +206,174 @@ def _cluster(
 def clean_exit_codes(kind: str) -> tuple[int, ...]:
     """A JVM that ran its shutdown hooks after SIGTERM ends with 143."""
     return (0,) if kind == "rmqpy" else (0, 143)
+
+
+# The hosts of docs/upgrade.md
+
+PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
+BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+PEER_PORTS = ("20911", "20912", "20913")
+"""As the page has them."""
+
+MEMBERS = ("n0", "n1", "n2")
+ROLES = {
+    "n0": {"brokerRole": "ASYNC_MASTER", "brokerId": "0"},
+    "n1": {"brokerRole": "SLAVE", "brokerId": "1"},
+    "n2": {"brokerRole": "SLAVE", "brokerId": "2"},
+}
+PATIENCE_SECONDS = 120
+
+
+def commands(part: str) -> list[tuple[str, int]]:
+    """The lines of one part of the page, with the exit codes that they promise."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.split(f"## {part}\n", 1)[1].split("\n## ", 1)[0]
+    found = []
+    for block in BLOCK.findall(section):
+        for line in block.replace("\\\n", " ").splitlines():
+            command, _, comment = line.partition("  # ")
+            code = re.search(r"exit code (\d)", comment)
+            found.append((command.strip(), int(code[1]) if code else 0))
+    return found
+
+
+@define
+class Brokers:
+    """n0, n1, n2 of one kind: stores and broker.conf in one folder, as on the page."""
+
+    folder: Path
+    namesrv: ServerProcess
+    servers: dict[str, ServerProcess]
+    name: str
+
+    def launch(self, *members: str) -> None:
+        for member in members:
+            self.servers[member].launch()
+
+    def stop(self, *members: str) -> None:
+        for member in members:
+            assert self.servers[member].stop() in (0, 143)
+
+    def stop_group(self) -> None:
+        """Level, then the followers, then the leader."""
+        self.wait_until_level()
+        leader = self.leader()
+        self.stop(*(member for member in MEMBERS if member != leader), leader)
+
+    def leader(self) -> str:
+        """Whom the name server has for the master."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with BlockingConnection(self.namesrv.address) as connection:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+                known = ClusterInfo.decode(connection.call(request).body).broker_addr_table
+            address = known[self.name].broker_addrs.get(MASTER_ID) if self.name in known else None
+            for member, server in self.servers.items():
+                if server.running and server.address == address:
+                    return member
+            assert time.monotonic() < deadline, known
+            time.sleep(0.05)
+
+    def wait_until_level(self, *members: str) -> None:
+        """All have the same end, and have told their queues of it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            ends = {self._end(self.servers[member]) for member in members or MEMBERS}
+            if len(ends) == 1 and None not in ends:
+                return
+            assert time.monotonic() < deadline, ends
+            time.sleep(0.1)
+
+    def _end(self, server: ServerProcess) -> str | None:
+        try:
+            with BlockingConnection(server.address, 2.0) as connection:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+                table = json.loads(connection.call(request).body)["table"]
+        except (NetworkFault, ValueError):
+            return None
+        behind = int(table.get("dispatchBehindBytes", "0"))
+        return table["commitLogMaxOffset"] if behind == 0 else None
+
+
+@define
+class Hosts:
+    """n0, n1, n2: each kind of broker starts on the same stores, ports and broker.conf."""
+
+    ground: Ground
+    folder: Path
+    name: str
+    namesrv: ServerProcess
+    specs: dict[str, BrokerSpec]
+
+    @classmethod
+    def make(cls, ground: Ground, folder: Path, namesrv_kind: str, name: str, broker: str) -> Hosts:
+        namesrv = ground.namesrv(namesrv_kind, f"{name}-namesrv")
+        specs = {}
+        for member in MEMBERS:
+            (folder / member).mkdir(exist_ok=True)
+            specs[member] = BrokerSpec(
+                port=ground.block(BROKER_PORT_COUNT).broker_port,
+                namesrv=namesrv.address,
+                broker_name=broker,
+                store=folder / member,
+                settings={**ROLES[member], **FAST_ELECTION, **BUSY_MACHINE},
+            )
+        (folder / "secret.key").write_text("secret")
+        return cls(ground, folder, name, namesrv, specs)
+
+    def page(self, part: str, ports: list[int]) -> Callable[[str], None]:
+        """Runs the commands of a part of the page up to the first one that begins so ("": all)."""
+        left = commands(part)
+
+        def upto(stop: str) -> None:
+            while left and not (stop and left[0][0].startswith(stop)):
+                line, code = left.pop(0)
+                for told, port in zip(PEER_PORTS, ports, strict=True):
+                    line = line.replace(told, str(port))
+                self.run(line, code)
+
+        return upto
+
+    def run(self, line: str, code: int = 0) -> None:
+        """A line of the page, in this process."""
+        command, _, target = line.partition(" > ")
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            found = main(shlex.split(command)[1:])
+        assert found == code, (line, printed.getvalue()[-3000:])
+        if target:
+            Path(target.strip()).write_text(printed.getvalue(), encoding="utf-8")
+
+    def brokers(self, kind: str) -> Brokers:
+        """``kind``: java (4.9.7), java-5.3.3, or rmqpy."""
+        servers = {}
+        for member, spec in self.specs.items():
+            site = version_of(self.ground, kind)
+            server = self.ground.take(site.broker(f"{self.name}-{kind}-{member}", spec))
+            made = next(Path(word) for word in server.argv if word.endswith("broker.conf"))
+            conf = self.folder / f"{member}.conf"
+            if not conf.exists():
+                shutil.copy(made, conf)
+            server.argv = [str(conf) if word == str(made) else word for word in server.argv]
+            servers[member] = server
+        return Brokers(self.folder, self.namesrv, servers, self.specs["n0"].broker_name)
+
+
+def version_of(ground: Ground, kind: str) -> Site:
+    _, _, version = kind.partition("-")
+    if not version:
+        return ground.site(kind)
+    home = JavaHome(version)
+    if home.missing() is not None:
+        pytest.skip(str(home.missing()))
+    return JavaSite(ground.java.root / version, home)
+
+
+@pytest.fixture
+def hosts(ground: Ground) -> Callable[..., Hosts]:
+    """(folder, kind of the name server, name of all, brokerName) → hosts."""
+
+    def make(*words: object) -> Hosts:
+        return Hosts.make(ground, *words)
+
+    return make
