@@ -4,6 +4,7 @@ fixtures of the plug-in.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,20 @@ def test_upgraded(rmq_upgraded_group):
     with BlockingConnection(rmq_upgraded_group.leader().address) as connection:
         assert len(read_queue(connection, "before", 0)) == 50
 """
+
+
+TIMED_TEST = """
+def test_broker(rmq_broker):
+    assert rmq_broker.server.running
+
+def test_group(rmq_group):
+    assert rmq_group.leader().running
+"""
+SETUP = re.compile(r"([\d.]+)s setup +test_timed.py::test_(\w+)")
+GOALS_S = {"broker": 1.0, "group": 3.0}
+"""Until it is up, on a quiet machine; a group until it has acknowledged a message."""
+
+BUSY = 4
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
@@ -61,3 +76,13 @@ def test_a_store_of_java_there_and_back(golden_copy: Callable[[str], Path], tmp_
 def test_the_fixtures_of_the_plug_in(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(USER_TEST)
     assert "2 passed" in run_pytest(tmp_path, "test_user.py")
+
+
+def test_how_long_the_fixtures_take(tmp_path: Path) -> None:
+    (tmp_path / "test_timed.py").write_text(TIMED_TEST)
+    out = run_pytest(tmp_path, "test_timed.py", "--durations=0", "--durations-min=0.01")
+    took = {name: float(seconds) for seconds, name in SETUP.findall(out)}
+    print(took)
+    assert took.keys() == GOALS_S.keys()
+    for name, goal_s in GOALS_S.items():
+        assert took[name] < BUSY * goal_s

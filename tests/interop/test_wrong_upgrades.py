@@ -1,4 +1,4 @@
-"""The wrong upgrades, made by Java groups: what the group has become is found, mended or refused."""
+"""The wrong upgrades, made by Java groups: what became of them is found, mended or refused."""
 
 from __future__ import annotations
 
