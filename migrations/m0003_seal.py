@@ -16,7 +16,7 @@ REASON = "all members have to agree on the divided offset before the first of th
 
 
 def plan(situation: Situation) -> list[NodePlan]:
-    return [seal_replica(situation, replica) for replica in situation.group.replicas]
+    return [seal_replica(situation, replica) for replica in situation.on_this_host]
 
 
 def verify(situation: Situation) -> list[str]:

@@ -13,7 +13,7 @@ REASON = "the next start makes the DLedger log behind the divided offset"
 
 
 def plan(situation: Situation) -> list[NodePlan]:
-    return [configure_replica(situation, replica) for replica in situation.group.replicas]
+    return [configure_replica(situation, replica) for replica in situation.on_this_host]
 
 
 def verify(situation: Situation) -> list[str]:

@@ -16,7 +16,7 @@ def leave_group(situation: Situation) -> list[NodePlan]:
     """The parts of the members of this host; members on others count for where all are cut, and
     plan their own parts with the same replicas.
     """
-    locals_ = [each for each in situation.group.replicas if isinstance(each, LocalReplica)]
+    locals_ = situation.on_this_host
     grounds = {replica.name: situation.ground_of(replica) for replica in locals_}
     ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
     cut_index = situation.wish.cut_index

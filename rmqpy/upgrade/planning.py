@@ -74,12 +74,14 @@ def _empty_ledgers(situation: Situation, replica: Replica, keep: str) -> Iterato
 
 
 def plan_switch(situation: Situation) -> Plan:
-    """For the nodes that are shown; they must be aligned."""
+    """For the nodes of this host; all that are shown must be aligned."""
     state = detect(situation.group)
     if state not in (State.ALIGNED, State.SEALED):
         raise UpgradeRefused(
             f"the replicas are {state.value}: rmqpy upgrade plan and apply align them first"
         )
+    if not situation.on_this_host:
+        raise UpgradeRefused("switch changes the directories of this host: none of them is shown")
     facts = {"state": state.value, **_baseline(situation)}
     return _plan(situation, SWITCH, facts, [])
 

@@ -70,6 +70,11 @@ class Situation:
     def reference(self) -> Reference:
         return choose_reference(self.group, self.wish.reference)
 
+    @property
+    def on_this_host(self) -> list[LocalReplica]:
+        """What may be changed; the others are only looked at."""
+        return [each for each in self.group.replicas if isinstance(each, LocalReplica)]
+
     @cached_property
     def merged(self) -> Merged:
         tables = {survey.name: survey.tables for survey in self.group.surveys}
@@ -112,7 +117,6 @@ class Situation:
     def changed_since_survey(self) -> list[str]:
         return [
             f"{replica.name}: log files have changed since they were looked at"
-            for replica in self.group.replicas
-            if isinstance(replica, LocalReplica)
-            and not replica.survey().manifest.fits(replica.files, replica.root)
+            for replica in self.on_this_host
+            if not replica.survey().manifest.fits(replica.files, replica.root)
         ]

@@ -363,6 +363,35 @@ def test_another_hosts_replica_is_the_reference(
     assert run(f"rmqpy upgrade status {replicas}", capsys)[0] == 0
 
 
+def test_a_refused_member_fetches_from_another_host(
+    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"rmqpy upgrade join n1 --from n0={served.address} -c n1=n1.conf"
+    assert run(line, capsys)[0] == 0
+    for file in (hosts / "n0/commitlog").iterdir():
+        assert (hosts / "n1/commitlog" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_switch_looks_at_other_hosts_and_changes_this_one(
+    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = f"n0={served.address}"
+    peers = "--peers 'n0-a:1;n1-b:1;n2-c:1' --self-id n1=n1 --self-id n2=n2"
+    switch = f"rmqpy upgrade switch {there} n1 n2 -c n1=n1.conf -c n2=n2.conf {peers}"
+    assert run(switch, capsys)[0] == 2, "they are not aligned"
+    assert run(f"rmqpy upgrade plan {there} n1 n2 --out plan.json", capsys)[0] == 0
+    for node in ("n1", "n2"):
+        line = f"rmqpy upgrade apply --plan plan.json --node {node} {there} n1 n2"
+        assert run(line, capsys)[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in (hosts / "n0").rglob("*")}
+    assert run(switch, capsys)[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in (hosts / "n0").rglob("*")} == before
+    assert "dLegerSelfId" not in (hosts / "n0.conf").read_text()
+    for node in ("n1", "n2"):
+        assert f"dLegerSelfId={node}\n" in (hosts / f"{node}.conf").read_text()
+    assert run(f"rmqpy upgrade switch {there} {peers}", capsys)[0] == 2, "nothing of this host"
+
+
 def test_members_on_other_hosts_count_for_the_cut(
     golden_copy: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
