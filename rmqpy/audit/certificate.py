@@ -7,9 +7,9 @@ consume queue, by its keys and by its id. What another has more, or has expired,
 
 Sums over 1024 queue offsets decide at once where both stores have all of them; where they differ,
 or only one has them all (the queue has grown since), messages are read one by one through the
-consume queue, if the stores are at hand (:class:`rmqpy.audit.log_reader.QueueMessages`). Of a store
-that is not, as one of before, there is only its sum: the other's messages with the same queue
-offsets are summed, too. Where that cannot decide, it is said.
+consume queue, if the stores are at hand (:class:`rmqpy.audit.log_reader.QueueMessages`). Of one of
+before there is only its sum: the other's messages with the same queue offsets are summed, too. So
+with one on another host (:class:`Summing`). Where that cannot decide, it is said.
 
 An earlier manifest with the name of a later one is of the same directory before: what stands there
 now is not it. Its subject is called ``NAME before``.
@@ -23,7 +23,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from attrs import asdict, define, evolve, field, fields
 
@@ -40,6 +40,7 @@ __all__ = [
     "Comparison",
     "MessageDifference",
     "Subject",
+    "Summing",
     "certify",
     "check_signature",
     "signature_of",
@@ -216,8 +217,15 @@ def check_signature(raw: bytes, key: bytes) -> bool:
     return hmac.compare_digest(given, signature_of(tree, key))
 
 
+class Summing(Protocol):
+    """A store that is not at hand, but sums messages when asked."""
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """As :meth:`rmqpy.audit.log_reader.QueueMessages.sums`."""
+
+
 def certify(
-    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, QueueMessages] | None = None
+    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, Summing] | None = None
 ) -> Certificate:
     """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
     can be read, by the names of their manifests.
@@ -267,7 +275,7 @@ def _subject(manifest: Manifest) -> Subject:
 class _Compare:
     reference: Manifest
     other: Manifest
-    at_hand: Mapping[str, QueueMessages]
+    at_hand: Mapping[str, Summing]
     same: int = 0
     moved: int = 0
     missing: int = 0
@@ -352,7 +360,7 @@ class _Compare:
     ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
         one = self.at_hand.get(self.reference.name)
         two = self.at_hand.get(self.other.name)
-        if one is None or two is None:
+        if not isinstance(one, QueueMessages) or not isinstance(two, QueueMessages):
             return None
         mine = one.read(queue.topic, queue.queue_id, first, end)
         theirs = two.read(queue.topic, queue.queue_id, first, end)
@@ -372,23 +380,26 @@ class _Compare:
                 self._message(queue, mine, theirs)
 
     def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
-        """The reference is only known by the sum of these messages."""
-        two = self.at_hand.get(self.other.name)
-        if two is None or end - first != bucket[1]:
+        """One of both is only known by the sums of its messages."""
+        span = queue.topic, queue.queue_id, first, end
+        one, two = self.at_hand.get(self.reference.name), self.at_hand.get(self.other.name)
+        whole = end - first == bucket[1]
+        mine = bucket[1:] if whole else one.sums(*span) if one is not None else None
+        if mine is None or two is None:
             self.undecided += end - first
             self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
             return
-        found = two.sums(queue.topic, queue.queue_id, first, end)
-        if found[:2] == bucket[1:3]:
-            self.same += bucket[1]
+        theirs = two.sums(*span)
+        if theirs[:2] == mine[:2]:
+            self.same += mine[0]
             # Sums tell that some have moved, not how many.
-            self.moved += found[2] != bucket[3]
-        elif found[0] < bucket[1]:
-            self.missing += bucket[1] - found[0]
-            self.undecided += found[0]
-            self._tell(queue, first, "missing", f"{bucket[1]} messages", f"{found[0]} messages")
+            self.moved += theirs[2] != mine[2]
+        elif theirs[0] < mine[0]:
+            self.missing += mine[0] - theirs[0]
+            self.undecided += theirs[0]
+            self._tell(queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages")
         else:
-            self.undecided += bucket[1]
+            self.undecided += mine[0]
             self._tell(queue, first, "bucket", "digest", "another digest")
 
     def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:

@@ -378,9 +378,8 @@ def _verify(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from rmqpy.audit.certificate import certify
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.log_reader import QueueMessages
     from rmqpy.audit.manifest import Manifest
+    from rmqpy.upgrade.replica import LocalReplica
 
     before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
     replicas = situation_of(options).group.replicas
@@ -388,10 +387,8 @@ def _verify(options: argparse.Namespace) -> int:
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
     at_hand = {
-        replica.name: QueueMessages(
-            replica.files, read_directory(replica.files, replica.root, replica.plan.settings)
-        )
-        for replica in local_replicas(options)
+        replica.name: replica.messages() if isinstance(replica, LocalReplica) else replica
+        for replica in replicas
     }
     certificate = certify(manifests, now_ms(), at_hand)
     text = certificate.encode(_secret(options))

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.log_reader import QueueMessages
 from rmqpy.model.errors import NetworkFault, RmqError
 from rmqpy.store.files import FileLayer
 from rmqpy.store.half_done import upgrade_work
@@ -21,7 +23,8 @@ from rmqpy.upgrade.journal import load_journal
 from rmqpy.upgrade.survey import Survey, SurveyPlan, take_survey
 
 RANGE_BYTES_MAX = 4 << 20
-"""Most that one request may ask for."""
+SUMMED_MAX = 1 << 10
+"""Most that one request may ask for: bytes, and messages whose sums are wanted."""
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"
@@ -39,6 +42,9 @@ class Replica(Protocol):
 
     def digest(self, path: str, start: int, end: int) -> str:
         """md5 of a range; ``absent`` when it is not there."""
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """As :meth:`rmqpy.audit.log_reader.QueueMessages.sums`."""
 
     def status(self) -> dict[str, Any]:
         """The journal's state, for ``rmqpy upgrade status``."""
@@ -68,6 +74,10 @@ class LocalReplica:
             self._survey = take_survey(self.files, self.plan)
         return self._survey
 
+    def forget_survey(self) -> None:
+        """The directory has changed."""
+        self._survey = None
+
     def absolute(self, path: str) -> str:
         return path if path.startswith("/") else f"{self.plan.root}/{path}"
 
@@ -82,6 +92,14 @@ class LocalReplica:
 
     def digest(self, path: str, start: int, end: int) -> str:
         return range_digest(self.files, self.absolute(path), start, end)
+
+    def messages(self) -> QueueMessages:
+        """What stands there now."""
+        directory = read_directory(self.files, self.root, self.plan.settings)
+        return QueueMessages(self.files, directory)
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        return self.messages().sums(topic, queue_id, first, end)
 
     def status(self) -> dict[str, Any]:
         journal = load_journal(self.files, upgrade_work(f"{self.plan.root}/rmqpy"))
@@ -127,6 +145,11 @@ class RemoteReplica:
 
     def digest(self, path: str, start: int, end: int) -> str:
         return self._ask("digest", {"path": path, "start": start, "end": end}).decode()
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
+        count, content, place = json.loads(self._ask("sums", query))
+        return int(count), int(content), int(place)
 
     def status(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self._ask("status", {}))

@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from aiohttp import web
 from attrs import define, field
 
-from rmqpy.audit.directory import read_directory
+from rmqpy.audit.directory import StoreDirectory, read_directory
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.replica import RANGE_BYTES_MAX, TOKEN_HEADER, LocalReplica
+from rmqpy.upgrade.replica import RANGE_BYTES_MAX, SUMMED_MAX, TOKEN_HEADER, LocalReplica
 
 TOKEN_BYTES_MIN = 16
 
@@ -54,7 +54,7 @@ class Door:
 
 
 def application(replica: LocalReplica, token: str) -> web.Application:
-    """The requests: survey, digest, range, status, clock."""
+    """The requests: survey, digest, range, sums, status, clock."""
     server = _Serving(replica)
 
     @web.middleware
@@ -73,6 +73,7 @@ def application(replica: LocalReplica, token: str) -> web.Application:
     made.router.add_get("/v1/survey", server.survey)
     made.router.add_get("/v1/digest", server.digest)
     made.router.add_get("/v1/range", server.range)
+    made.router.add_get("/v1/sums", server.sums)
     made.router.add_get("/v1/status", server.status)
     made.router.add_get("/v1/clock", server.clock)
     return made
@@ -98,13 +99,45 @@ async def _run(replica: LocalReplica, door: Door, ready: Callable[[str], None]) 
         await runner.cleanup()
 
 
+Fingerprint = list[tuple[str, int, int]]
+"""Of every file: path, size, time."""
+
+
 @define(slots=True)
 class _Serving:
     replica: LocalReplica
+    _seen: Fingerprint = field(factory=list)
+    _looking: asyncio.Lock = field(factory=asyncio.Lock)
 
     async def survey(self, request: web.Request) -> web.Response:
-        found = await asyncio.to_thread(self.replica.survey)
+        """As the directory is now: looked at again when a file has changed."""
+        async with self._looking:
+            now = await asyncio.to_thread(self._fingerprint)
+            if now != self._seen:
+                self.replica.forget_survey()
+                self._seen = now
+            found = await asyncio.to_thread(self.replica.survey)
         return web.Response(body=found.encode(), content_type="application/json")
+
+    def _fingerprint(self) -> Fingerprint:
+        files, plan = self.replica.files, self.replica.plan
+        paths = list(self._directory().every_file())
+        if plan.config_path is not None:
+            paths.append(plan.config_path)
+        there = filter(files.exists, paths)
+        return [(path, files.size_of(path), files.mtime_ms(path)) for path in there]
+
+    def _directory(self) -> StoreDirectory:
+        plan = self.replica.plan
+        return read_directory(self.replica.files, plan.root, plan.settings)
+
+    async def sums(self, request: web.Request) -> web.Response:
+        query = request.query
+        first, end = int(query["first"]), int(query["end"])
+        if not 0 <= end - first <= SUMMED_MAX:
+            raise ValueError(f"at most {SUMMED_MAX} messages at a time")
+        asked = query["topic"], int(query["queue"]), first, end
+        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *asked)))
 
     async def digest(self, request: web.Request) -> web.Response:
         path, start, end = self._range(request)
@@ -128,9 +161,7 @@ class _Serving:
         start, end = int(request.query["start"]), int(request.query["end"])
         if not 0 <= start <= end:
             raise ValueError(f"a range from {start} to {end}")
-        plan = self.replica.plan
-        directory = read_directory(self.replica.files, plan.root, plan.settings)
-        if self.replica.absolute(path) not in set(directory.every_file()):
+        if self.replica.absolute(path) not in set(self._directory().every_file()):
             raise ValueError(f"{path} is no file of the store")
         return path, start, end
 

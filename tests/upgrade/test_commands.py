@@ -363,6 +363,42 @@ def test_another_hosts_replica_is_the_reference(
     assert run(f"rmqpy upgrade status {replicas}", capsys)[0] == 0
 
 
+def test_what_is_served_is_what_stands_there_now(
+    hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
+    server = Served(["n1"])
+    try:
+        shown = f"n0 n1={server.address}"
+        assert run(f"rmqpy upgrade check {shown}", capsys)[0] == 2
+        assert run("rmqpy upgrade plan n0 n1 --out plan.json", capsys)[0] == 0
+        assert run("rmqpy upgrade apply --plan plan.json --node n1 n0 n1", capsys)[0] == 0
+        assert run(f"rmqpy upgrade check {shown}", capsys)[0] == 0
+        code, out = run(f"rmqpy upgrade status {shown}", capsys)
+        assert code == 0 and "n1: applied" in out
+    finally:
+        server.stop()
+
+
+def test_a_proof_over_hosts(
+    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Queues have grown since the manifest: the other host sums the messages that were there."""
+    code, out = run("rmqpy upgrade manifest n0=n1 --format json", capsys)
+    (hosts / "before.json").write_text(out, encoding="utf-8")
+    verify = f"rmqpy upgrade verify --before before.json n0={served.address} --format json"
+    code, out = run(verify, capsys)
+    (found,) = json.loads(out)["comparisons"]
+    assert (found["same"], found["undecided"], found["more"], code) == (291, 0, 70, 0)
+    file = hosts / "n0/commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[60] ^= 1
+    file.write_bytes(data)
+    code, out = run(verify, capsys)
+    (found,) = json.loads(out)["comparisons"]
+    assert code == 2 and found["same"] + found["undecided"] == 291
+
+
 def test_a_refused_member_fetches_from_another_host(
     served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
