@@ -25,6 +25,7 @@ from rmqpy.model.errors import NetworkFault
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
 from rmqpy.testing.blocking import BlockingConnection
 from rmqpy.testing.java import Event, JavaHome, JavaSite, MqAdmin, Probe
 from rmqpy.testing.java.site import BUSY_MACHINE
@@ -221,7 +222,13 @@ ROLES = {
     "n1": {"brokerRole": "SLAVE", "brokerId": "1"},
     "n2": {"brokerRole": "SLAVE", "brokerId": "2"},
 }
+ELECTION = {**FAST_ELECTION, "maxHeartBeatLeak": "8"}
+"""Of members of ours; a busy machine must not elect without a reason."""
+
 PATIENCE_SECONDS = 120
+LEVEL_SECONDS = 3.0
+"""Clients learn within a second that a broker may not be written to."""
+
 
 
 def commands(part: str) -> list[tuple[str, int]]:
@@ -254,9 +261,9 @@ class Brokers:
         for member in members:
             assert self.servers[member].stop() in (0, 143)
 
-    def stop_group(self) -> None:
+    def stop_group(self, *, wiping: bool = False) -> None:
         """Level, then the followers, then the leader."""
-        self.wait_until_level()
+        self.wait_until_level(wiping=wiping)
         leader = self.leader()
         self.stop(*(member for member in MEMBERS if member != leader), leader)
 
@@ -274,14 +281,27 @@ class Brokers:
             assert time.monotonic() < deadline, known
             time.sleep(0.05)
 
-    def wait_until_level(self, *members: str) -> None:
-        """All have the same end, and have told their queues of it."""
+    def wipe_write_permission(self) -> None:
+        """As ``mqadmin wipeWritePerm``: producers find no queue any more."""
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=self.name)
+        with BlockingConnection(self.namesrv.address) as connection:
+            request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+            assert connection.call(request).code == 0
+
+    def wait_until_level(self, *members: str, wiping: bool = False) -> None:
+        """All have the same end, have told their queues of it, and nothing comes any more.
+        ``wiping``: write permission comes back with each registration of changed topics.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
+        last, since = None, time.monotonic()
+        while last is None or time.monotonic() - since < LEVEL_SECONDS:
             ends = {self._end(self.servers[member]) for member in members or MEMBERS}
-            if len(ends) == 1 and None not in ends:
-                return
-            assert time.monotonic() < deadline, ends
+            end = ends.pop() if len(ends) == 1 else None
+            if end != last:
+                last, since = end, time.monotonic()
+            if wiping:
+                self.wipe_write_permission()
+            assert time.monotonic() < deadline, (ends, end)
             time.sleep(0.1)
 
     def _end(self, server: ServerProcess) -> str | None:
@@ -316,7 +336,7 @@ class Hosts:
                 namesrv=namesrv.address,
                 broker_name=broker,
                 store=folder / member,
-                settings={**ROLES[member], **FAST_ELECTION, **BUSY_MACHINE},
+                settings={**ROLES[member], **ELECTION, **BUSY_MACHINE},
             )
         (folder / "secret.key").write_text("secret")
         return cls(ground, folder, name, namesrv, specs)
