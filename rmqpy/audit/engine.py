@@ -11,7 +11,6 @@ elsewhere (:class:`RangeRunner`) and keeps the rest.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections import deque
@@ -24,6 +23,7 @@ from attrs import define, field
 from rmqpy.audit.directory import FileRow, StoreDirectory, read_directory
 from rmqpy.audit.facts import StoreFacts
 from rmqpy.audit.facts_reader import Holder, read_facts
+from rmqpy.audit.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.findings import Finding, FindingCode, Severity
 from rmqpy.audit.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.live import lock_holder
@@ -45,14 +45,11 @@ __all__ = [
     "StoreAudit",
     "ThreadRunner",
     "audit_store",
-    "file_md5",
     "in_order",
 ]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-MD5_CHUNK = 1 << 20
 
 
 class Progress(Protocol):
@@ -78,21 +75,22 @@ class RangeRunner(Protocol):
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
 
-    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
-        """Of whole files, as ``md5sum`` prints them, in the order given."""
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        """In the order given."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class AuditPlan:
     """What to do. ``digests``: of messages as well; ``blocks``: of 64 KiB blocks and groups of
-    frames; ``derived``: consume queues, key index and DLedger index units too. ``sink`` gets
-    findings as they are found.
+    frames; ``md5``: of log files; ``derived``: consume queues, key index and DLedger index units
+    too. ``sink`` gets findings as they are found.
     """
 
     root: str
     settings: StoreSettings | None = None
     digests: bool = False
     blocks: bool = False
+    md5: bool = False
     derived: bool = True
     range_bytes: int = RANGE_BYTES
     workers: int = field(factory=lambda: os.cpu_count() or 1)
@@ -113,6 +111,8 @@ class StoreAudit:
     queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
     counts: dict[FindingCode, int] = field(factory=dict)
     first_findings: list[Finding] = field(factory=list)
+    md5s: dict[str, FileSums] = field(factory=dict)
+    """Of log files, by their paths below the root."""
     keys: int = 0
     """How many (message, key) the log asks the key index for; ``keys_found``: has."""
     keys_found: int = 0
@@ -159,8 +159,8 @@ class ThreadRunner:
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return audit_range(map_file(self._files, work.path), work, plan, begin)
 
-    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
-        return in_order(lambda path: file_md5(self._files, path), paths, self._workers)
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        return in_order(lambda part: file_md5s(self._files, part), parts, self._workers)
 
     def _view(self, path: str) -> memoryview:
         with self._lock:
@@ -168,16 +168,6 @@ class ThreadRunner:
             if view is None:
                 view = self._views[path] = map_file(self._files, path)
             return view
-
-
-def file_md5(files: FileLayer, path: str) -> str:
-    """As ``md5sum`` prints it."""
-    md5 = hashlib.md5(usedforsecurity=False)
-    if files.size_of(path):
-        view = map_file(files, path)
-        for start in range(0, len(view), MD5_CHUNK):
-            md5.update(view[start : start + MD5_CHUNK])
-    return md5.hexdigest()
 
 
 def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
@@ -220,7 +210,8 @@ class _StoreWalk:
 
     def run(self) -> StoreAudit:
         plan = self.plan
-        plan.progress.expect(sum(file.size for row in self.directory.logs for file in row.files))
+        total = sum(file.size for row in self.directory.logs for file in row.files)
+        plan.progress.expect(total * 2 if plan.md5 else total)
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
         audit = StoreAudit(facts=facts, counts=self.counts, first_findings=self.first)
@@ -232,9 +223,18 @@ class _StoreWalk:
         if ledger is not None and ledger.data:
             audit.ledger = self._row(ledger.data, facts, audit.classic)
         audit.queues = audit.logs[-1].queues if audit.logs else {}
+        if plan.md5:
+            self._md5s(audit)
         if plan.derived:
             self._derived(audit)
         return audit
+
+    def _md5s(self, audit: StoreAudit) -> None:
+        done = [file for log in audit.logs for file in log.files]
+        parts = (FilePart(f"{self.plan.root}/{file.file}", file.valid_bytes) for file in done)
+        for file, sums in zip(done, self.runner.md5s(parts), strict=True):
+            audit.md5s[file.file] = sums
+            self.plan.progress.advance(file.file_size)
 
     def _derived(self, audit: StoreAudit) -> None:
         facts, logs = audit.facts, audit.logs

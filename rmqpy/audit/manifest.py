@@ -32,6 +32,7 @@ from attrs import asdict, define, evolve, field
 from rmqpy.audit.directory import StoreDirectory, read_directory
 from rmqpy.audit.engine import AuditPlan, RangeRunner, StoreAudit, ThreadRunner, audit_store
 from rmqpy.audit.facts import Mode
+from rmqpy.audit.file_md5 import FilePart
 from rmqpy.audit.merging import FileDigests, RowResult
 from rmqpy.audit.ranges import FrameGroup
 from rmqpy.audit.small_files import ConfigTable
@@ -368,7 +369,8 @@ def _file_md5s(
         Md5.NONE: [],
     }[plan.md5]
     read = sorted(set(wanted).intersection(paths))
-    md5s = dict(zip(read, runner.md5s(read), strict=True))
+    sums = runner.md5s(map(FilePart, read))
+    md5s = {path: each.md5 for path, each in zip(read, sums, strict=True)}
     for path in paths:
         relative = directory.relative(path)
         yield FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5s.get(path, ""))

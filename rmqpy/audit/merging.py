@@ -26,6 +26,7 @@ from attrs import define, evolve, field
 from rmqpy.audit.findings import Finding, FindingCode
 from rmqpy.audit.ranges import Ending, FrameGroup, RangeResult, WorkRange
 from rmqpy.codec.hashes import java_text
+from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
 
 __all__ = ["FileDigests", "RowMerge", "RowResult"]
@@ -57,6 +58,12 @@ class FileDigests:
     @property
     def is_sealed(self) -> bool:
         return self.ending is Ending.FILLER
+
+    @property
+    def valid_bytes(self) -> int:
+        """Bytes from the file's begin on that mean something: the filler's eight too."""
+        valid = self.end - self.first_offset + (BLANK_SIZE if self.is_sealed else 0)
+        return min(valid, self.file_size)
 
 
 @define(slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 from rmqpy.audit.engine import StoreAudit
 from rmqpy.audit.findings import Finding
@@ -36,12 +37,32 @@ class Report:
                 "clean": audit.is_clean,
                 "counts": {code.name: count for code, count in audit.counts.items()},
                 "records": audit.records,
+                **({"files": [*_file_trees(audit)]} if audit.md5s else {}),
                 "facts": audit.facts.as_json(),
             }
             self._stream.write("\n], " + json.dumps(rest)[1:] + "\n")
             return
         for code, count in audit.counts.items():
             self._stream.write(f"{count:>8} {code.name}: {code.text}; {code.remedy}\n")
+        if audit.md5s:
+            self._stream.write(f"{'md5':<32}  {'md5 of the valid bytes':<32}  file\n")
+        for tree in _file_trees(audit):
+            told = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
+            self._stream.write(f"{tree['md5']}  {tree['valid_md5']}  {told}\n")
         queues = len(audit.queues)
         verdict = "clean" if audit.is_clean else "damage was found"
         self._stream.write(f"{audit.records} records, {queues} queues: {verdict}\n")
+
+
+def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:
+    """The log files of which MD5 was asked for."""
+    for log in audit.logs if audit.md5s else ():
+        for file in log.files:
+            sums = audit.md5s[file.file]
+            yield {
+                "file": file.file,
+                "bytes": file.file_size,
+                "valid_bytes": file.valid_bytes,
+                "md5": sums.md5,
+                "valid_md5": sums.valid_md5,
+            }

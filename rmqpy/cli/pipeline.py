@@ -53,6 +53,9 @@ def add_commands(commands: Commands) -> None:
     audit.add_argument(
         "--html", metavar="FILE", help="draw it too: maps, damage, equality, messages over time"
     )
+    audit.add_argument(
+        "--md5", action="store_true", help="of every log file: whole, and of its valid bytes"
+    )
     engine_option(audit)
     spark_options(audit)
     audit.add_argument(
@@ -135,6 +138,7 @@ def _audit(options: argparse.Namespace) -> int:
             plan = AuditPlan(
                 root=root,
                 blocks=picture is not None,
+                md5=options.md5,
                 sink=report.findings if picture is None else picture.sink(root, report.findings),
                 progress=progress,
                 range_bytes=options.range_bytes,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from rmqpy.audit.directory import StoreDirectory
-from rmqpy.audit.engine import ThreadRunner, file_md5
+from rmqpy.audit.engine import ThreadRunner
+from rmqpy.audit.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
 from rmqpy.audit.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally import TallyPlan
@@ -64,8 +65,8 @@ class RangeTask:
         return audit_range(map_file(files, work.path), work, plan)
 
 
-def _md5(path: str) -> str:
-    return file_md5(Disk(), path)
+def _md5s(part: FilePart) -> FileSums:
+    return file_md5s(Disk(), part)
 
 
 class SparkRunner:
@@ -83,8 +84,8 @@ class SparkRunner:
         task = RangeTask.of(plan, self._directory)
         return run_pieces(self._session, task, works, self._wave)
 
-    def md5s(self, paths: Iterable[str]) -> Iterator[str]:
-        return run_pieces(self._session, _md5, paths, self._wave)
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        return run_pieces(self._session, _md5s, parts, self._wave)
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self._driver.again(work, plan, begin)

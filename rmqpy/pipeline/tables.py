@@ -3,6 +3,7 @@
 ===========  ====================================================================================
 table        a row
 ===========  ====================================================================================
+files        a log file: how much of it means something, and its MD5 where that was asked for
 ranges       a range of a log file, as it was proven: where its frames begin and end, how many,
              bytes, store times, indexes and terms of entries
 queues       a queue of a store, as the log tells it: queue offsets, messages, how many of them a
@@ -26,7 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from attrs import evolve
 
 from rmqpy.audit.engine import AuditPlan, StoreAudit
+from rmqpy.audit.file_md5 import FileSums
 from rmqpy.audit.findings import Finding
+from rmqpy.audit.merging import FileDigests
 from rmqpy.audit.ranges import RangeResult
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally import QueueTally
@@ -43,6 +46,17 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; more is no time."""
 
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "files": {
+        "store": "string",
+        "log": "string",
+        "file": "string",
+        "fileOffset": "long",
+        "bytes": "long",
+        "validBytes": "long",
+        "closed": "boolean",
+        "md5": "string",
+        "validMd5": "string",
+    },
     "ranges": {
         "store": "string",
         "log": "string",
@@ -143,6 +157,9 @@ class AuditTables:
 
     def end(self, audit: StoreAudit) -> None:
         """Behind the last range of a store."""
+        for log in audit.logs:
+            for file in log.files:
+                self._add("files", {"log": log.row, **_file_row(file, audit.md5s.get(file.file))})
         for queue in sorted(audit.queues.values(), key=lambda each: (each.topic, each.queue_id)):
             self._add("queues", _queue_row(queue))
 
@@ -169,6 +186,7 @@ class _Parquet:
             "string": pa.string(),
             "int": pa.int32(),
             "long": pa.int64(),
+            "boolean": pa.bool_(),
             "timestamp": pa.timestamp("us", tz="UTC"),
         }
         self._schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
@@ -203,6 +221,18 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
+
+
+def _file_row(file: FileDigests, sums: FileSums | None) -> Row:
+    return {
+        "file": file.file,
+        "fileOffset": file.first_offset,
+        "bytes": file.file_size,
+        "validBytes": file.valid_bytes,
+        "closed": file.is_sealed,
+        "md5": sums.md5 if sums else None,
+        "validMd5": sums.valid_md5 if sums else None,
+    }
 
 
 def _range_row(result: RangeResult) -> Row:

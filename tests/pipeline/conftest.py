@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from rmqpy.audit.facts_reader import read_facts
 from rmqpy.model.errors import ConfigFault
+from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.session import SessionPlan, check_needs, spark_session
+from rmqpy.store.disk import Disk
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +73,78 @@ def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
         return _node(golden_copy(archive), node)
 
     return find
+
+
+NODES = [
+    "A-classic-clean-v497",
+    "A-classic-clean-v533",
+    "A-classic-killed-v497",
+    "B-lagging-slave-v497/master",
+    "B-lagging-slave-v497/slave",
+    "B-master-slave-v497/master",
+    "B-master-slave-v497/slave",
+    *(f"C-upgraded-v497/n{number}" for number in range(3)),
+    *(f"D-dledger-v497/n{number}" for number in range(3)),
+]
+"""Every store of which a Java consumer told its messages."""
+SAME_NAME = (
+    *("topic", "queueId", "queueOffset", "flag", "reconsumeTimes"),
+    "preparedTransactionOffset",
+)
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(params=NODES)
+def node(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def check_rows(
+    manifest: Callable[[str], Row], store_of: Callable[[str], Path]
+) -> Callable[[str, list[Row]], None]:
+    """Rows of a node, of all topics but the system's, are what a Java consumer got."""
+
+    def check(node: str, rows: list[Row]) -> None:
+        told = manifest(node.partition("/")[0])
+        end = read_facts(Disk(), str(store_of(node))).end
+        wanted = [
+            found
+            for found in told["messages"]
+            if not is_system_topic(found["topic"]) and found["commitLogOffset"] < end
+        ]
+        ends = {
+            (topic, queue["queueId"]): queue["max"]
+            for topic, queues in told["queues"].items()
+            for queue in queues
+        }
+        # What was delivered behind the consumer's look is in the store alone.
+        rows = [row for row in rows if row["queueOffset"] < ends[row["topic"], row["queueId"]]]
+        got = {row["physicalOffset"]: row for row in rows}
+        assert len(got) == len(rows) == len(wanted) > 200
+        for found in wanted:
+            check_row(got[found["commitLogOffset"]], found)
+
+    return check
+
+
+def check_row(row: Row, found: Row) -> None:
+    for column in SAME_NAME:
+        assert row[column] == found[column], column
+    assert row["sysFlag"] | COMPRESSED == found["sysFlag"] | COMPRESSED  # 5.3 clears it
+    assert row["size"] == found["storeSize"]
+    assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(found["bornTimestamp"])
+    assert row["storeTimestamp"].timestamp() * 1000 == pytest.approx(found["storeTimestamp"])
+    assert f"/{row['bornHost']}" == found["bornHost"]
+    assert f"/{row['storeHost']}" == found["storeHost"]
+    assert dict(row["properties"]) == found["props"]
+    assert row["tags"] == found["props"].get("TAGS")
+    assert row["keys"] == found["props"].get("KEYS")
+    assert row["bodyCrc"] == found["bodyCRC"] and row["crcOk"] is True
+    assert len(row["body"]) == found["bodyLen"]
+    assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
 
 
 class Live:

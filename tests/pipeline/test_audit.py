@@ -72,6 +72,48 @@ def test_one_damaged_store_of_two_is_exit_code_2(
     assert "damage was found" in capsys.readouterr().out
 
 
+def sums_of(report: Any) -> dict[str, tuple[str, str, int]]:
+    files = report["stores"][0]["files"]
+    return {file["file"]: (file["md5"], file["valid_md5"], file["valid_bytes"]) for file in files}
+
+
+@pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0"])
+def test_md5_as_java_manifests_say_and_of_what_is_valid(
+    name: str,
+    copy_of: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    audit: Audit,
+) -> None:
+    store = copy_of(name)
+    before = sums_of(audit(store, "local", "--md5", "--range-bytes", SPLIT)[1])
+    told = next(iter(manifest(name.partition("/")[0])["files"].values()))
+    assert {file: each[0] for file, each in before.items()} == {
+        file: told[file]["md5"] for file in before
+    }
+    for log in ("commitlog", *store.glob("dledger-*/data")):
+        closed, *_, last = sorted((store / log).iterdir())
+        data = bytearray(closed.read_bytes())
+        valid = before[str(closed.relative_to(store))][2]
+        assert 60000 < valid < 65536 and 0 < before[str(last.relative_to(store))][2]
+        data[valid:] = b"\x77" * (65536 - valid)
+        closed.write_bytes(data)
+        after = sums_of(audit(store, "local", "--md5")[1])
+        (changed,) = (file for file in after if after[file] != before[file])
+        assert changed == str(closed.relative_to(store))
+        assert after[changed][0] != before[changed][0] and after[changed][1:] == before[changed][1:]
+        before = after
+
+
+@pytest.mark.spark
+def test_both_engines_give_the_same_md5(
+    store_of: Callable[[str], Path], audit: Audit, spark: Any
+) -> None:
+    store = store_of("C-upgraded-v497/n0")
+    local = audit(store, "local", "--md5")
+    assert len(sums_of(local[1])) > 4
+    assert audit(store, "spark", "--md5", "--range-bytes", SPLIT) == local
+
+
 def test_no_directory_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "audit", str(tmp_path), str(tmp_path / "none")]) == 1
     assert "storePathRootDir" in capsys.readouterr().err

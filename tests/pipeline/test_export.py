@@ -43,37 +43,43 @@ def export(store: Path, target: Path, *more: str) -> int:
     return main(["pipeline", "export", str(store), "--to", str(target), *more])
 
 
-@pytest.mark.parametrize(
-    "name", ["A-classic-clean-v497", "A-classic-killed-v497", "C-upgraded-v497/n0"]
-)
+@pytest.mark.parametrize("engine", ["local", "spark"])
 def test_rows_are_what_a_java_consumer_got(
-    name: str,
+    engine: str,
+    node: str,
     store_of: Callable[[str], Path],
-    manifest: Callable[[str], dict[str, Any]],
+    check_rows: Callable[[str, Rows], None],
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    told = manifest(name.partition("/")[0])
-    assert export(store_of(name), tmp_path / "out", "--range-bytes", SPLIT) == 0
-    rows = rows_of(tmp_path / "out")
-    wanted = [found for found in told["messages"] if not is_system_topic(found["topic"])]
-    got = {row["physicalOffset"]: row for row in rows}
-    assert len(got) == len(rows) == len(wanted) > 200
-    for found in wanted:
-        row = got[found["commitLogOffset"]]
-        for column in ("topic", "queueId", "queueOffset", "flag", "sysFlag", "reconsumeTimes"):
-            assert row[column] == found[column], column
-        assert row["preparedTransactionOffset"] == found["preparedTransactionOffset"]
-        assert row["size"] == found["storeSize"]
-        assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(found["bornTimestamp"])
-        assert row["storeTimestamp"].timestamp() * 1000 == pytest.approx(found["storeTimestamp"])
-        assert f"/{row['bornHost']}" == found["bornHost"]
-        assert f"/{row['storeHost']}" == found["storeHost"]
-        assert dict(row["properties"]) == found["props"]
-        assert row["tags"] == found["props"].get("TAGS")
-        assert row["keys"] == found["props"].get("KEYS")
-        assert row["bodyCrc"] == found["bodyCRC"] and row["crcOk"] is True
-        assert len(row["body"]) == found["bodyLen"]
-        assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    words = ("--engine", engine, "--range-bytes", SPLIT)
+    assert export(store_of(node), tmp_path / "out", *words) == 0
+    check_rows(node, rows_of(tmp_path / "out"))
+
+
+def test_rows_of_a_store_of_which_no_consumer_told(
+    store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Those to which Java's consume queues lead."""
+    store = store_of("X-gap_same_file-v497/n0")
+    assert export(store, tmp_path / "out", "--internal-topics", "--range-bytes", SPLIT) == 0
+    got = {
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"])
+        for row in rows_of(tmp_path / "out")
+    }
+    queues: dict[tuple[str, int], list[Path]] = {}
+    for file in (store / "consumequeue").rglob("0" * 17 + "*"):
+        queues.setdefault((file.parts[-3], int(file.parts[-2])), []).append(file)
+    units = {
+        (*queue, int(file.name) // 20 + number, offset)
+        for queue, files in queues.items()
+        for file in files
+        for number, (offset, size, _) in enumerate(struct.iter_unpack(">qiq", file.read_bytes()))
+        if size
+    }
+    assert units == got and len(units) > 250
 
 
 @pytest.mark.parametrize("name", ["C-upgraded-v497/n0", "D-dledger-v497"])

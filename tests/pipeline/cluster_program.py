@@ -1,0 +1,181 @@
+"""What test_clusters.py runs beside itself: audit, export and rebuild of a store, here and on a
+master, where a task ends its worker, or its executor, behind its work, or waits until speculation
+has done the same once more.
+
+    python cluster_program.py MASTER STORE FOLDER MISHAP...
+
+The results go to ``FOLDER/results.json``, by mishap and by what was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rmqpy.audit.directory import read_directory
+from rmqpy.audit.engine import AuditPlan, audit_store
+from rmqpy.audit.facts_reader import read_facts
+from rmqpy.audit.findings import Finding
+from rmqpy.pipeline.export import Export, ExportPlan
+from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan
+from rmqpy.pipeline.runner import RangeTask, SparkRunner
+from rmqpy.pipeline.session import SessionPlan, spark_session
+from rmqpy.pipeline.tasks import run_pieces
+from rmqpy.store.disk import Disk
+from rmqpy.upgrade.situation import settings_of_facts
+
+RANGE_BYTES = 32768
+VICTIM = 65536
+"""The range that begins here is met by the mishap."""
+WAVE = 8
+SECONDS_MAX = 60
+SETTINGS = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.locality.wait": "0s",
+}
+
+Task = Callable[[Any], Any]
+
+
+def executor_of(pid: int) -> int:
+    """The JVM above a Python worker and its daemon."""
+    while pid > 1:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words:
+            return pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    raise AssertionError("a worker without an executor")
+
+
+def unlucky(task: Task, mishap: str, marker: str) -> Task:
+    """``task``, whose piece at VICTIM meets the mishap, once, when its work is done."""
+
+    def do(piece: Any) -> Any:
+        done = task(piece)
+        if getattr(piece, "work", piece).start != VICTIM:
+            return done
+        try:
+            open(marker, "x").close()
+        except FileExistsError:
+            open(f"{marker}.again", "a").close()
+            return done
+        if mishap == "speculation":
+            deadline = time.monotonic() + SECONDS_MAX
+            while not os.path.exists(f"{marker}.again") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return done
+        own = os.getpid()
+        os.kill(executor_of(own) if mishap == "executor" else own, signal.SIGKILL)
+        time.sleep(SECONDS_MAX)
+        return done
+
+    return do
+
+
+class Work:
+    """What is done to a store, on a session or here."""
+
+    def __init__(self, root: str, folder: str, mishap: str, session: Any) -> None:
+        self.root = root
+        self.folder = folder
+        self.mishap = mishap
+        self.session = session
+
+    def marker(self, name: str) -> str:
+        return f"{self.folder}/{self.mishap}-{name}.met"
+
+    def run(self, name: str) -> Callable[[Task, Iterable[Any]], Iterator[Any]]:
+        """Pieces on the session. The mishap needs ranges: a rebuild's second wave has none."""
+
+        def run(task: Task, pieces: Iterable[Any]) -> Iterator[Any]:
+            listed = list(pieces)
+            if hasattr(listed[0], "work") or hasattr(listed[0], "start"):
+                task = unlucky(task, self.mishap, self.marker(name))
+            return run_pieces(self.session, task, listed, WAVE)
+
+        return run
+
+    def audit(self) -> list[Any]:
+        found: list[Finding] = []
+        directory = read_directory(Disk(), self.root)
+        run = self.run("audit")
+
+        class Runner(SparkRunner):
+            def run(self, works: Any, plan: Any) -> Any:
+                return run(RangeTask.of(plan, directory), works)
+
+        plan = AuditPlan(root=self.root, sink=found.extend, range_bytes=RANGE_BYTES)
+        runner = Runner(self.session, directory) if self.session else None
+        audit = audit_store(Disk(), plan, runner)
+        queues = sorted(f"{name.decode()} {number}" for name, number in audit.queues)
+        return [audit.records, [each.as_json() for each in found], queues]
+
+    def export(self) -> list[Any]:
+        target = f"{self.folder}/{self.mishap}-export"
+        plan = ExportPlan(root=self.root, target=target, range_bytes=RANGE_BYTES)
+        export = Export(plan, self.run("export")) if self.session else Export(plan)
+        export.run()
+        return [export.rows, export.files, sorted(os.listdir(target)), rows_of(target)]
+
+    def rebuild(self) -> list[Any]:
+        facts = read_facts(Disk(), self.root)
+        log = facts.classic or facts.ledger
+        assert log is not None
+        settings = settings_of_facts(self.root, log.file_size, facts.as_json())
+        target = f"{self.folder}/{self.mishap}-rebuild"
+        plan = RebuildPlan(
+            root=self.root, target=target, settings=settings, range_bytes=RANGE_BYTES
+        )
+        rebuild = Rebuild(plan, self.run("rebuild")) if self.session else Rebuild(plan)
+        rebuild.run()
+        files = sorted(path for path in Path(target).rglob("*") if path.is_file())
+        written = [[str(path.relative_to(target)), path.read_bytes().hex()] for path in files]
+        return [rebuild.units, rebuild.keys, written]
+
+    def everything(self) -> dict[str, Any]:
+        told = {}
+        for name, do in (
+            ("audit", self.audit),
+            ("export", self.export),
+            ("rebuild", self.rebuild),
+        ):
+            told[name] = do()
+            told[f"{name} met"] = os.path.exists(self.marker(name))
+            told[f"{name} again"] = os.path.exists(f"{self.marker(name)}.again")
+        return told
+
+
+def rows_of(target: str) -> list[list[Any]]:
+    """Offsets, topics and sums of the bodies, as the files stand."""
+    from pyarrow import parquet
+
+    return [
+        [row["physicalOffset"], row["topic"], row["queueOffset"], row["body"].hex()]
+        for file in sorted(Path(target).glob("*.parquet"))
+        for row in parquet.read_table(file).to_pylist()
+    ]
+
+
+def main(master: str, root: str, folder: str, *mishaps: str) -> None:
+    results: dict[str, Any] = {"here": Work(root, folder, "here", None).everything()}
+    settings = SETTINGS if "speculation" in mishaps else {}
+    with spark_session(SessionPlan(master=master, settings=settings)) as session:
+        for mishap in mishaps:
+            results[mishap] = Work(root, folder, mishap, session).everything()
+        tracker = session._jsc.sc().statusTracker()
+        results["executors"] = len(tracker.getExecutorInfos()) - 1
+    Path(folder, "results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

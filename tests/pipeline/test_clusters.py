@@ -1,0 +1,188 @@
+"""Masters whose executors are processes of their own: the same results there, and when a Python
+worker, or a whole executor, dies in the middle, or speculation does a task twice.
+
+Spark has one session a process: what needs a master of its own runs in a Python of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.session import check_needs
+from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.processes import LOOPBACK, ServerProcess, python_environment
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = Path(__file__).with_name("cluster_program.py")
+STORE = "C-upgraded-v497/n0"
+LOCAL_CLUSTER = "local-cluster[2,1,1024]"
+HOSTS = (LOOPBACK, "127.0.0.2")
+"""Speculation never does a task twice on one host."""
+SECONDS_MAX = 400
+VERBS = ("audit", "export", "rebuild")
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    for name, found in check_needs(os.environ):
+        if isinstance(found, ConfigFault):
+            pytest.skip(f"{name}: {found}")
+    own = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+    return python_environment(own)
+
+
+@pytest.fixture(scope="module")
+def standalone(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A master and two workers."""
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("standalone")
+    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    ports = [free_port_block(1) for _ in range(3)]
+
+    def server(name: str, host: str, port: int, words: list[str], ready: bytes) -> ServerProcess:
+        place = ["--host", host, "--port", str(port), "--webui-port", "0"]
+        argv = [launcher, f"org.apache.spark.deploy.{words[0]}", *place, *words[1:]]
+        own = {**environment, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / "work")}
+        return ServerProcess(
+            name, argv, folder / name, port, re.compile(ready), None, own, SECONDS_MAX
+        )
+
+    url = f"spark://{LOOPBACK}:{ports[0].first}"
+    size = ["--cores", "1", "--memory", "1g"]
+    servers = [
+        server("master", LOOPBACK, ports[0].first, ["master.Master"], rb"New state: ALIVE")
+    ]
+    for host, port in zip(HOSTS, ports[1:], strict=True):
+        words = ["worker.Worker", *size, url]
+        servers.append(server(f"worker-{host}", host, port.first, words, rb"registered with"))
+    started: list[ServerProcess] = []
+    try:
+        for each in servers:
+            started.append(each.start())
+        yield url
+    finally:
+        for each in reversed(started):
+            each.kill()
+
+
+def damaged(store: Path) -> str:
+    """One flipped bit of a body in the third file."""
+    file = sorted((store / "commitlog").iterdir())[2]
+    data = bytearray(file.read_bytes())
+    data[30000] ^= 1
+    file.write_bytes(data)
+    return str(store)
+
+
+def run_all(
+    environment: dict[str, str], master: str, store: str, folder: Path, *mishaps: str
+) -> dict[str, Any]:
+    words = [sys.executable, str(PROGRAM), master, store, str(folder), *mishaps]
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    here = results["here"]
+    assert here["audit"][1] and here["export"][0] > 200 and here["rebuild"][0] > 200
+    assert results["executors"] == 2
+    for mishap in mishaps:
+        for verb in VERBS:
+            assert results[mishap][f"{verb} met"], f"no {mishap} in the {verb}"
+            assert results[mishap][f"{verb} again"], f"the {verb} was not done again"
+            assert results[mishap][verb] == here[verb], (mishap, verb)
+    return results
+
+
+def test_local_cluster_loses_a_worker_and_an_executor(
+    environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = damaged(copy_of(STORE))
+    run_all(environment, LOCAL_CLUSTER, store, tmp_path, "worker", "executor")
+
+
+def test_standalone_cluster_loses_a_worker_and_an_executor(
+    environment: dict[str, str], standalone: str, copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = damaged(copy_of(STORE))
+    run_all(environment, standalone, store, tmp_path, "worker", "executor")
+
+
+def test_speculation_doubles_nothing(
+    environment: dict[str, str], standalone: str, copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The first attempt ends when the second has: both have written their files."""
+    store = damaged(copy_of(STORE))
+    run_all(environment, standalone, store, tmp_path, "speculation")
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(environment: dict[str, str], tmp_path: Path) -> Run:
+    """A command as an operator types it."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rmqpy.cli", "pipeline", *words],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+
+    return run
+
+
+def test_commands_on_a_standalone_cluster(
+    standalone: str, run: Run, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = str(store_of(STORE))
+    there = ("--master", standalone, "--range-bytes", "8192")
+    told = run("audit", store, *there, "--format", "json")
+    assert told.returncode == 0, told.stderr
+    here = run("audit", store, "--engine", "local", "--format", "json")
+    assert json.loads(told.stdout) == json.loads(here.stdout)
+    assert run("export", store, "--to", str(tmp_path / "out"), *there).returncode == 0
+    statement = "SELECT count(*) AS n, count(DISTINCT physicalOffset) AS m FROM messages"
+    asked = [
+        run("sql", statement, "--on", name, "--master", standalone, "--format", "json")
+        for name in (str(tmp_path / "out"), store)
+    ]
+    exported, everything = (json.loads(each.stdout) for each in asked)
+    assert everything["n"] == everything["m"] == json.loads(here.stdout)["stores"][0]["records"]
+    assert 200 < exported["n"] == exported["m"] < everything["n"]
+
+
+def test_the_doctor_asks_the_workers_of_a_cluster(standalone: str, run: Run) -> None:
+    told = run("doctor", "--master", standalone)
+    assert told.returncode == 0, told.stderr
+    assert f"worker       Python {sys.version.split()[0]} at " in told.stdout
+    assert f"Spark works at {standalone}" in told.stdout
+
+
+def test_a_master_that_is_not_there_is_exit_code_1(run: Run) -> None:
+    told = run("doctor", "--master", f"spark://{LOOPBACK}:{free_port_block(1).first}")
+    assert told.returncode == 1 and "Spark" in told.stderr, told.stdout
