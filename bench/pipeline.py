@@ -4,10 +4,10 @@
     python bench/pipeline.py --gigabytes 12 --size 128
     python bench/pipeline.py --store DIR --rows kernel,md5
 
-The store is made as that of audit.py, with files of 1 GiB, unless ``--store`` names one, and read
-once before anything is timed. CPU is that of the whole tree of processes: driver, JVM,
-Python workers. Prints one JSON line with the load of the machine before and after; exit code 0:
-every goal is met, 2: one is not.
+The store is made as that of audit.py, with files of 1 GiB; in the folder that ``--store`` names it
+stays, and is taken as it is the next time. It is read once before anything is timed. CPU is that of
+the whole tree of processes: driver, JVM, Python workers. Prints one JSON line with the load of the
+machine before and after; exit code 0: every goal is met, 2: one is not.
 
 ==========  =====  ========================================================================
 row         goal   ratio
@@ -15,8 +15,9 @@ row         goal   ratio
 kernel      8      bytes per second: the audit of the log in one process / openssl md5
 spark-256   0.5    bytes per CPU second: Spark's audit, ranges of 256 MiB / the kernel
 spark-file  0.7    the same with ranges of a file
-md5         0.85   bytes per CPU second: audit and MD5 of every file / MD5 alone
+md5         0.85   bytes per CPU second: the audit with MD5 of every file / openssl md5
 parquet     4      CPU: Spark's own Parquet writer / an export
+rebuild     0.5    CPU: consume queues and key index anew in one process / on Spark
 latency     1      seconds from a send to its committed batch, median (at most)
 cores       1.7    wall time: the audit on one core / on two
 ==========  =====  ========================================================================
@@ -35,6 +36,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,9 +44,11 @@ from audit import make_store
 
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
+from rmqpy.audit.facts_reader import read_facts
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
 from rmqpy.pipeline.export import Export, ExportPlan
+from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan, run_here
 from rmqpy.pipeline.runner import SparkRunner
 from rmqpy.pipeline.session import SessionPlan, spark_session
 from rmqpy.pipeline.tasks import run_pieces
@@ -52,6 +56,7 @@ from rmqpy.store.disk import Disk
 from rmqpy.testing.blocking import connect_when_ready, create_topic
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite
+from rmqpy.upgrade.situation import settings_of_facts
 
 GIB: Final = 1 << 30
 CHUNK: Final = 8 << 20
@@ -69,6 +74,7 @@ GOALS: Final = {
     "spark-file": 0.7,
     "md5": 0.85,
     "parquet": 4.0,
+    "rebuild": 0.5,
     "latency": 1.0,
     "cores": 1.7,
 }
@@ -160,10 +166,7 @@ class Bench:
 
     def with_md5(self) -> None:
         def both() -> None:
-            audit_store(Disk(), self.plan(workers=1))
-            subprocess.run(
-                ["openssl", "md5", *map(str, self.files)], check=True, stdout=subprocess.DEVNULL
-            )
+            assert audit_store(Disk(), self.plan(workers=1, md5=True)).md5s
 
         _, cpu = best(both, self.rounds)
         self.figures["audit+md5 bytes/cpu-s"] = self.size / cpu
@@ -198,6 +201,26 @@ class Bench:
             self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
         for name in ("export", "written"):
             shutil.rmtree(self.work / name, ignore_errors=True)
+
+    def rebuild(self, session: Any) -> None:
+        root = str(self.store)
+        facts = read_facts(Disk(), root)
+        log = facts.classic or facts.ledger
+        assert log is not None
+        plan = RebuildPlan(
+            root=root,
+            target=str(self.work / "rebuilt"),
+            settings=settings_of_facts(root, log.file_size, facts.as_json()),
+            range_bytes=RANGE,
+        )
+        runs: dict[str, Any] = {"rebuild here": run_here, "rebuild": partial(run_pieces, session)}
+        for name, run in runs.items():
+            made = Rebuild(plan, run)
+            wall, cpu = timed(made.run)
+            assert made.is_whole
+            self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
+            self.figures[f"{name} messages/cpu-s"] = made.units / cpu
+        shutil.rmtree(self.work / "rebuilt")
 
     def latency(self, session: Any) -> None:
         seconds = list(latencies(session, self.work))
@@ -257,7 +280,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         bench.openssl()
     if "md5" in rows:
         bench.with_md5()
-    if rows & {"spark-256", "spark-file", "parquet", "latency", "cores"}:
+    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency", "cores"}:
         with session_on(2) as session:
             if rows & {"spark-256", "cores"}:
                 bench.spark(session, "spark-256", RANGE)
@@ -265,6 +288,8 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
                 bench.spark(session, "spark-file", FILE)
             if "parquet" in rows:
                 bench.parquet(session)
+            if "rebuild" in rows:
+                bench.rebuild(session)
             if "latency" in rows:
                 bench.latency(session)
     if "cores" in rows:
@@ -276,6 +301,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         "spark-file": ("spark-file bytes/cpu-s", "kernel bytes/cpu-s"),
         "md5": ("audit+md5 bytes/cpu-s", "md5 bytes/cpu-s"),
         "parquet": ("spark writer cpu-s", "export cpu-s"),
+        "rebuild": ("rebuild here cpu-s", "rebuild cpu-s"),
         "cores": ("spark-256 bytes/s", "one core bytes/s"),
     }
     told = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
@@ -290,7 +316,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    parser.add_argument("--store", type=Path, help="one that is there, instead of a new one")
+    parser.add_argument("--store", type=Path, help="a store to take, or to make and to keep")
     parser.add_argument("--rows", default=",".join(GOALS), help="comma separated; default all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for what is written; default a temporary one")
@@ -301,7 +327,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-", dir=options.folder) as folder:
         work = Path(folder)
         store: Path = options.store or work / "store"
-        if options.store is None:
+        if not store.exists():
             make_store(store, options.size, int(options.gigabytes * GIB), FILE)
         loads = [os.getloadavg()[0]]
         bench = Bench(store.resolve(), options, work)
