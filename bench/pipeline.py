@@ -4,10 +4,11 @@
     python bench/pipeline.py --gigabytes 12 --size 128
     python bench/pipeline.py --store DIR --rows kernel,md5
 
-The store is made as that of audit.py, with files of 1 GiB; in the folder that ``--store`` names it
-stays, and is taken as it is the next time. It is read once before anything is timed. CPU is that of
-the whole tree of processes: driver, JVM, Python workers. Prints one JSON line with the load of the
-machine before and after; exit code 0: every goal is met, 2: one is not.
+The store is filled by rmqload through a broker of ours, classic, with files of 1 GiB, and closed
+cleanly; in the folder that ``--store`` names it stays, and is taken as it is the next time. It is
+read once before anything is timed. CPU is that of the whole tree of processes: driver, JVM, Python
+workers. Prints one JSON line with the load of the machine before and after; exit code 0: every goal
+is met, 2: one is not.
 
 ==========  =====  ========================================================================
 row         goal   ratio
@@ -40,7 +41,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from audit import make_store
+from compare import build_generator
+from restart import TOPIC, log_bytes
 
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
@@ -82,6 +84,32 @@ AT_MOST: Final = frozenset(["latency"])
 
 
 # ------------------------------------------------------------------------------ the store
+
+
+def fill(work: Path, options: argparse.Namespace) -> Path:
+    """A store of so many gigabytes, closed cleanly."""
+    spec = BrokerSpec(
+        port=free_port_block(BROKER_PORT_COUNT).broker_port,
+        namesrv="127.0.0.1:9",
+        sizes={"diskMaxUsedSpaceRatio": "95", "fileReservedTime": "480"},
+    )
+    broker = RmqpySite(work).broker("broker", spec).start()
+    with connect_when_ready(broker.address) as connection:
+        create_topic(connection, TOPIC, 16)
+    command = [str(build_generator(work)), "--port", str(broker.port), "--size", str(options.size)]
+    command += ["--topic", TOPIC, "--seconds", "86400", "--warmup", "0.1"]
+    load = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while log_bytes(broker) < options.gigabytes * GIB:
+            if load.poll() is not None:
+                raise SystemExit(f"the load ended by itself: {broker.printed()[-2000:]}")
+            time.sleep(0.2)
+    finally:
+        load.kill()
+        load.wait()
+        broker.stop(timeout_s=300)
+    assert broker.store is not None
+    return broker.store
 
 
 def logs_of(store: Path) -> list[Path]:
@@ -328,7 +356,7 @@ def main() -> int:
         work = Path(folder)
         store: Path = options.store or work / "store"
         if not store.exists():
-            make_store(store, options.size, int(options.gigabytes * GIB), FILE)
+            shutil.move(fill(work, options), store)
         loads = [os.getloadavg()[0]]
         bench = Bench(store.resolve(), options, work)
         ratios = measure(bench, rows)

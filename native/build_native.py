@@ -23,7 +23,9 @@ SOURCES = (
     "pull",
     "base64",
     "push",
+    "index",
     "dispatch",
+    "pack",
     "socket",
 )
 

@@ -5,17 +5,8 @@
 
 #define ROWS 64
 #define UNIT_SIZE 20
-#define INDEX_HEADER_SIZE 40
-#define INDEX_SLOT_SIZE 4
-#define INDEX_ENTRY_SIZE 20
-#define KEYS_MAX 32
 #define TRANSACTION_MASK 0xC
 #define TRANSACTION_COMMIT 0x8
-
-typedef struct {
-    int64_t begin_timestamp, end_timestamp, begin_offset, end_offset;
-    int32_t slot_count, index_count;
-} index_header;
 
 static const rmq_topic *find_topic(const rmq_core *core, const uint8_t *name, size_t length)
 {
@@ -55,86 +46,6 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
     return 1;
 }
 
-/* The hashes of a record's keys, UNIQ_KEY first; -1: Python has to find them. */
-static int find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes)
-{
-    const uint32_t topic_hash = rmq_java_hash(0, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
-    const uint8_t *word = view + row[RMQ_KEYS_POSITION];
-    const uint8_t *const end = word + row[RMQ_KEYS_LENGTH];
-    int count = 0;
-
-    if (row[RMQ_UNIQ_KEY_HASH] >= 0)
-        hashes[count++] = row[RMQ_UNIQ_KEY_HASH];
-    while (row[RMQ_KEYS_LENGTH] > 0 && word < end) {
-        const uint8_t *stop = word;
-        for (; stop < end && *stop != ' '; stop++)
-            if (*stop >= 0x80u)
-                return -1;
-        if (stop > word) {
-            if (count == KEYS_MAX)
-                return -1;
-            hashes[count++] = rmq_index_key_hash(topic_hash, word, (size_t)(stop - word));
-        }
-        word = stop + 1;
-    }
-    return count;
-}
-
-static void load_header(const uint8_t *index, index_header *header)
-{
-    header->begin_timestamp = rmq_load_long(index);
-    header->end_timestamp = rmq_load_long(index + 8);
-    header->begin_offset = rmq_load_long(index + 16);
-    header->end_offset = rmq_load_long(index + 24);
-    header->slot_count = rmq_load_int(index + 32);
-    header->index_count = rmq_load_int(index + 36);
-    if (header->index_count <= 0)
-        header->index_count = 1;
-}
-
-static void store_header(uint8_t *index, const index_header *header)
-{
-    rmq_store_long(index, header->begin_timestamp);
-    rmq_store_long(index + 8, header->end_timestamp);
-    rmq_store_long(index + 16, header->begin_offset);
-    rmq_store_long(index + 24, header->end_offset);
-    rmq_store32(index + 32, (uint32_t)header->slot_count);
-    rmq_store32(index + 36, (uint32_t)header->index_count);
-}
-
-static uint8_t *slot_of(const rmq_dispatch_state *state, int64_t hash)
-{
-    return state->index + INDEX_HEADER_SIZE + hash % state->index_slots * INDEX_SLOT_SIZE;
-}
-
-static void put_key(const rmq_dispatch_state *state, index_header *header, int64_t hash, const int64_t *row)
-{
-    uint8_t *const slot = slot_of(state, hash);
-    uint8_t *const entry = state->index + INDEX_HEADER_SIZE + state->index_slots * INDEX_SLOT_SIZE
-                           + (int64_t)header->index_count * INDEX_ENTRY_SIZE;
-    const int64_t stored = row[RMQ_STORE_TIMESTAMP];
-    int32_t previous = rmq_load_int(slot);
-    int64_t seconds = 0;
-
-    if (previous <= 0 || previous >= header->index_count)
-        previous = 0;
-    if (header->begin_timestamp > 0 && stored > header->begin_timestamp)
-        seconds = (stored - header->begin_timestamp) / 1000;
-    rmq_store32(entry, (uint32_t)hash);
-    rmq_store_long(entry + 4, row[RMQ_OFFSET]);
-    rmq_store32(entry + 12, seconds > INT32_MAX ? INT32_MAX : (uint32_t)seconds);
-    rmq_store32(entry + 16, (uint32_t)previous);
-    rmq_store32(slot, (uint32_t)header->index_count);
-    if (header->index_count <= 1) {
-        header->begin_offset = row[RMQ_OFFSET];
-        header->begin_timestamp = stored;
-    }
-    header->slot_count += previous == 0;
-    header->index_count++;
-    header->end_offset = row[RMQ_OFFSET];
-    header->end_timestamp = stored;
-}
-
 static void note_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t *row)
 {
     state->arrivals[state->arrival_count++] = (rmq_arrival){
@@ -142,10 +53,10 @@ static void note_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t
 }
 
 /* 1: done; 0: nothing was changed, Python has to do it. */
-static int take_row(const rmq_core *core, rmq_dispatch_state *state, index_header *header, const int64_t *row)
+static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, const int64_t *row)
 {
     const int64_t type = row[RMQ_SYS_FLAG] & TRANSACTION_MASK;
-    int64_t hashes[KEYS_MAX];
+    int64_t hashes[RMQ_KEYS_MAX];
     int key_count = 0;
 
     if ((type != 0 && type != TRANSACTION_COMMIT) || row[RMQ_STORE_TIMESTAMP] < 0)
@@ -154,15 +65,17 @@ static int take_row(const rmq_core *core, rmq_dispatch_state *state, index_heade
     if (queue == NULL || (queue->state[RMQ_QUEUE_WATCHED] && state->arrival_count == state->arrival_capacity))
         return 0;
     if (state->index != NULL) {
-        key_count = find_keys(state->view, row, hashes);
+        key_count = rmq_find_keys(state->view, row, hashes);
         if (key_count < 0 || row[RMQ_OFFSET] <= header->end_offset
             || header->index_count + (int64_t)key_count > state->index_entries)
             return 0;
     }
     if (!put_unit(queue, row))
         return 0;
-    for (int i = 0; i < key_count; i++)
-        put_key(state, header, hashes[i], row);
+    for (int i = 0; i < key_count; i++) {
+        const rmq_key key = {hashes[i], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
+        rmq_put_key(state->index, state->index_slots, header, &key);
+    }
     if (queue->state[RMQ_QUEUE_WATCHED])
         note_arrival(state, queue - core->queues, row);
     return 1;
@@ -171,13 +84,13 @@ static int take_row(const rmq_core *core, rmq_dispatch_state *state, index_heade
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
 {
     int64_t cells[ROWS * RMQ_COLUMN_COUNT];
-    index_header header = {0, 0, 0, 0, 0, 0};
+    rmq_index_header header = {0, 0, 0, 0, 0, 0};
     enum rmq_stop stop = RMQ_LIMIT;
 
     state->position = state->arrival_count = 0;
     state->store_timestamp = -1;
     if (state->index != NULL)
-        load_header(state->index, &header);
+        rmq_load_index_header(state->index, &header);
     while (stop == RMQ_LIMIT) {
         rmq_scan_state scan = {.view = state->view + state->position, .length = (size_t)(state->length - state->position),
                                .base_offset = state->base_offset + state->position, .dledger = (int32_t)state->dledger,
@@ -189,7 +102,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
             row[RMQ_TOPIC_POSITION] += start;
             row[RMQ_KEYS_POSITION] += start;
             if (state->index != NULL && row[RMQ_UNIQ_KEY_HASH] >= 0)
-                __builtin_prefetch(slot_of(state, row[RMQ_UNIQ_KEY_HASH]), 1);
+                __builtin_prefetch(rmq_index_slot(state->index, state->index_slots, row[RMQ_UNIQ_KEY_HASH]), 1);
         }
         for (size_t i = 0; i < scan.count; i++) {
             const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
@@ -202,5 +115,5 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
         }
     }
     if (state->index != NULL && state->store_timestamp >= 0)
-        store_header(state->index, &header);
+        rmq_store_index_header(state->index, &header);
 }

@@ -307,6 +307,32 @@ typedef struct {
 /* Stops in front of the first record that it does not know how to take. */
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state);
 
+/* Units and keys of the rows of a scan, rmqpy.codec.packing. `row`: of the scan, the run's first; `position`: in units. */
+typedef struct {
+    int64_t row, first, count, position;
+} rmq_pack_run;
+
+typedef struct {
+    const uint8_t *view;
+    size_t length;
+    const int64_t **columns; /* by rmq_column, of a scan of `view` */
+    size_t count;
+    int32_t *table;          /* more than `count` places, table_mask + 1 */
+    size_t table_mask;
+    int32_t *run_of;         /* room for count, as in `runs` and `units` */
+    rmq_pack_run *runs;
+    size_t run_count;
+    uint8_t *units;
+    uint8_t *keys;           /* NULL: none are wanted */
+    size_t key_room, key_count;
+} rmq_pack_state;
+
+/* 0: rows that are not for C (keys beyond ASCII, too many). */
+int rmq_pack(rmq_pack_state *state);
+
+/* Packed keys into an index file, as many as there is room for; returns how many. */
+size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t *keys, size_t count);
+
 /* A run: entries one right behind the other in one data file, and the JSON list of a batch push (push.c).
  * `source`, `target` and what is *_max or *_capacity are the caller's; so are the first two places for rmq_run_encode. */
 typedef struct {
@@ -464,6 +490,29 @@ int64_t rmq_index_key_hash(uint32_t topic_hash, const uint8_t *key, size_t key_l
 
 /* One code point, or U+FFFD for as many malformed bytes as Java takes together; returns their count. */
 size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code);
+
+/* index.c */
+
+enum { RMQ_KEYS_MAX = 32 };
+
+typedef struct {
+    int64_t begin_timestamp, end_timestamp, begin_offset, end_offset;
+    int32_t slot_count, index_count;
+} rmq_index_header;
+
+typedef struct {
+    int64_t hash, offset, stored; /* of the key; offset and store time of the message */
+} rmq_key;
+
+void rmq_load_index_header(const uint8_t *index, rmq_index_header *header);
+void rmq_store_index_header(uint8_t *index, const rmq_index_header *header);
+uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash);
+
+/* There is room for it. */
+void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key);
+
+/* The hashes of a record's keys, UNIQ_KEY first, at most RMQ_KEYS_MAX; -1: Python has to find them. */
+int rmq_find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes);
 
 /* base64.c: the end of what was written, or read: up to the quote, *out moves on. There is room for the text. */
 uint8_t *rmq_put_base64(uint8_t *out, const uint8_t *body, int64_t length);

@@ -13,11 +13,11 @@ from typing import Final
 from rmqpy.broker.hot_shapes import SendLine
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan
-from rmqpy.codec.units import QUEUE_UNIT, index_key_hash
+from rmqpy.codec.units import QUEUE_UNIT, IndexEntry, index_key_hash
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.consume_queue import ConsumeQueue
 from rmqpy.store.dispatch import ArrivalListener
-from rmqpy.store.index_file import IndexEntry, KeyIndex
+from rmqpy.store.index_file import KeyIndex
 from rmqpy.store.queue_table import ConsumeQueueTable, QueueName
 from rmqpy.store.results import Arrival
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import entry_run, hashes, parts, scan
+from rmqpy.codec import entry_run, hashes, packing, parts, scan
 
 __all__ = [
     "crc32",
@@ -23,7 +23,9 @@ __all__ = [
     "encode_run",
     "gather",
     "implementation",
+    "pack_records",
     "property_parts",
+    "put_packed_keys",
     "reason",
     "record_parts",
     "scan_records",
@@ -61,6 +63,15 @@ _PropertyParts = Callable[
 ]
 
 
+class _PackRecords(Protocol):
+    def __call__(
+        self, view: memoryview, scan: scan.Scan, count: int, *, with_keys: bool
+    ) -> packing.Packed: ...
+
+
+_PutPackedKeys = Callable[[memoryview, int, bytes], None]
+
+
 class _EncodeRun(Protocol):
     def __call__(
         self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
@@ -82,6 +93,8 @@ class _Choice:
     record_parts: _RecordParts
     gather: _Gather
     property_parts: _PropertyParts
+    pack_records: _PackRecords
+    put_packed_keys: _PutPackedKeys
 
 
 def _pure(reason: str) -> _Choice:
@@ -96,6 +109,8 @@ def _pure(reason: str) -> _Choice:
         parts.record_parts,
         parts.gather,
         parts.property_parts,
+        packing.pack_records,
+        packing.put_packed_keys,
     )
 
 
@@ -103,7 +118,7 @@ def _choose(environment: str | None) -> _Choice:
     if environment == "1":
         return _pure("RMQPY_PURE=1 asks for it")
     try:
-        from rmqpy.codec import native, native_run
+        from rmqpy.codec import native, native_pack, native_run
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
@@ -117,6 +132,8 @@ def _choose(environment: str | None) -> _Choice:
         native.record_parts,
         native.gather,
         native.property_parts,
+        native_pack.pack_records,
+        native_pack.put_packed_keys,
     )
 
 
@@ -132,3 +149,5 @@ walk_records = _choice.walk_records
 record_parts = _choice.record_parts
 gather = _choice.gather
 property_parts = _choice.property_parts
+pack_records = _choice.pack_records
+put_packed_keys = _choice.put_packed_keys

@@ -7,7 +7,7 @@ entry 0 is never used.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from attrs import define
@@ -137,3 +137,33 @@ def index_time_diff_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
         return 0
     # Towards zero, as Java divides; what is negative becomes 0 anyway.
     return min(max((store_timestamp_ms - begin_timestamp_ms) // 1000, 0), _INT_MAX)
+
+
+IndexEntry = tuple[int, int, int]
+"""Key hash, physical offset and store time (ms) of a message."""
+
+
+def put_index_entries(
+    index: memoryview, slot_count: int, header: IndexHeader, entries: Iterable[IndexEntry]
+) -> None:
+    """Add entries to a file that has room for them: entry first, then its slot, at last the
+    header, which is that of ``index``.
+    """
+    for key_hash, physical_offset, store_timestamp_ms in entries:
+        number = header.index_count
+        slot_position = index_slot_position(key_hash, slot_count)
+        (previous,) = INDEX_SLOT.unpack_from(index, slot_position)
+        if not 0 < previous < number:
+            previous = 0
+            header.slot_count += 1
+        time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
+        place = index_entry_position(number, slot_count)
+        INDEX_ENTRY.pack_into(index, place, key_hash, physical_offset, time_diff_s, previous)
+        INDEX_SLOT.pack_into(index, slot_position, number)
+        if number <= 1:
+            header.begin_offset = physical_offset
+            header.begin_timestamp_ms = store_timestamp_ms
+        header.index_count = number + 1
+        header.end_offset = physical_offset
+        header.end_timestamp_ms = store_timestamp_ms
+    index[: INDEX_HEADER.size] = header.encode()

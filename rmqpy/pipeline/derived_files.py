@@ -18,8 +18,8 @@ from rmqpy.audit.directory import FileRow
 from rmqpy.audit.queue_units import map_file
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
-from rmqpy.pipeline.derived_ranges import KEY_ENTRY
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.consume_queue import ConsumeQueue
 from rmqpy.store.disk import Disk
@@ -172,11 +172,12 @@ def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
     file = IndexFile(opened, piece.slot_count, piece.entry_count)
     try:
         if piece.before is not None:
-            (((_, offset, stored_ms),),) = _entry_chunks(piece.before)
+            (keys,) = _key_chunks(piece.before)
+            _, offset, stored_ms = KEY.unpack(keys)
             file.continue_from(IndexHeader(end_timestamp_ms=stored_ms, end_offset=offset))
         for span in piece.spans:
-            for entries in _entry_chunks(span):
-                _put_entries(file, entries)
+            for keys in _key_chunks(span):
+                _put_keys(file, keys)
         file.sync()
         header = file.header
         items, begin_ms = header.index_count - 1, header.begin_timestamp_ms
@@ -185,16 +186,16 @@ def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
     return BuiltFile(piece=piece, path=path, items=items, begin_ms=begin_ms)
 
 
-def _put_entries(file: IndexFile, entries: list[tuple[int, int, int]]) -> None:
-    while entries:
+def _put_keys(file: IndexFile, keys: bytes) -> None:
+    done = 0
+    while done < len(keys):
         file.reserve()
-        room = file.reserved_entries - file.header.index_count
-        file.put(entries[:room])
-        entries = entries[room:]
+        room = (file.reserved_entries - file.header.index_count) * KEY.size
+        file.put_packed(keys[done : done + room])
+        done += room
 
 
-def _entry_chunks(span: Span) -> Iterator[list[tuple[int, int, int]]]:
+def _key_chunks(span: Span) -> Iterator[bytes]:
     for done in range(0, span.count, CHUNK_UNITS):
         count = min(CHUNK_UNITS, span.count - done)
-        position = span.position + done * KEY_ENTRY.size
-        yield list(KEY_ENTRY.iter_unpack(_read(span.path, position, count * KEY_ENTRY.size)))
+        yield _read(span.path, span.position + done * KEY.size, count * KEY.size)

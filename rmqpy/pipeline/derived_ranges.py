@@ -1,13 +1,7 @@
 """What a range of the log gives to consume queues and key index: packed, a run at a time.
 
 Units are those of the broker's dispatch. A range writes one file, which nobody but
-:mod:`.derived_files` reads:
-
-==============  =========================================================================
-units           20 bytes each, as they stand in a consume queue, one run behind the other
-key entries     key hash, physical offset, store time in ms (int32, int64, int64), in the
-                order of the log
-==============  =========================================================================
+:mod:`.derived_files` reads: units and behind them keys, as :mod:`rmqpy.codec.packing` packs them.
 
 A run is what follows without a gap in one queue; what comes back for it is one small value, so the
 driver never holds a message. A queue's runs must join: where one does not begin at the queue offset
@@ -16,22 +10,18 @@ at which the one before has ended, messages are missing or there twice.
 
 from __future__ import annotations
 
-import struct
-from typing import Final
 from uuid import uuid4
 
 from attrs import define, field
 
+from rmqpy.codec.chosen import pack_records
+from rmqpy.codec.packing import KEY
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.flags import has_queue_unit
 from rmqpy.pipeline.pieces import OpenPiece, Piece, PieceResult
-from rmqpy.store.dispatch import key_hashes, set_deliver_times
+from rmqpy.store.dispatch import set_deliver_times
 
-__all__ = ["KEY_ENTRY", "DeriveTask", "Derived", "UnitRun"]
-
-KEY_ENTRY: Final = struct.Struct(">iqq")
-"""Key hash, physical offset, store time in ms."""
+__all__ = ["DeriveTask", "Derived", "UnitRun"]
 
 
 @define(slots=True, frozen=True)
@@ -94,27 +84,16 @@ class _Packing:
     def take(self, scan: Scan, view: memoryview, count: int) -> None:
         """The first ``count`` records of a scan."""
         set_deliver_times(scan, self._task.delay_levels)
-        pack, runs = QUEUE_UNIT.pack, self._open
-        rows = zip(
-            *(scan.topic, scan.queue_id, scan.sys_flag, scan.queue_offset),
-            *(scan.offset, scan.size, scan.tags_code),
-            strict=True,
-        )
-        for row, (topic, queue_id, sys_flag, queue_offset, offset, size, tags) in enumerate(rows):
-            if row == count:
-                break
-            if sys_flag and not has_queue_unit(sys_flag):
-                continue
-            run = runs.get((topic, queue_id))
-            if run is None or run.next != queue_offset:
-                run = self._begin((topic, queue_id), queue_offset)
-            run.units += pack(offset, size, tags)
-            run.next += 1
-        if self._task.with_keys:
-            for row, hashes in key_hashes(scan, view, count):
-                offset, stored_ms = scan.offset[row], scan.store_timestamp_ms[row]
-                for each in hashes:
-                    self._keys += KEY_ENTRY.pack(each, offset, stored_ms)
+        packed = pack_records(view, scan, count, with_keys=self._task.with_keys)
+        for row, first, units, position in packed.runs:
+            queue = scan.topic[row], scan.queue_id[row]
+            run = self._open.get(queue)
+            if run is None or run.next != first:
+                run = self._begin(queue, first)
+            start, stop = position * QUEUE_UNIT.size, (position + units) * QUEUE_UNIT.size
+            run.units += packed.units[start:stop]
+            run.next += units
+        self._keys += packed.keys
 
     def _begin(self, queue: tuple[bytes, int], queue_offset: int) -> _Run:
         before = self._open.get(queue)
@@ -135,4 +114,4 @@ class _Packing:
                 runs.append(UnitRun(topic, queue_id, run.first, run.next - run.first, position))
                 position += file.write(run.units)
             file.write(self._keys)
-        return path, runs, len(self._keys) // KEY_ENTRY.size, position
+        return path, runs, len(self._keys) // KEY.size, position

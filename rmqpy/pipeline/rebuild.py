@@ -25,9 +25,10 @@ from rmqpy.audit.queue_units import map_row, read_ends
 from rmqpy.audit.ranges import RANGE_BYTES
 from rmqpy.audit.small_files import living_topics
 from rmqpy.codec.hashes import java_text
+from rmqpy.codec.packing import KEY
 from rmqpy.model.config import StoreSettings
 from rmqpy.pipeline.derived_files import BuiltFile, FileTask, IndexPiece, QueuePiece, Span
-from rmqpy.pipeline.derived_ranges import KEY_ENTRY, Derived, DeriveTask
+from rmqpy.pipeline.derived_ranges import Derived, DeriveTask
 from rmqpy.pipeline.pieces import Chain, Passed, Piece, split_store
 from rmqpy.store.disk import Disk
 from rmqpy.store.index_file import index_file_name
@@ -194,7 +195,7 @@ class Rebuild:
                 entry_count=settings.max_index_num,
             )
             last = spans[-1]
-            before = Span(last.path, last.position + (last.count - 1) * KEY_ENTRY.size, 1)
+            before = Span(last.path, last.position + (last.count - 1) * KEY.size, 1)
 
     def _copy_expired(self, directory: StoreDirectory) -> None:
         files = Disk()
@@ -218,7 +219,7 @@ def _parts(spans: list[Span], size: int) -> Iterator[tuple[Span, ...]]:
         while span.count:
             taken = min(room, span.count)
             part.append(Span(span.path, span.position, taken))
-            span = Span(span.path, span.position + taken * KEY_ENTRY.size, span.count - taken)
+            span = Span(span.path, span.position + taken * KEY.size, span.count - taken)
             room -= taken
             if not room:
                 yield tuple(part)

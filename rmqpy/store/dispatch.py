@@ -12,7 +12,7 @@ StoreFault (nothing is skipped).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from attrs import define
@@ -20,10 +20,11 @@ from attrs import define
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
+from rmqpy.codec.packing import key_hashes
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.units import QUEUE_UNIT, index_key_hash
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.errors import StoreFault
-from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
+from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.commitlog.interface import CommitLog, ScanRange, closes_file
@@ -289,25 +290,11 @@ class Dispatch:
 
 def set_deliver_times(scan: Scan, delay_levels: Mapping[int, int]) -> None:
     """The tags code in the delay topic is the time when the message is due."""
+    if _SCHEDULE_TOPIC not in scan.topic:
+        return
     max_level = max(delay_levels, default=0)
     for row, topic in enumerate(scan.topic):
         level = min(scan.delay_level[row], max_level)
         if level > 0 and topic == _SCHEDULE_TOPIC:
             delay_ms = delay_levels.get(level, DEFAULT_DELAY_MS)
             scan.tags_code[row] = scan.store_timestamp_ms[row] + delay_ms
-
-
-def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, list[int]]]:
-    """(row, hashes of the message's keys) of the first ``count`` records that the key index has."""
-    for row in range(count):
-        if scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-            continue
-        hashes = [scan.uniq_key_hash[row]] if scan.uniq_key_hash[row] >= 0 else []
-        length = scan.keys_length[row]
-        if length:
-            start = scan.keys_position[row]
-            topic = java_text(scan.topic[row])
-            words = java_text(bytes(view[start : start + length])).split(" ")
-            hashes += [index_key_hash(topic, word) for word in words if word]
-        if hashes:
-            yield row, hashes

@@ -18,6 +18,7 @@ from datetime import datetime
 
 from attrs import define
 
+from rmqpy.codec.chosen import put_packed_keys
 from rmqpy.codec.layout import (
     INDEX_COUNT_POSITION,
     INDEX_END_OFFSET_POSITION,
@@ -28,12 +29,13 @@ from rmqpy.codec.units import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
+    IndexEntry,
     IndexHeader,
     index_entry_position,
     index_file_size,
     index_key_hash,
     index_slot_position,
-    index_time_diff_s,
+    put_index_entries,
 )
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer, StoreFile
@@ -44,9 +46,6 @@ RESERVED_ENTRIES = 16 * 1024
 assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
-
-IndexEntry = tuple[int, int, int]
-"""Key hash, physical offset and store time (ms) of a message."""
 
 
 class IndexFile:
@@ -122,25 +121,12 @@ class IndexFile:
 
     def put(self, entries: Sequence[IndexEntry]) -> None:
         """Add entries; there is room for them."""
-        header, data, slots = self.header, self._file.writable, self._slot_count
-        for key_hash, physical_offset, store_timestamp_ms in entries:
-            number = header.index_count
-            slot_position = index_slot_position(key_hash, slots)
-            (previous,) = INDEX_SLOT.unpack_from(data, slot_position)
-            if not 0 < previous < number:
-                previous = 0
-                header.slot_count += 1
-            time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
-            place = index_entry_position(number, slots)
-            INDEX_ENTRY.pack_into(data, place, key_hash, physical_offset, time_diff_s, previous)
-            INDEX_SLOT.pack_into(data, slot_position, number)
-            if number <= 1:
-                header.begin_offset = physical_offset
-                header.begin_timestamp_ms = store_timestamp_ms
-            header.index_count = number + 1
-            header.end_offset = physical_offset
-            header.end_timestamp_ms = store_timestamp_ms
-        self._write_header()
+        put_index_entries(self._file.writable, self._slot_count, self.header, entries)
+
+    def put_packed(self, keys: bytes) -> None:
+        """The same of entries as :data:`rmqpy.codec.packing.KEY` packs them."""
+        put_packed_keys(self._file.writable, self._slot_count, keys)
+        self.changed_by_c()
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with this hash and a store time in range, newest first."""

@@ -1,0 +1,114 @@
+/* Key index files: hashes of a record's keys, entries into a file. Same results as rmqpy/codec/packing.py. */
+#include "rmqpy_native.h"
+
+#define INDEX_HEADER_SIZE 40
+#define INDEX_SLOT_SIZE 4
+#define INDEX_ENTRY_SIZE 20
+#define KEY_SIZE 20
+#define AHEAD 16 /* slots stand anywhere: so many entries before they are needed they are asked for */
+
+void rmq_load_index_header(const uint8_t *index, rmq_index_header *header)
+{
+    header->begin_timestamp = rmq_load_long(index);
+    header->end_timestamp = rmq_load_long(index + 8);
+    header->begin_offset = rmq_load_long(index + 16);
+    header->end_offset = rmq_load_long(index + 24);
+    header->slot_count = rmq_load_int(index + 32);
+    header->index_count = rmq_load_int(index + 36);
+    if (header->index_count <= 0)
+        header->index_count = 1;
+}
+
+void rmq_store_index_header(uint8_t *index, const rmq_index_header *header)
+{
+    rmq_store_long(index, header->begin_timestamp);
+    rmq_store_long(index + 8, header->end_timestamp);
+    rmq_store_long(index + 16, header->begin_offset);
+    rmq_store_long(index + 24, header->end_offset);
+    rmq_store32(index + 32, (uint32_t)header->slot_count);
+    rmq_store32(index + 36, (uint32_t)header->index_count);
+}
+
+uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash)
+{
+    return index + INDEX_HEADER_SIZE + hash % slots * INDEX_SLOT_SIZE;
+}
+
+void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key)
+{
+    uint8_t *const slot = rmq_index_slot(index, slots, key->hash);
+    uint8_t *const entry = index + INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
+                           + (int64_t)header->index_count * INDEX_ENTRY_SIZE;
+    int32_t previous = rmq_load_int(slot);
+    int64_t seconds = 0;
+
+    if (previous <= 0 || previous >= header->index_count)
+        previous = 0;
+    if (header->begin_timestamp > 0 && key->stored > header->begin_timestamp)
+        seconds = (key->stored - header->begin_timestamp) / 1000;
+    rmq_store32(entry, (uint32_t)key->hash);
+    rmq_store_long(entry + 4, key->offset);
+    rmq_store32(entry + 12, seconds > INT32_MAX ? INT32_MAX : (uint32_t)seconds);
+    rmq_store32(entry + 16, (uint32_t)previous);
+    rmq_store32(slot, (uint32_t)header->index_count);
+    if (header->index_count <= 1) {
+        header->begin_offset = key->offset;
+        header->begin_timestamp = key->stored;
+    }
+    header->slot_count += previous == 0;
+    header->index_count++;
+    header->end_offset = key->offset;
+    header->end_timestamp = key->stored;
+}
+
+int rmq_find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes)
+{
+    const uint32_t topic_hash = rmq_java_hash(0, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
+    const uint8_t *word = view + row[RMQ_KEYS_POSITION];
+    const uint8_t *const end = word + row[RMQ_KEYS_LENGTH];
+    int count = 0;
+
+    if (row[RMQ_UNIQ_KEY_HASH] >= 0)
+        hashes[count++] = row[RMQ_UNIQ_KEY_HASH];
+    while (row[RMQ_KEYS_LENGTH] > 0 && word < end) {
+        const uint8_t *stop = word;
+        for (; stop < end && *stop != ' '; stop++)
+            if (*stop >= 0x80u)
+                return -1;
+        if (stop > word) {
+            if (count == RMQ_KEYS_MAX)
+                return -1;
+            hashes[count++] = rmq_index_key_hash(topic_hash, word, (size_t)(stop - word));
+        }
+        word = stop + 1;
+    }
+    return count;
+}
+
+static int64_t hash_at(const uint8_t *keys, size_t number)
+{
+    return rmq_load_int(keys + number * KEY_SIZE);
+}
+
+size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t *keys, size_t count)
+{
+    rmq_index_header header;
+    size_t done = 0;
+
+    if (length < INDEX_HEADER_SIZE || slots <= 0 || (uint64_t)slots > (length - INDEX_HEADER_SIZE) / INDEX_SLOT_SIZE)
+        return 0;
+    rmq_load_index_header(index, &header);
+    const uint64_t entries = (length - INDEX_HEADER_SIZE - (size_t)slots * INDEX_SLOT_SIZE) / INDEX_ENTRY_SIZE;
+    for (; done < count && (uint64_t)header.index_count < entries && header.index_count < INT32_MAX; done++) {
+        const uint8_t *const key = keys + done * KEY_SIZE;
+        const rmq_key found = {hash_at(keys, done), rmq_load_long(key + 4), rmq_load_long(key + 12)};
+        if (found.hash < 0)
+            break;
+        if (done + AHEAD < count && hash_at(keys, done + AHEAD) >= 0)
+            __builtin_prefetch(rmq_index_slot(index, slots, hash_at(keys, done + AHEAD)), 1);
+        rmq_put_key(index, slots, &header, &found);
+    }
+    if (done > 0)
+        rmq_store_index_header(index, &header);
+    return done;
+}

@@ -1,0 +1,111 @@
+/* Records as units of consume queues, those of a queue one behind the other, and as keys of the index. Same results as
+ * rmqpy/codec/packing.py. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define UNIT_SIZE 20
+#define KEY_SIZE 20
+#define TRANSACTION_MASK 0xC
+#define TRANSACTION_COMMIT 0x8
+#define TRANSACTION_ROLLBACK 0xC
+
+static int is_within(size_t length, int64_t position, int64_t size)
+{
+    return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;
+}
+
+static int is_same_queue(const rmq_pack_state *state, const int64_t *row, size_t other)
+{
+    const int64_t *const *const columns = state->columns;
+
+    return columns[RMQ_QUEUE_ID][other] == row[RMQ_QUEUE_ID]
+        && columns[RMQ_TOPIC_LENGTH][other] == row[RMQ_TOPIC_LENGTH]
+        && memcmp(state->view + columns[RMQ_TOPIC_POSITION][other], state->view + row[RMQ_TOPIC_POSITION],
+                  (size_t)row[RMQ_TOPIC_LENGTH]) == 0;
+}
+
+/* Where the queue of a row has the number of its last run, -1 where it has none. */
+static int32_t *find_queue(const rmq_pack_state *state, const int64_t *row)
+{
+    const uint32_t hash = rmq_java_hash((uint32_t)row[RMQ_QUEUE_ID], state->view + row[RMQ_TOPIC_POSITION],
+                                        (size_t)row[RMQ_TOPIC_LENGTH]);
+
+    for (uint32_t at = (hash * 0x9E3779B1u) >> 7;; at++) {
+        int32_t *const place = &state->table[at & state->table_mask];
+        if (*place < 0 || is_same_queue(state, row, (size_t)state->runs[*place].row))
+            return place;
+    }
+}
+
+static int32_t run_of(rmq_pack_state *state, const int64_t *row, size_t number)
+{
+    int32_t *const place = find_queue(state, row);
+    const int64_t offset = row[RMQ_QUEUE_OFFSET];
+
+    if (*place < 0 || offset == INT64_MIN
+        || state->runs[*place].first + (state->runs[*place].count - 1) != offset - 1) {
+        *place = (int32_t)state->run_count;
+        state->runs[state->run_count++] = (rmq_pack_run){(int64_t)number, offset, 0, 0};
+    }
+    state->runs[*place].count++;
+    return *place;
+}
+
+/* 0: not for C. */
+static int pack_keys(rmq_pack_state *state, const int64_t *row)
+{
+    int64_t hashes[RMQ_KEYS_MAX];
+    const int count = rmq_find_keys(state->view, row, hashes);
+
+    if (count < 0 || (size_t)count > state->key_room - state->key_count)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        uint8_t *const key = state->keys + state->key_count++ * KEY_SIZE;
+        rmq_store32(key, (uint32_t)hashes[i]);
+        rmq_store_long(key + 4, row[RMQ_OFFSET]);
+        rmq_store_long(key + 12, row[RMQ_STORE_TIMESTAMP]);
+    }
+    return 1;
+}
+
+static void put_units(const rmq_pack_state *state)
+{
+    const int64_t *const *const columns = state->columns;
+
+    for (size_t i = 0; i < state->count; i++) {
+        if (state->run_of[i] < 0)
+            continue;
+        const rmq_pack_run *const run = &state->runs[state->run_of[i]];
+        const int64_t number = run->position + (columns[RMQ_QUEUE_OFFSET][i] - run->first);
+        uint8_t *const unit = state->units + UNIT_SIZE * number;
+        rmq_store_long(unit, columns[RMQ_OFFSET][i]);
+        rmq_store32(unit + 8, (uint32_t)columns[RMQ_SIZE][i]);
+        rmq_store_long(unit + 12, columns[RMQ_TAGS_CODE][i]);
+    }
+}
+
+int rmq_pack(rmq_pack_state *state)
+{
+    int64_t row[RMQ_COLUMN_COUNT], position = 0;
+
+    state->run_count = state->key_count = 0;
+    memset(state->table, 0xFF, sizeof *state->table * ((size_t)state->table_mask + 1));
+    for (size_t i = 0; i < state->count; i++) {
+        for (size_t column = 0; column < RMQ_COLUMN_COUNT; column++)
+            row[column] = state->columns[column][i];
+        const int64_t type = row[RMQ_SYS_FLAG] & TRANSACTION_MASK;
+        if (!is_within(state->length, row[RMQ_TOPIC_POSITION], row[RMQ_TOPIC_LENGTH])
+            || !is_within(state->length, row[RMQ_KEYS_POSITION], row[RMQ_KEYS_LENGTH]))
+            return 0;
+        state->run_of[i] = type == 0 || type == TRANSACTION_COMMIT ? run_of(state, row, i) : -1;
+        if (state->keys != NULL && type != TRANSACTION_ROLLBACK && !pack_keys(state, row))
+            return 0;
+    }
+    for (size_t i = 0; i < state->run_count; i++) {
+        state->runs[i].position = position;
+        position += state->runs[i].count;
+    }
+    put_units(state);
+    return 1;
+}

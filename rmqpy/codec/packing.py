@@ -1,0 +1,98 @@
+"""What consume queues and key index are built anew from: records of a scan, packed.
+
+==============  =========================================================================
+units           20 bytes each as they stand in a consume queue, one run behind the other
+keys            key hash, physical offset, store time in ms: one for each key of a message
+==============  =========================================================================
+
+A run is what follows without a gap in one queue. Exists in C too (native/pack.c, native/index.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import Scan
+from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_key_hash, put_index_entries
+from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
+
+__all__ = ["KEY", "Packed", "PackedRun", "key_hashes", "pack_records", "put_packed_keys"]
+
+KEY: Final = struct.Struct(">iqq")
+"""Key hash, physical offset, store time in ms."""
+
+PackedRun = tuple[int, int, int, int]
+"""Row of the run's first record, queue offset of that, units, and the first one's number in
+``units``.
+"""
+
+
+@define(slots=True, frozen=True)
+class Packed:
+    """Of a scan. Runs of one queue are in the order of the log."""
+
+    runs: list[PackedRun]
+    units: bytes | memoryview
+    keys: bytes | memoryview
+
+
+def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> Packed:
+    """The first ``count`` records of a scan of ``view``."""
+    firsts: list[tuple[int, int]] = []
+    units: list[bytearray] = []
+    open_runs: dict[tuple[bytes, int], int] = {}
+    for row in range(count):
+        if not has_queue_unit(scan.sys_flag[row]):
+            continue
+        queue, offset = (scan.topic[row], scan.queue_id[row]), scan.queue_offset[row]
+        number = open_runs.get(queue)
+        if number is None or _next(firsts[number][1], units[number]) != offset:
+            number = open_runs[queue] = len(firsts)
+            firsts.append((row, offset))
+            units.append(bytearray())
+        units[number] += QUEUE_UNIT.pack(scan.offset[row], scan.size[row], scan.tags_code[row])
+    runs, position = [], 0
+    for (row, first), packed in zip(firsts, units, strict=True):
+        runs.append((row, first, len(packed) // QUEUE_UNIT.size, position))
+        position += len(packed) // QUEUE_UNIT.size
+    keys = _keys(view, scan, count) if with_keys else b""
+    return Packed(runs, b"".join(units), keys)
+
+
+def _next(first: int, units: bytearray) -> int:
+    return first + len(units) // QUEUE_UNIT.size
+
+
+def _keys(view: memoryview, scan: Scan, count: int) -> bytes:
+    return b"".join(
+        KEY.pack(key_hash, scan.offset[row], scan.store_timestamp_ms[row])
+        for row, hashes in key_hashes(scan, view, count)
+        for key_hash in hashes
+    )
+
+
+def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, list[int]]]:
+    """(row, hashes of the message's keys) of the first ``count`` records that the key index has."""
+    for row in range(count):
+        if scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            continue
+        hashes = [scan.uniq_key_hash[row]] if scan.uniq_key_hash[row] >= 0 else []
+        length = scan.keys_length[row]
+        if length:
+            start = scan.keys_position[row]
+            topic = java_text(scan.topic[row])
+            words = java_text(bytes(view[start : start + length])).split(" ")
+            hashes += [index_key_hash(topic, word) for word in words if word]
+        if hashes:
+            yield row, hashes
+
+
+def put_packed_keys(index: memoryview, slot_count: int, keys: bytes) -> None:
+    """Into an index file that has room for them."""
+    header = IndexHeader.decode(index)
+    put_index_entries(index, slot_count, header, KEY.iter_unpack(keys))

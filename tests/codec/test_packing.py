@@ -1,0 +1,97 @@
+"""Records packed for consume queues and key index: C and Python alike."""
+
+from __future__ import annotations
+
+import random
+import struct
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.codec import chosen, packing, scan
+from rmqpy.codec.packing import KEY, Packed
+from rmqpy.codec.units import IndexHeader, index_file_size, put_index_entries
+from rmqpy.model.flags import TRANSACTION_ROLLBACK
+
+SLOTS, ENTRIES = 5, 60
+
+
+def plain(packed: Packed) -> tuple[list[packing.PackedRun], bytes, bytes]:
+    return packed.runs, bytes(packed.units), bytes(packed.keys)
+
+
+def check(view: memoryview, found: scan.Scan, count: int) -> Packed:
+    for with_keys in (True, False):
+        here = chosen.pack_records(view, found, count, with_keys=with_keys)
+        assert plain(here) == plain(
+            packing.pack_records(view, found, count, with_keys=with_keys)
+        )
+    return packing.pack_records(view, found, count, with_keys=True)
+
+
+@pytest.mark.parametrize("name", ["A-classic-clean-v497", "D-dledger-v497", "C-upgraded-v497"])
+def test_files_of_java(name: str, golden: Callable[[str], Path]) -> None:
+    folders = [*golden(name).rglob("commitlog"), *golden(name).rglob("data")]
+    units = keys = 0
+    for file in (file for folder in folders for file in folder.iterdir()):
+        dledger = file.parent.name == "data"
+        view = memoryview(file.read_bytes())
+        found = chosen.scan_records(view, int(file.name), dledger=dledger, check_crc=False)
+        check(view, found, len(found) // 2)
+        packed = check(view, found, len(found))
+        units += len(packed.units)
+        keys += len(packed.keys)
+    assert units > 200 * 20 and keys > 200 * KEY.size
+
+
+WORDS = st.sampled_from([b"", b" ", b"a", b"a b", b"a  a", b"\xc3\xa9 x", b"k" * 40, b"x " * 40])
+ROW = st.tuples(
+    st.sampled_from([b"t", b"topic", b"\xc3\xbcber", b"\xff"]),
+    st.integers(-1, 2),
+    st.integers(0, 5) | st.sampled_from([-(1 << 63), (1 << 63) - 1, -1]),
+    st.sampled_from([0, 4, 8, TRANSACTION_ROLLBACK, 1]),
+    WORDS,
+    st.sampled_from([-1, 0, 77, 0x7FFFFFFF]),
+)
+
+
+@given(st.lists(ROW, max_size=30))
+def test_any_rows(rows: list[tuple[bytes, int, int, int, bytes, int]]) -> None:
+    data, columns = bytearray(), [array("q", [7] * len(rows)) for _ in range(scan.COLUMN_COUNT)]
+    found = scan.scan_of_columns(columns, memoryview(bytes(100)), 0, scan.StopReason.END)
+    for row, (topic, queue_id, queue_offset, sys_flag, keys, uniq) in enumerate(rows):
+        found.topic_position[row], found.topic_length[row] = len(data), len(topic)
+        found.keys_position[row], found.keys_length[row] = len(data) + len(topic), len(keys)
+        data += topic + keys
+        found.queue_id[row], found.queue_offset[row] = queue_id, queue_offset
+        found.sys_flag[row], found.uniq_key_hash[row] = sys_flag, uniq
+        found.offset[row] = 1 << 40 | row
+    found.topic[:] = [topic for topic, *_ in rows]
+    packed = check(memoryview(bytes(data)), found, len(rows))
+    assert sum(run[2] for run in packed.runs) * 20 == len(packed.units)
+
+
+def test_an_index_file() -> None:
+    dice = random.Random(7)
+    size = index_file_size(SLOTS, ENTRIES)
+    entries = [
+        (dice.choice([0, 3, 8, 0x7FFFFFFF, dice.getrandbits(31)]), number, 1000 * number + 5)
+        for number in range(ENTRIES - 1)
+    ]
+    one, two = bytearray(size), bytearray(size)
+    put_index_entries(memoryview(one), SLOTS, IndexHeader(), entries)
+    keys = b"".join(KEY.pack(*entry) for entry in entries)
+    for start in range(0, len(keys), 7 * KEY.size):
+        chosen.put_packed_keys(memoryview(two), SLOTS, keys[start : start + 7 * KEY.size])
+    assert one == two and IndexHeader.decode(bytes(two)).index_count == ENTRIES
+
+
+def test_no_room_in_an_index_file() -> None:
+    keys = KEY.pack(1, 2, 3) * ENTRIES
+    index = memoryview(bytearray(index_file_size(SLOTS, ENTRIES)))
+    with pytest.raises((AssertionError, struct.error)):
+        chosen.put_packed_keys(index, SLOTS, keys)
