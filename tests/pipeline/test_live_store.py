@@ -1,0 +1,90 @@
+"""The store of a running broker, ours or Java's, while messages come: nothing is disturbed, what is
+told is clean, and no message that was acknowledged before is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.cli import main
+
+pytestmark = pytest.mark.spark
+
+COUNT = 200
+
+
+@pytest.fixture
+def sending(live: Any) -> Iterator[Callable[[], tuple[str, set[bytes]]]]:
+    """Sends on until the test ends; a call: the topic and what was acknowledged by now."""
+    topic, sent, stop = live.topic(), set(), threading.Event()
+
+    def send(number: int) -> None:
+        body = b"%06d" % number
+        live.send(topic, [body])
+        sent.add(body)
+
+    for number in range(COUNT):
+        send(number)
+
+    def go_on() -> None:
+        number = COUNT
+        while not stop.is_set():
+            send(number)
+            number += 1
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    yield lambda: (topic, set(sent))
+    stop.set()
+    thread.join()
+
+
+def tree(store: Path) -> list[str]:
+    return sorted(str(path) for path in store.rglob("*") if "commitlog" not in path.parts)
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_running_broker(
+    engine: str,
+    live: Any,
+    sending: Callable[[], tuple[str, set[bytes]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arrow: Any,
+    request: pytest.FixtureRequest,
+) -> None:
+    from pyarrow import parquet
+
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    store = live.broker.store
+    before = tree(store)
+    words = ("--engine", engine, "--range-bytes", "32768")
+    topic, sent = sending()
+    assert main(["pipeline", "audit", str(store), *words, "--format", "json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)["stores"]
+    assert report["clean"] and report["records"] >= len(sent) >= COUNT
+    topic, sent = sending()
+    target = tmp_path / "out"
+    assert main(["pipeline", "export", str(store), "--to", str(target), *words]) == 0
+    tables = map(parquet.read_table, target.glob("*.parquet"))
+    rows = [row for table in tables for row in table.to_pylist()]
+    bodies = [row["body"] for row in rows if row["topic"] == topic]
+    assert len(bodies) == len(set(bodies)) and sent <= set(bodies)
+    assert set(before) <= set(tree(store)) and not os.path.exists(store / "rmqpy" / "upgrade")
+
+
+def test_read_of_a_running_broker(
+    live: Any, sending: Callable[[], tuple[str, set[bytes]]], spark: Any
+) -> None:
+    topic, sent = sending()
+    reader = spark.read.format("rocketmq").option("topic", topic).option("splitBytes", 32768)
+    bodies = [bytes(row["body"]) for row in reader.load(str(live.broker.store)).collect()]
+    assert len(bodies) == len(set(bodies)) and sent <= set(bodies)
