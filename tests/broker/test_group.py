@@ -14,7 +14,6 @@ from attrs import define, field
 from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.codec.message import decode_message
-from rmqpy.codec.search import content_end
 from rmqpy.dledger.member import Disk, Role
 from rmqpy.dledger.messages import (
     AppendEntryRequest,
@@ -83,15 +82,10 @@ class Member:
         """The entries and index units on the disk, by file."""
         prefix = f"/store/dledger-{self.name}/"
         return {
-            path.removeprefix(prefix): _content(memoryview(node.data))
+            path.removeprefix(prefix): node.content().rstrip(b"\0")
             for path, node in self.files.nodes.items()
             if path.startswith((f"{prefix}data/", f"{prefix}index/"))
         }
-
-
-def _content(view: memoryview) -> bytes:
-    """Without the zeros at the end, of which an index file has 160 MB."""
-    return bytes(view[: content_end(view)])
 
 
 @define

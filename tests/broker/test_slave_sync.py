@@ -192,7 +192,7 @@ def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
     assert both.topics.data_version == version, "the same answer changes nothing"
     for number in range(20):  # the young master lives on
         both.master.broker.topics.put(TopicConfig(f"later{number}"))
-        both.master.scheduler.advance(1_000_000)
+        both.master.scheduler.jump_wall_clock(1_000_000)
         both.run(PERIOD_MS)
     assert {"new", "T0", "T5", "later0", "later19"} <= set(both.topics.topics)
     both.master.broker.topics.delete("later3")
