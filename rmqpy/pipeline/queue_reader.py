@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,15 +23,16 @@ from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.model.codes import ResponseCode
+from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.model.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmqpy.pipeline.access import ClusterAccess
 from rmqpy.pipeline.offsets import EARLIEST, LATEST, Boundary, Position
 from rmqpy.pipeline.rows import ScanRows, slices
-from rmqpy.remoting.bodies import MessageQueue
+from rmqpy.remoting.bodies import MessageQueue, TopicList
 from rmqpy.remoting.headers import PullMessageResponseHeader
 
-__all__ = ["BrokerAccess", "QueueRange", "QueueReader", "reader_for"]
+__all__ = ["BrokerAccess", "QueueRange", "QueueReader", "TopicChoice", "reader_for"]
 
 T = TypeVar("T")
 
@@ -39,6 +41,8 @@ LOG: Final = logging.getLogger(__name__)
 AT_A_TIME: Final = 32
 """Questions to brokers under way."""
 PAUSE_SECONDS: Final = 0.2
+LIST_SECONDS: Final = 1.0
+"""How long a stream uses a list of all topics: one that waits asks a hundred times a second."""
 PASSING: Final = frozenset(
     [
         ResponseCode.SYSTEM_ERROR,
@@ -61,6 +65,26 @@ class BrokerAccess:
     pull_count: int
     patience_ms: int
     fails: bool
+
+
+@define(slots=True, frozen=True)
+class TopicChoice:
+    """``names``; or those of all topics that ``pattern`` matches whole: none of the system's own,
+    and none of retries and dead letters.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def of(self, topics: Iterable[str]) -> list[str]:
+        """What a pattern chooses among all."""
+        return sorted(
+            name
+            for name in topics
+            if re.fullmatch(self.pattern or "", name)
+            and not is_system_topic(name)
+            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
 
 
 @define(slots=True, frozen=True)
@@ -99,6 +123,23 @@ class _RawConsumer(PullConsumer):
         return PulledRecords(
             ResponseCode(response.code), response.body, header.next_begin_offset
         )
+
+    async def topics(self) -> list[str]:
+        """All that the name server knows."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        response = await self._open().ask_name_server(code)
+        if response.code != ResponseCode.SUCCESS:
+            raise Refusal(response.code, response.remark or "no list of topics")
+        return TopicList.decode(response.body).topic_list
+
+    async def queues_if_any(self, topic: str) -> list[MessageQueue]:
+        """None where the topic is just being deleted."""
+        try:
+            return await self.queues(topic)
+        except Refusal as refusal:
+            if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return []
 
     async def doubt(self, topic: str) -> None:
         """Who answered is not whom to ask: take the route anew."""
@@ -151,16 +192,26 @@ class QueueReader(Blocking[_RawConsumer]):
         self._access = access
         self._tags = exact_tags(access.expression)
         self._behind_since: dict[MessageQueue, float] = {}
+        self._listed: list[str] = []
+        self._listed_at = 0.0
 
     # -- positions
 
-    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        """The readable queues of all of them."""
+    def queues(self, topics: TopicChoice, age_seconds: float = 0.0) -> list[MessageQueue]:
+        """The readable queues of all of them; what a pattern matches may be known for so long."""
+        if topics.pattern is None:
+            names, ask = topics.names, self._member.queues
+        else:
+            names, ask = tuple(topics.of(self._all_topics(age_seconds))), self._member.queues_if_any
         return [
-            queue
-            for topic in topics
-            for queue in self._patient(topic, partial(self._member.queues, topic))
+            queue for topic in names for queue in self._patient(topic, partial(ask, topic))
         ]
+
+    def _all_topics(self, age_seconds: float) -> list[str]:
+        if time.monotonic() - self._listed_at >= age_seconds:
+            self._listed = self._patient("", self._member.topics)
+            self._listed_at = time.monotonic()
+        return self._listed
 
     def resolve(self, queues: Sequence[MessageQueue], boundary: Boundary) -> Position:
         """The boundary as offsets."""
@@ -176,36 +227,45 @@ class QueueReader(Blocking[_RawConsumer]):
 
         return self._of_all(queues, place)
 
-    def ends(self, before: Position, topics: Iterable[str], *, every: bool) -> Position:
+    def ends(self, before: Position, topics: TopicChoice, *, every: bool) -> Position:
         """Where the queues end. One whose broker does not answer is missing, unless it must be
-        ``every``; none ends before ``before``.
+        ``every``. None ends before ``before``, but one that began anew (failOnDataLoss=false).
         """
-        queues = self.queues(topics)
-        if every:
-            found = self._of_all(queues, self._member.max_offset)
-        else:
-            answers = self._wait(self._member.of_all(queues, self._member.max_offset))
-            told = dict(zip(queues, answers, strict=True))
-            found = {queue: at for queue, at in told.items() if isinstance(at, int)}
-            for queue in queues[: 0 if found else 1]:
-                found = self._of_all([queue], self._member.max_offset)
-        for queue, at in found.items():
-            self._look_behind(queue, at, before.get(queue, 0))
-        return {queue: max(at, before.get(queue, 0)) for queue, at in found.items()}
+        while True:
+            queues = self.queues(topics, 0.0 if every else LIST_SECONDS)
+            found = self._answered_ends(queues, every=every)
+            ends = {
+                queue: self._end(queue, at, before.get(queue, 0)) for queue, at in found.items()
+            }
+            if not every or not self._behind_since.keys() & ends.keys():
+                return ends
+            time.sleep(PAUSE_SECONDS)
 
-    def _look_behind(self, queue: MessageQueue, at: int, before: int) -> None:
+    def _answered_ends(self, queues: Sequence[MessageQueue], *, every: bool) -> Position:
+        if every:
+            return self._of_all(queues, self._member.max_offset)
+        answers = self._wait(self._member.of_all(queues, self._member.max_offset))
+        told = dict(zip(queues, answers, strict=True))
+        found = {queue: at for queue, at in told.items() if isinstance(at, int)}
+        for queue in queues[: 0 if found else 1]:
+            found = self._of_all([queue], self._member.max_offset)
+        return found
+
+    def _end(self, queue: MessageQueue, at: int, before: int) -> int:
         """A broker that leads anew may know less for a moment; not for long."""
-        if at >= before:
-            self._behind_since.pop(queue, None)
-            return
         now = time.monotonic()
-        since = self._behind_since.setdefault(queue, now)
-        if (now - since) * 1000 < self._access.patience_ms:
-            return
+        since = self._behind_since.setdefault(queue, now) if at < before else now
+        if at < before and (now - since) * 1000 < self._access.patience_ms:
+            return before
+        self._behind_since.pop(queue, None)
+        if at >= before:
+            return at
         part = QueueRange(queue, at, before)
+        told = f"the queue ends at {at}, before {before}, which was read already"
         if self._access.fails:
-            raise _loss(part, f"the queue ends at {at}, before {before}, which was read already")
-        LOG.warning("%s ends at %d; waits for it to reach %d again", part, at, before)
+            raise _loss(part, told)
+        LOG.warning("%s: %s; it is read anew from its first message on", part, told)
+        return at
 
     def show_progress(self, group: str, position: Position) -> None:
         """As that group's offsets, for those who look on; a fault costs no more than the view."""

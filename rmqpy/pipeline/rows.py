@@ -33,6 +33,7 @@ is done value by value.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -51,7 +52,7 @@ from rmqpy.model.flags import COMPRESSED
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["COLUMNS", "MessageColumns", "ScanRows", "message_schema", "slices"]
+__all__ = ["COLUMNS", "MessageColumns", "ScanRows", "json_texts", "message_schema", "slices"]
 
 COLUMNS: Final = (
     "topic",
@@ -323,6 +324,17 @@ class _Builder:
             for start, length in zip(positions, lengths, strict=True)
         ]
         return pa.array(pairs, pa.map_(pa.string(), pa.string()))
+
+
+def json_texts(maps: pyarrow.Array) -> pyarrow.Array:
+    """Maps of strings as JSON objects."""
+    import pyarrow as pa
+
+    written = [
+        json.dumps(dict(pairs), ensure_ascii=False, separators=(",", ":"))
+        for pairs in maps.to_pylist()
+    ]
+    return pa.array(written, pa.string())
 
 
 def _host(raw: bytes) -> tuple[bytes, int]:

@@ -59,7 +59,7 @@ from rmqpy.audit.messages import MessageWalk, Selection, file_view
 from rmqpy.audit.ranges import WorkRange, split_row
 from rmqpy.model.errors import ConfigFault, RmqError, StoreFault
 from rmqpy.pipeline.options import Options
-from rmqpy.pipeline.rows import COLUMNS, TIME_MS_MAX, MessageColumns
+from rmqpy.pipeline.rows import COLUMNS, TIME_MS_MAX, MessageColumns, json_texts
 from rmqpy.pipeline.tasks import prepare_worker
 from rmqpy.pipeline.wanted import BOUNDED, Wanted, log_batches
 from rmqpy.store.disk import Disk
@@ -89,6 +89,7 @@ STORE_OPTIONS: Final = frozenset(
         "startingTimestamp",
         "endingTimestamp",
         "pushFilters",
+        "propertiesFormat",
     ]
 )
 TYPES: Final[Mapping[str, DataType]] = {
@@ -102,6 +103,13 @@ TYPES: Final[Mapping[str, DataType]] = {
     "properties": MapType(StringType(), StringType()),
     "brokerName": StringType(),
 }
+PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
+    "map": TYPES["properties"],
+    "string": StringType(),
+}
+"""By the option propertiesFormat; as a string they are one JSON object, as the old connector had
+them.
+"""
 
 
 def register(session: SparkSession) -> None:
@@ -118,9 +126,11 @@ class RocketMqSource(DataSource):
 
     def schema(self) -> StructType:
         columns = COLUMNS if _is_store(self.options) else LIVE_COLUMNS
-        return StructType([StructField(name, TYPES[name]) for name in columns])
+        kinds = {**TYPES, "properties": properties_type(self.options)}
+        return StructType([StructField(name, kinds[name]) for name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        properties_type(self.options)
         if not _is_store(self.options):
             from rmqpy.pipeline.stream import LiveReader
 
@@ -129,6 +139,7 @@ class RocketMqSource(DataSource):
         return (PushingStoreReader if pushes else StoreReader)(self.options, schema)
 
     def streamReader(self, schema: StructType) -> Any:
+        properties_type(self.options)
         if _is_store(self.options):
             raise ConfigFault("a store directory is no stream: give nameServer, or read it once")
         from rmqpy.pipeline.stream import LiveStreamReader
@@ -153,13 +164,23 @@ def _is_store(options: Mapping[str, str]) -> bool:
     return "path" in options or "paths" in options
 
 
+def properties_type(options: Mapping[str, str]) -> DataType:
+    """Of the column properties, without a schema of the user's; ConfigFault where it is none."""
+    told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
+    kind = PROPERTIES_TYPES.get(told.lower())
+    if kind is None:
+        raise ConfigFault(f"the option propertiesFormat is {told!r}, neither map nor string")
+    return kind
+
+
 def checked_columns(schema: StructType) -> tuple[str, ...]:
     """The names of the columns; ConfigFault where one is not ours, or of another type."""
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:
             raise ConfigFault(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
-        if column.dataType != kind:
+        allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
+        if column.dataType not in allowed:
             raise ConfigFault(
                 f"the column {column.name} is {kind.simpleString()}, "
                 f"not {column.dataType.simpleString()}"
@@ -175,7 +196,12 @@ def shaped(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterat
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         pairs = zip(batch.columns, wanted, strict=True)
-        columns = [column.cast(field.type) for column, field in pairs]
+        columns = [
+            json_texts(column)
+            if pyarrow.types.is_map(column.type) and not pyarrow.types.is_map(field.type)
+            else column.cast(field.type)
+            for column, field in pairs
+        ]
         yield pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
 
 

@@ -10,14 +10,16 @@ that passes
 a broker that has not come so far   the same: another member of the group has it
 offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) goes on at
                                     the first
-a queue's end before the start      no new messages; lost when it stays so for brokerTimeoutMs
-a queue that appears                from its first message on
+a queue's end before the start      no new messages; when it stays so for brokerTimeoutMs the query
+                                    fails, or (failOnDataLoss=false) begins at its first
+a queue that appears                from its first message on; a topic of the pattern too
 a queue that is in no route         its offset stays
 ==================================  ==============================================================
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +47,13 @@ from rmqpy.pipeline.offsets import (
     tree_of,
 )
 from rmqpy.pipeline.options import Options
-from rmqpy.pipeline.queue_reader import BrokerAccess, QueueRange, QueueReader, reader_for
+from rmqpy.pipeline.queue_reader import (
+    BrokerAccess,
+    QueueRange,
+    QueueReader,
+    TopicChoice,
+    reader_for,
+)
 from rmqpy.pipeline.rows import MessageColumns
 from rmqpy.pipeline.source import checked_columns, shaped
 from rmqpy.pipeline.tasks import prepare_worker
@@ -63,6 +71,8 @@ PULL_COUNT_MAX: Final = 1024
 SHARED_OPTIONS: Final = ACCESS_OPTIONS.union(
     [
         "topic",
+        "topicPattern",
+        "propertiesFormat",
         "startingOffsets",
         "startingTimestamp",
         "failOnDataLoss",
@@ -82,13 +92,12 @@ class LiveSettings:
     """What both ways of reading have."""
 
     access: BrokerAccess
-    topics: tuple[str, ...]
+    topics: TopicChoice
     start: Boundary
     part_max: int | None
 
     @classmethod
     def of(cls, given: Options, start: str) -> LiveSettings:
-        topics = [name.strip() for name in given.required("topic").split(",")]
         part_max = given.count("maxRecordsPerPartition", 0, least=0)
         return cls(
             access=BrokerAccess(
@@ -99,10 +108,24 @@ class LiveSettings:
                 patience_ms=given.count("brokerTimeoutMs", BROKER_TIMEOUT_MS),
                 fails=given.flag("failOnDataLoss", True),
             ),
-            topics=tuple(name for name in topics if name),
+            topics=_topics(given),
             start=_start(given, start),
             part_max=part_max or None,
         )
+
+
+def _topics(given: Options) -> TopicChoice:
+    pattern = given.text("topicPattern", None)
+    if pattern is None:
+        names = (name.strip() for name in given.required("topic").split(","))
+        return TopicChoice(tuple(filter(None, names)))
+    if given.text("topic", None) is not None:
+        raise ConfigFault("give either topic or topicPattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigFault(f"the option topicPattern is {pattern!r}: {error}") from None
+    return TopicChoice(pattern=pattern)
 
 
 def _start(given: Options, default: str) -> Boundary:
@@ -196,12 +219,16 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = position_of(start)
-        self._latest = self._reader.ends(before, self._settings.topics, every=False)
+        known, topics = self._target, self._settings.topics
+        self._latest = self._reader.ends(before, topics, every=known is not None)
         end = dict(self._latest)
-        if self._target is not None:
-            known = self._target
-            end = {queue: min(at, known[queue]) for queue, at in end.items() if queue in known}
-        end = {**before, **{queue: max(at, before.get(queue, at)) for queue, at in end.items()}}
+        if known is not None:
+            end = {
+                queue: min(at, max(known[queue], before.get(queue, 0)))
+                for queue, at in end.items()
+                if queue in known
+            }
+        end = {**before, **end}
         if isinstance(limit, ReadMaxRows):
             begin = self._begins(before, end)
             end = limited(begin, end, limit.max_rows)
@@ -229,8 +256,8 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         """The connection is the process's and ends with it."""
 
     def _begins(self, before: Position, end: Position) -> Position:
-        """A queue that was not there before begins with its first message."""
-        new = [queue for queue in end if queue not in before]
+        """A queue that was not there before, or began anew, begins with its first message."""
+        new = [queue for queue, at in end.items() if at < before.get(queue, at + 1)]
         first = self._reader.resolve(new, Boundary(other=EARLIEST)) if new else {}
-        return {queue: before[queue] if queue in before else first[queue] for queue in end}
+        return {queue: first.get(queue, before.get(queue, 0)) for queue in end}
 

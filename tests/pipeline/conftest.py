@@ -157,6 +157,9 @@ class Live:
         from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
         from rmqpy.testing.processes import BrokerSpec, RmqpySite
 
+        reason = JavaHome().missing() if kind == "java" else None
+        if reason is not None:
+            pytest.skip(reason)
         self._blocks = [free_port_block(1), free_port_block(BROKER_PORT_COUNT)]
         self.site = JavaSite(root / "java", JavaHome()) if kind == "java" else RmqpySite(root)
         self.namesrv = RmqpySite(root).namesrv("namesrv", self._blocks[0].first).start()

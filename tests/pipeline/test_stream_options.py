@@ -1,0 +1,275 @@
+"""The options of a stream, asked of the reader as Spark asks it; brokers are real, no JVM is
+needed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.blocking import connect_when_ready
+
+pytest.importorskip("pyspark", reason="pyspark is not installed; pip install 'rmqpy[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'rmqpy[spark]'")
+
+pytestmark = pytest.mark.spark
+
+BROKER = "broker-a"
+PATIENCE_MS = 400
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+class Stream:
+    """A stream reader, and the steps of Spark's engine around it."""
+
+    def __init__(self, live: Any, columns: tuple[str, ...] = ("body",), **options: Any) -> None:
+        from rmqpy.pipeline.source import RocketMqSource
+
+        given = {"nameServer": live.namesrv.address, "brokerTimeoutMs": str(PATIENCE_MS)}
+        given |= {name: str(value) for name, value in options.items()}
+        source = RocketMqSource(given)
+        schema = source.schema()
+        schema.fields = [field for field in schema.fields if field.name in columns]
+        schema.names = [field.name for field in schema.fields]
+        self.reader: Any = source.streamReader(schema)
+        self.at: dict[str, Any] | None = None
+
+    def begin(self) -> dict[str, Any]:
+        """The offsets of the start, through JSON as in a checkpoint."""
+        self.at = json.loads(json.dumps(self.reader.initialOffset()))
+        return self.at
+
+    def latest(self) -> dict[str, Any]:
+        end: dict[str, Any] = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
+        return json.loads(json.dumps(end))
+
+    def batch(self) -> list[bytes]:
+        """The next batch, read twice: as it is when a driver died behind planning it."""
+        if self.at is None:
+            self.begin()
+        end = self.latest()
+        found, again = self._read(end), self._read(end)
+        assert found == again
+        self.at = end
+        return found
+
+    def _read(self, end: dict[str, Any]) -> list[Any]:
+        parts = self.reader.partitions(self.at, end)
+        batches = [batch for part in parts for batch in self.reader.read(part)]
+        return sorted(value for batch in batches for value in batch.column(0).to_pylist())
+
+
+@pytest.fixture
+def stream(live: Any) -> Callable[..., Stream]:
+    def make(**options: Any) -> Stream:
+        return Stream(live, **options)
+
+    return make
+
+
+@pytest.fixture
+def own_live(live_form: Any, tmp_path: Path) -> Iterator[Any]:
+    """A broker whose files a test may lose."""
+    made = live_form("rmqpy", tmp_path / "live")
+    yield made
+    made.close()
+
+
+def delete(live: Any, topic: str) -> None:
+    for server, code in (
+        (live.broker, RequestCode.DELETE_TOPIC_IN_BROKER),
+        (live.namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV),
+    ):
+        with connect_when_ready(server.address) as connection:
+            request = RemotingCommand(code=code, ext_fields={"topic": topic})
+            assert connection.call(request).code == ResponseCode.SUCCESS
+
+
+# ------------------------------------------------------------------------------ where to begin
+
+
+def test_the_start(live: Any, stream: Callable[..., Stream]) -> None:
+    topic = live.topic(queues=1)
+    live.send(topic, bodies(0, 5))
+    time.sleep(0.01)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.01)
+    live.send(topic, bodies(5, 5))
+    three = json.dumps({topic: {BROKER: {"0": 3}}})
+    starts = [
+        ({"startingOffsets": "earliest"}, 0),
+        ({"startingOffsets": "latest"}, 10),
+        ({}, 10),
+        ({"startingOffsets": three}, 3),
+        ({"startingOffsets": json.dumps({topic: {BROKER: {"0": -1}}})}, 10),
+        ({"startingOffsets": json.dumps({topic: {BROKER: {"0": -2}}})}, 0),
+        ({"startingTimestamp": between_ms}, 5),
+        ({"startingTimestamp": 0}, 0),
+        ({"startingTimestamp": int(time.time() * 1000) + 60_000}, 10),
+    ]
+    for options, at in starts:
+        made = stream(topic=topic, **options)
+        assert made.begin() == {topic: {BROKER: {"0": at}}}, options
+        assert made.batch() == bodies(at, 10 - at), options
+
+
+def test_no_more_than_maxOffsetsPerTrigger(live: Any, stream: Callable[..., Stream]) -> None:
+    topic = live.topic(queues=3)
+    live.send(topic, bodies(0, 31))
+    made = stream(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=7)
+    batches = [made.batch() for _ in range(6)]
+    assert [len(batch) for batch in batches] == [7, 7, 7, 7, 3, 0]
+    assert sorted(body for batch in batches for body in batch) == bodies(0, 31)
+
+
+def test_available_now_ends_where_the_queues_ended(
+    live: Any, stream: Callable[..., Stream]
+) -> None:
+    topic = live.topic()
+    live.send(topic, bodies(0, 20))
+    made = stream(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    made.begin()
+    made.reader.prepareForTriggerAvailableNow()
+    live.send(topic, bodies(20, 20))
+    batches = [made.batch() for _ in range(4)]
+    assert sorted(body for batch in batches for body in batch) == bodies(0, 20)
+    assert made.latest() == made.at
+
+
+# ------------------------------------------------------------------------------ topics
+
+
+def test_topics_of_a_pattern(live: Any, stream: Callable[..., Stream]) -> None:
+    stem = live.topic(queues=1)
+    first, second, other = (f"{stem}-{name}" for name in ("orders", "refunds", "log"))
+    live.topic(queues=1, name=first)
+    live.topic(queues=1, name=other)
+    live.send(first, bodies(0, 3))
+    live.send(other, bodies(900, 3))
+    made = stream(topicPattern=f"{stem}-(orders|refunds)", startingOffsets="earliest")
+    assert made.batch() == bodies(0, 3)
+    live.topic(queues=2, name=second)
+    live.send(second, bodies(3, 4))
+    live.send(first, bodies(7, 1))
+    found: list[bytes] = []
+    deadline = time.monotonic() + 30
+    while len(found) < 5 and time.monotonic() < deadline:
+        found += made.batch()
+    assert sorted(found) == bodies(3, 5)
+    assert set(made.at or {}) == {first, second}
+    everything = stream(topicPattern=".*").begin()
+    assert {stem, first, second, other} <= everything.keys()
+    assert not any(name.startswith(("%", "RMQ_SYS", "TBW", "SCHEDULE")) for name in everything)
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
+    live: Any, stream: Callable[..., Stream]
+) -> None:
+    stem = live.topic(queues=1)
+    for name in ("one", "two"):
+        live.topic(queues=1, name=f"{stem}-{name}")
+        live.send(f"{stem}-{name}", bodies(0, 2))
+    made = stream(topicPattern=f"{stem}-.*", startingOffsets="earliest")
+    assert len(made.batch()) == 4
+    delete(live, f"{stem}-one")
+    live.send(f"{stem}-two", bodies(2, 2))
+    time.sleep(1.1)  # as long as a list of topics serves
+    assert made.batch() == bodies(2, 2)
+    assert made.at == {f"{stem}-one": {BROKER: {"0": 2}}, f"{stem}-two": {BROKER: {"0": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "needs the option topic"),
+        ({"topic": "a", "topicPattern": "b"}, "either topic or topicPattern"),
+        ({"topicPattern": "("}, "topicPattern is '\\('"),
+        ({"topic": "a", "propertiesFormat": "xml"}, "neither map nor string"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "no number from 0 on"),
+        ({"topic": "a", "failOnDataLoss": "perhaps"}, "neither true nor false"),
+    ],
+)
+def test_options_that_cannot_be(
+    options: dict[str, str], says: str, live: Any, stream: Callable[..., Stream]
+) -> None:
+    with pytest.raises(ConfigFault, match=says):
+        stream(**options)
+
+
+# ------------------------------------------------------------------------------ what is lost
+
+
+def test_messages_that_were_deleted(own_live: Any, caplog: pytest.LogCaptureFixture) -> None:
+    topic = own_live.topic(queues=1)
+    own_live.send(topic, [b"%06d" % number + b"x" * 2000 for number in range(100)])
+    fails = Stream(own_live, topic=topic, startingOffsets="earliest")
+    goes_on = Stream(own_live, topic=topic, startingOffsets="earliest", failOnDataLoss="false")
+    fails.begin()
+    goes_on.begin()
+    own_live.broker.stop()
+    logs = sorted((own_live.broker.store / "commitlog").iterdir())
+    assert len(logs) >= 3
+    logs[0].unlink()
+    own_live.broker.start()
+    # the same client finds the broker again
+    with pytest.raises(
+        RmqError, match=rf"{topic}, {BROKER}, queue 0: of the messages 0 to \d+ not"
+    ):
+        fails.batch()
+    with caplog.at_level(logging.WARNING):
+        found = goes_on.batch()
+    first = int(found[0][:6])
+    assert 0 < first < 100 and [int(body[:6]) for body in found] == list(range(first, 100))
+    assert f"{topic}, {BROKER}, queue 0: of the messages 0 to {first - 1} not all" in caplog.text
+
+
+def test_a_topic_that_was_made_anew(
+    live: Any, stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = live.topic(queues=1)
+    live.send(topic, bodies(0, 9))
+    fails = stream(topic=topic, startingOffsets="earliest")
+    now = stream(topic=topic, startingOffsets="earliest", failOnDataLoss="false", group="now")
+    goes_on = stream(topic=topic, startingOffsets="earliest", failOnDataLoss="false")
+    for made in (fails, now, goes_on):
+        assert made.batch() == bodies(0, 9)
+    delete(live, topic)
+    live.topic(queues=1, name=topic)
+    live.send(topic, bodies(100, 4))
+    begin = time.monotonic()
+    with pytest.raises(
+        RmqError, match=f"{topic}, {BROKER}, queue 0: the queue ends at 4, before 9"
+    ):
+        while time.monotonic() < begin + 20:
+            assert fails.batch() == []
+    with caplog.at_level(logging.WARNING):
+        found: list[bytes] = []
+        while not found and time.monotonic() < begin + 20:
+            found = goes_on.batch()
+        assert found == bodies(100, 4) and "read anew from its first message on" in caplog.text
+        live.send(topic, bodies(104, 2))
+        assert goes_on.batch() == bodies(104, 2)
+        now.reader.prepareForTriggerAvailableNow()
+        assert now.batch() == bodies(100, 6)
+
+
+def test_properties_as_a_string(live: Any, stream: Callable[..., Stream]) -> None:
+    topic = live.topic(queues=1)
+    live.send(topic, [b"1"], tags="grün")
+    options = {"topic": topic, "startingOffsets": "earliest", "columns": ("properties",)}
+    (text,) = stream(propertiesFormat="string", **options).batch()
+    assert (json.loads(text)["TAGS"], json.loads(text)["KEYS"]) == ("grün", "1")
+    (pairs,) = stream(**options).batch()
+    assert dict(pairs) == json.loads(text)
