@@ -113,6 +113,9 @@ class GroupStore(Protocol):
     def drop_old_log(self) -> None:
         """Remove the commit log in front of the divide, if there still is one."""
 
+    def let_go_to(self, index: int) -> None:
+        """The leader has no entry up to ``index`` any more."""
+
     def log_begins_again(self) -> None:
         """What was in the DLedger log is gone."""
 
@@ -421,8 +424,18 @@ class DLedgerDriver:
         leader = self.node.leader_id
         if leader is None or leader == self.membership.self_id:
             return False
-        self.peers.fetch(leader, index, done)
+        self.peers.fetch(leader, index, done, lambda: self._expired(index))
         return True
+
+    def _expired(self, index: int) -> None:
+        """The leader has let go of an entry that is damaged here."""
+        if self._dead or self._stopped or index not in self._scrub.damaged:
+            return
+        self._note(f"entry {index} is damaged here and has expired with the leader: it goes")
+        try:
+            self._store.let_go_to(index)
+        except OSError as error:
+            _log.error("files up to entry %d are kept for now: %s", index, error)
 
     # ------------------------------------------------------------------------------ carrying out
 

@@ -269,8 +269,14 @@ class Peers:
             partial(self._came_back, send),
         )
 
-    def fetch(self, member: str, index: int, done: Callable[[Entry | None], None]) -> None:
-        """One entry of the leader; None when it does not come."""
+    def fetch(
+        self,
+        member: str,
+        index: int,
+        done: Callable[[Entry | None], None],
+        expired: Callable[[], None],
+    ) -> None:
+        """One entry of the leader; None when it does not come, ``expired`` when it never will."""
         request = GetEntriesRequest(
             group=self.membership.group,
             remote_id=member,
@@ -285,6 +291,8 @@ class Peers:
                     response = decode_response(GetEntriesRequest, command.body)
                     if isinstance(response, GetEntriesResponse) and response.entries:
                         entry = response.entries[0]
+                    elif response.code == _CODE.INDEX_LESS_THAN_LOCAL_BEGIN:
+                        expired()
             done(entry)
 
         command = RemotingCommand.request(request.CODE, body=encode(request))

@@ -92,6 +92,8 @@ class EntryStore:
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
         self.holes: dict[int, Hole] = {}
+        self.let_go_index = -1
+        """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
         """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
         them on until they are mended."""
 
@@ -299,7 +301,19 @@ class EntryStore:
         file = self._data.take_first()
         self.begin_index = LedgerIndex(begin)
         self._index.expire(begin)
+        if self.holes and self.committed_index >= 0:
+            self.holes = {number: hole for number, hole in self.holes.items() if number >= begin}
+            self._show_committed(self._unit(self.committed_index))
         return file
+
+    @property
+    def first_file_is_let_go(self) -> bool:
+        """Whether the first data file holds nothing but committed entries that the leader has no
+        more.
+        """
+        if not 0 <= self.begin_index <= self.let_go_index <= self.committed_index:
+            return False
+        return self._unit(self.committed_index).position >= self._data.first.end_offset
 
     # Reading
 

@@ -230,6 +230,17 @@ class MessageStore:
         if isinstance(self._log, JoinedCommitLog):
             self.cleaning.drop_old(self._log.old)
 
+    def let_go_to(self, index: int) -> None:
+        """The leader has no entry up to ``index`` any more, of which one is damaged here: their
+        files go, whatever their age. Blocks; raises OSError.
+        """
+        entries = self.entries
+        if entries is not None and index > entries.let_go_index:
+            # What stands behind the damage was dispatched by nobody here.
+            self.queue_ends.want()
+            entries.let_go_index = index
+        self.cleaning.delete_manually()
+
     def log_begins_again(self) -> None:
         """The log may begin further on now: readers are sent there."""
         self._queues.correct_min_offsets(self._log.min_offset)

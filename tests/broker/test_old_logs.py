@@ -29,7 +29,10 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.testing.simulation.broker_host import BrokerHost
+from rmqpy.testing.simulation.member_view import MemberView
 from rmqpy.testing.simulation.plan import GROUP_NAME, Plan
+from rmqpy.testing.simulation.records import BODY_AT, ENTRY_HEADER_BYTES
+from rmqpy.testing.simulation.watch import GroupWatch
 from rmqpy.testing.simulation.world import World
 
 PLAN = Plan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
@@ -300,6 +303,44 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     world.producer.start()
     world.settle()
     world.read_all()
+
+
+@pytest.mark.parametrize("old_messages", [0, 5])
+def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None:
+    """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""
+    world = World(evolve(PLAN, old_messages=old_messages, queues=1))
+    world.begin()
+    leader = settled(world)
+    host = next(each for each in world.hosts.values() if each is not leader)
+    send(world, 40)
+    world.let_pass(2000)
+    host.disk.written_back()
+    data = sorted(path for path in host.disk.nodes if "/data/" in path)
+    assert len(data) > 3
+    world.crash(host, power=False)
+    size = PLAN.file_size
+    entry = next(each for each in watched(world, host).entries if each.position >= 2 * size)
+    position = entry.position % size
+    path = f"{data[0].rpartition('/')[0]}/{entry.position - position:020d}"
+    host.disk.flip(path, position + ENTRY_HEADER_BYTES + BODY_AT, 1, entry.index)
+    world.let_hours_pass()
+    send(world, 2)
+    world.let_pass(10_000)
+    host.skew_ms = 0
+    world.start(host)
+    assert host.running is not None and host.running.driver is not None
+    assert host.running.driver.damaged and host.running.store.confirm_offset <= entry.position
+    world.let_pass(15_000)
+    assert not host.running.driver.damaged and not log_files(host)
+    assert host.running.store.min_physical_offset > entry.position
+    world.producer.start()
+    world.settle()
+    world.read_all()
+
+
+def watched(world: World, host: BrokerHost) -> MemberView:
+    assert isinstance(world.watch, GroupWatch)
+    return world.watch.views[host.name]
 
 
 def send(world: World, count: int) -> None:

@@ -47,6 +47,25 @@ def test_a_pause_holds_back_what_falls_due_and_keeps_its_order() -> None:
     assert seen == [(0, 100), (1, 100), (2, 100)]
 
 
+def test_a_pause_may_be_ended_early_and_be_longer_than_it_was() -> None:
+    timeline, seen = Timeline(), []
+    life = life_on(timeline)
+    for pause_ms, resumed_ms in ((100, 50), (300, 300)):
+        life.paused_until_ms = pause_ms
+        life.call_later(1, lambda: seen.append(timeline.now_ms))
+        timeline.run_until(resumed_ms - 10)
+        if resumed_ms < pause_ms:
+            timeline.at(10, life.resume)
+        timeline.run_until(resumed_ms)
+    assert seen == [50, 300]
+    life.paused_until_ms = 400
+    life.call_soon(lambda: seen.append(timeline.now_ms))
+    timeline.run_until(350)
+    life.paused_until_ms = 500
+    timeline.run_until(600)
+    assert seen == [50, 300, 500]
+
+
 def test_an_event_may_be_the_end_of_its_machine() -> None:
     timeline, seen = Timeline(), []
     life = Life(timeline, lambda: seen.append("watched"), lambda: seen.append("died"), int, _disk())

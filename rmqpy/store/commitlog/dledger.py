@@ -15,7 +15,7 @@ from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, ENTRY_SIZE_
 from rmqpy.dledger.proposals import Proposal, Refused
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
-from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
+from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, FlushTask, ScanRange
 from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
@@ -122,8 +122,12 @@ class DLedgerCommitLog:
             offset = PhysicalOffset(file.end_offset)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
-        """Whole files of committed entries, kept an hour longer than the broker's own."""
+        """Whole files of committed entries, kept an hour longer than the broker's own; damaged ones
+        of which nobody has a copy any more go at once.
+        """
         data = self.entries.data
+        if len(data) > 1 and self.entries.first_file_is_let_go:
+            return data.first, AT_ONCE_HOURS
         if len(data) < 2 or data.first.end_offset > self.entries.committed.value:
             return None
         return data.first, DLEDGER_MORE_HOURS

@@ -21,6 +21,9 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
 
+AT_ONCE_HOURS = -(1 << 20)
+"""More hours for a file that goes whatever its age."""
+
 
 @define(slots=True, frozen=True)
 class Appended:

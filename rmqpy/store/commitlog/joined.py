@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-from rmqpy.store.commitlog.interface import Appended, CommitLog, FlushTask, ScanRange
+from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, CommitLog, FlushTask, ScanRange
 from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.watermark import Watermark
 
@@ -72,7 +72,8 @@ class JoinedCommitLog:
         row = self.old.row
         if not row:
             return self.new.oldest_file(nothing_went=nothing_went)
-        return (row.first, 0) if len(row) > 1 or nothing_went else None
+        more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_let_go else 0
+        return (row.first, more_hours) if len(row) > 1 or nothing_went else None
 
     def release_oldest(self) -> MappedFile:
         return self.old.release_oldest() if self.old.row else self.new.release_oldest()

@@ -42,8 +42,8 @@ def leads_with_a_damaged_entry(to: Planting) -> None:
 def neighbour_fetched_for_a_damaged_entry(to: Planting) -> None:
     real = to.real(Peers, "fetch")
 
-    def fetch(self: Peers, leader: str, index: int, done: Any) -> None:
-        real(self, leader, max(0, index - 1), done)
+    def fetch(self: Peers, leader: str, index: int, done: Any, expired: Any) -> None:
+        real(self, leader, max(0, index - 1), done, expired)
 
     to.put(Peers, "fetch", fetch)
 

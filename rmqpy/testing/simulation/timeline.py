@@ -81,7 +81,7 @@ class Timeline:
             if not life.alive:
                 continue
             if life.paused_until_ms > due_ms:
-                self.add(life.paused_until_ms - due_ms, event)
+                life.hold(event)
                 continue
             self.events += 1
             event.callback = None
@@ -106,6 +106,30 @@ class Life:
     skew_ms: int = 0
     alive: bool = True
     paused_until_ms: int = 0
+    _held: list[Event] = field(factory=list)
+    """What has fallen due since it paused."""
+
+    def hold(self, event: Event) -> None:
+        """``event`` has to wait until the pause is over."""
+        self._held.append(event)
+        if len(self._held) == 1:
+            self._wake_later()
+
+    def resume(self) -> None:
+        """A pause is over now."""
+        self.paused_until_ms = min(self.paused_until_ms, self.timeline.now_ms)
+        self._wake()
+
+    def _wake_later(self) -> None:
+        self.timeline.at(self.paused_until_ms - self.timeline.now_ms, self._wake)
+
+    def _wake(self) -> None:
+        if self._held and self.paused_until_ms > self.timeline.now_ms:
+            self._wake_later()
+            return
+        held, self._held = self._held, []
+        for event in held:
+            self.timeline.add(0, event)
 
     def now_ms(self) -> int:
         return START_MS + self.timeline.now_ms + self.skew_ms

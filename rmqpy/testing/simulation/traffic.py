@@ -71,6 +71,10 @@ class Witness(ABC):
     ) -> None:
         """A broker has given these records to a reader that asked from ``offset`` on."""
 
+    @abstractmethod
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        """A reader was told to go on at ``offset``, which is not behind what it was given."""
+
 
 @define(slots=True, eq=False, repr=False)
 class Producer:
@@ -255,6 +259,8 @@ class Reader:
                 self.found_last = len(records)
                 self.found += self.found_last
                 self.witness.was_read(name, queue_id, offset, records, network.stamp)
+                if records and after != records[-1].queue_offset + 1:
+                    self.witness.was_sent_on(name, queue_id, after)
             self._next[name, queue_id] = after
             then(after, found)
 

@@ -60,9 +60,6 @@ class Watch(Witness):
     def audit(self) -> None:
         """At the end, all members equal."""
 
-    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
-        """A reader was told to go on at ``offset``, and given no message."""
-
     def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
         """A reader has found messages of that queue up to ``end``, and no more."""
 
@@ -211,6 +208,9 @@ class ClassicWatch(Watch):
                 known = self.read.setdefault(place, record.body)
             if known is not None and known != record.body:
                 raise Violation(f"{broker} gives out another message at {place}")
+
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        """What a power failure has left of a queue may begin anywhere."""
 
     def look(self, host: BrokerHost) -> None:
         removed, host.disk.removals = host.disk.removals, []

@@ -139,7 +139,7 @@ class World:
         for host in self.hosts.values():
             host.disk.heal()
             if host.life is not None:
-                host.life.paused_until_ms = 0
+                host.life.resume()
                 if host.running is not None and host.running.store.failure is not None:
                     self.crash(host, power=False)  # what a broken disk needs: a restart
             if host.life is None:
