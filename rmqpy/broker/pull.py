@@ -155,9 +155,8 @@ class PullProcessor:
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         suggestion = self._suggestion(result, group)
-        if around.identity.is_slave and not around.identity.broker.slave_read_enable:
-            code = ResponseCode.PULL_RETRY_IMMEDIATELY
-        elif code == ResponseCode.PULL_OFFSET_MOVED:
+        # Code 20 with the offset behind what was found would have the consumer step over it.
+        if code == ResponseCode.PULL_OFFSET_MOVED:
             code, suggestion = self._moved(header, result, suggestion)
         elif code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & PULL_SUSPEND:
             if self._suspend(channel, request, header, selection):

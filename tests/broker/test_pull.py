@@ -135,14 +135,28 @@ def test_a_resumed_pull_commits_no_offset(kit: Any) -> None:
     assert kit.broker.offsets.get("CG", "T", 0) == 7
 
 
-def test_a_slave_sends_readers_to_the_master(build: Any) -> None:
+def test_a_slave_gives_what_it_has_and_names_the_master(build: Any) -> None:
     kit = build()
-    kit.send()
+    kit.send(b"m")
     kit.broker.identity.role = BrokerRole.SLAVE
     kit.store.become(slave=True)
     answer = kit.pull(sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
-    assert (answer.code, answer.ext_fields["suggestWhichBrokerId"]) == (20, "0")
+    assert bodies(answer) == [b"m"]
+    assert answer.ext_fields["suggestWhichBrokerId"] == "0"
     assert kit.broker.offsets.get("CG", "T", 0) == -1
+
+
+def test_a_reader_that_waits_at_a_leader_misses_nothing_when_it_follows(build: Any) -> None:
+    """The message that wakes it comes when the broker is a slave already."""
+    kit = build()
+    kit.send(b"first")
+    kit.tell(kit.pull_command(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1))
+    kit.broker.identity.role = BrokerRole.SLAVE
+    kit.tell(kit.send_command(b"second"), channel=MemoryChannel())
+    kit.scheduler.advance(20_000)
+    answer = kit.channel.take_one()
+    end = answer.ext_fields["nextBeginOffset"]
+    assert (bodies(answer), end) in (([b"second"], "2"), ([], "1"))
 
 
 def test_a_slave_that_may_be_read_answers_but_moves_nobody(build: Any) -> None:

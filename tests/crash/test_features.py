@@ -120,13 +120,20 @@ class Story:
             assert time.monotonic() < deadline, f"{what}: {self.figures()}"
             await asyncio.sleep(0.05)
 
+    def missing(self) -> list[str]:
+        """What must come and has not."""
+        steps = {
+            f"Steps {shard} {number}"
+            for shard, count in self.ordered.items()
+            for number in range(count)
+        }
+        wanted = {"Delayed": self.delayed, "Paid": self.committed, "Steps": steps}
+        return [
+            body for topic, bodies in wanted.items() for body in bodies - set(self.came[topic])
+        ]
+
     def complete(self) -> bool:
-        came = {topic: set(bodies) for topic, bodies in self.came.items()}
-        return (
-            self.delayed <= came["Delayed"]
-            and self.committed <= came["Paid"]
-            and len(came["Steps"]) >= sum(self.ordered.values())
-        )
+        return not self.missing()
 
     def acknowledged(self) -> tuple[int, int, int]:
         return len(self.delayed), len(self.committed), sum(self.ordered.values())
@@ -140,7 +147,7 @@ class Story:
                 f"{topic}: {count} acknowledged, {self.refused[topic]} not, "
                 f"{len(came)} came, {repeated} once more"
             )
-        return "; ".join(lines)
+        return "; ".join(lines) + f"; missing {sorted(self.missing())[:20]}"
 
     # -- load
 

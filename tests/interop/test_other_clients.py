@@ -75,6 +75,12 @@ def stored(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_places(messages) -> list[str]:
+    """In an order that does not hang on which of a consumer's threads was first."""
+    found = [stored(message) for message in messages]
+    return sorted(str({**each, "queueOffset": "any"}) for each in found)
+
+
 def received(events, *names: str) -> list[tuple[Any, ...]]:
     names = names or ("queueId", "queueOffset", "reconsumeTimes", "crc")
     given = [event for event in events if event["event"] == "received"]
@@ -97,12 +103,14 @@ def test_sends(pair, client):
         topic = cluster.topic(queues=1)
         given = sent(cluster, probe, topic, count=9, sizes="10,300,6000", keys="key", tags="a,b",
                      property="city:Ulm")  # fmt: skip
-        given += sent(cluster, probe, topic, first=9, count=6, mode="batch", keys="batch")
+        # A batch of this C++ client is stored as one message, by Java and by us.
+        mode = "batch" if name == "go" else "sync"
+        given += sent(cluster, probe, topic, first=9, count=6, mode=mode, keys="batch")
         sent(cluster, probe, topic, first=15, count=3, mode="oneway")
         return given, [stored(message) for message in cluster.dump(topic)]
 
     given, found = both(pair, scenario)
-    assert [status for _, status, _ in given] == [0] * 10
+    assert {status for _, status, _ in given} == {0} and len(given) in (10, 15)
     sizes = [10, 300, 6000] * 3 + [100] * 9
     crcs = [crc(name, index, size) & 0x7FFFFFFF for index, size in enumerate(sizes)]
     assert Counter(crcs) <= Counter(message["crc"] for message in found)
@@ -148,7 +156,7 @@ def test_delayed_sends(pair, client):
             if event["event"] == "received" and event["crc"] in crcs
         ]
         on_time = [2_000 <= ms < 5_000 for ms in late]
-        return on_time, [stored(message) for message in cluster.dump(topic)]
+        return sorted(on_time), [stored(message) for message in cluster.dump(topic)]
 
     crcs = {crc(name, index) for index in range(4)}
     on_time, found = both(pair, scenario)
@@ -172,9 +180,7 @@ def test_push_consumption_with_retry(pair, client):
             "consume", topic=topic, group=group, refuse=1, max=12, idleMs=RETRY_IDLE_MS
         )
         retries = cluster.dump(f"%RETRY%{group}")
-        return sorted(received(events, "topic", "reconsumeTimes", "crc")), sorted(
-            str(stored(message)) for message in retries
-        )
+        return sorted(received(events, "topic", "reconsumeTimes", "crc")), without_places(retries)
 
     got, retries = both(pair, scenario)
     times = Counter(reconsumed for _, reconsumed, _ in got)

@@ -63,10 +63,6 @@ def send(client: Any, options: Options) -> None:
     first, count = int(options.get("first", 0)), int(options.get("count", 1))
     shards = int(options.get("shards", 0))
     try:
-        if options.get("mode") == "batch":
-            messages = [made(client, options, index) for index in range(first, first + count)]
-            _sent(first, producer.send_batch(messages))
-            return
         for index in range(first, first + count):
             message = made(client, options, index)
             if options.get("mode") == "oneway":

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from difflib import ndiff
+from pprint import pformat
 from typing import Any, Final, TypeVar
 
 from rmqpy.testing.java.clients import ClientFault, Event
@@ -35,8 +37,11 @@ def both(clusters: Mapping[str, C], scenario: Callable[[C], Any]) -> Any:
             results[kind] = scenario(clusters[kind])
         except Exception as error:
             raise AssertionError(f"against {kind}") from error
-    assert results["rmqpy"] == results["java"]
-    return results["rmqpy"]
+    java, ours = (results[kind] for kind in KINDS)
+    assert ours == java, "\n".join(
+        ndiff(pformat(java, width=160).splitlines(), pformat(ours, width=160).splitlines())
+    )
+    return ours
 
 
 def seen(message: Event, *more: str) -> dict[str, Any]:
