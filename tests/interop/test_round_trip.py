@@ -23,7 +23,7 @@ MEMBERS = ("n0", "n1", "n2")
 WAIT_SECONDS_MAX = 120
 CHANGED = ("MIN_OFFSET", "MAX_OFFSET", "CLUSTER", "__RMQPY_ENTRY")
 SYSTEM = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
-OLD = {"count": 200, "sizes": "40,900,1500,9000,3", "keys": "old-", "tags": "a,b"}
+OLD = {"count": 200, "sizes": "40,900,1500,9000,3", "tags": "a,b"}
 NEW = {"count": 60, "sizes": "700,20,4000,1", "tags": "c"}
 FILE_SIZE = 65536
 
