@@ -129,6 +129,15 @@ class MemberView:
         number = entry.index - self.begin
         return 0 <= number < len(self.entries) and self.entries[number].term == entry.term
 
+    def has_durably(self, entry: LedgerEntry) -> bool:
+        """Whether a power failure would leave it; bits that have flipped do not count."""
+        file_size, disk = self.host.plan.file_size, self.host.disk
+        start = entry.position % file_size
+        path, end = self._data_path(entry.position - start), start + entry.size
+        if not self.has(entry) or any(flipped == path for flipped, _ in disk.flips):
+            return self.has(entry)
+        return disk.durable_content(path)[start:end] == bytes(disk.content_of(path)[start:end])
+
     def answers_vote(self, candidate: str, piece: bytes) -> None:
         """A frame of this member says ACCEPT to ``candidate``: durable before that."""
         term = _body_of(piece)["term"]
@@ -247,6 +256,12 @@ class MemberView:
         holders = [view.host.name for view in self.others if view.has(entry)]
         if len(holders) < quorum:
             raise Violation(f"{name} commits entry {entry.index}, which only {holders} have")
+        if self.host.plan.sync_flush:
+            synced = [view.host.name for view in self.others if view.has_durably(entry)]
+            if len(synced) < quorum:
+                raise Violation(
+                    f"{name} commits entry {entry.index}, which only {synced} have synced"
+                )
         if role is Role.LEADER and entry.term != term and quorum > 1:
             raise Violation(
                 f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
