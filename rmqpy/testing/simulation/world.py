@@ -152,9 +152,10 @@ class World:
         self._wait(MENDED_WITHIN_MS, self._is_whole, "whole entries")
         if self.plan.preferred >= 0:
             self._wait(LED_BY_PREFERENCE_WITHIN_MS, self._is_as_preferred, "preferred leader")
-            self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         if self.name_servers:
             self._wait(ROUTED_WITHIN_MS, self._is_routed, "right routes")
+        # Sends that were under way for long may have come since.
+        self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self.watch.audit()
 
     def read_all(self) -> None:
