@@ -1,0 +1,26 @@
+"""A stream from brokers into a sink as a program of its own, to be killed: stream_driver.py JSON.
+
+The JSON: ``master`` and ``settings`` of the session, options to ``read``, the ``format`` of the
+sink, its options to ``write``, and the column expressions to ``select`` before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rmqpy.pipeline.session import SessionPlan, spark_session
+
+
+def main(told: str) -> None:
+    order = json.loads(told)
+    plan = SessionPlan(master=order["master"], name="stream", settings=order["settings"])
+    with spark_session(plan) as spark:
+        frame = spark.readStream.format("rocketmq").options(**order["read"]).load()
+        frame = frame.selectExpr(*order["select"])
+        writer = frame.writeStream.format(order["format"]).options(**order["write"])
+        writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
