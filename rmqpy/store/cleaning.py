@@ -36,6 +36,7 @@ from typing import Protocol
 from attrs import define, field
 
 from rmqpy.model.config import StoreSettings
+from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files import FileLayer
@@ -170,7 +171,13 @@ class Cleaning:
                 break
             if count:
                 yield Pause(settings.delete_commit_log_files_interval)
-            removal = Removal(self._files, self._log.release_oldest())
+                if self._log.oldest_file(nothing_went=False) != oldest:
+                    break  # a member's log may have begun again meanwhile
+            try:
+                removal = Removal(self._files, self._log.release_oldest())
+            except StoreFault as fault:
+                self.failure = str(fault)
+                return False
             if not (yield from self._remove(removal, now_ms)):
                 return False
         return True

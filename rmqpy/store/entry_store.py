@@ -293,10 +293,10 @@ class EntryStore:
 
     def release_first_file(self) -> MappedFile:
         """The first data file leaves the log, and index files that only tell of it with it. All in
-        it is committed, and another follows.
+        it is committed, and another follows. Raises DamagedEntry when nothing tells any more which
+        entry is the first of that.
         """
-        following = self._data[1]
-        begin = decode_entry_header(following.view, 0, following.first_offset).index
+        begin = self._first_index_in(self._data[1])
         self._forget_batch()
         file = self._data.take_first()
         self.begin_index = LedgerIndex(begin)
@@ -305,6 +305,19 @@ class EntryStore:
             self.holes = {number: hole for number, hole in self.holes.items() if number >= begin}
             self._show_committed(self._unit(self.committed_index))
         return file
+
+    def _first_index_in(self, file: MappedFile) -> LedgerIndex:
+        """By its index unit, or by its header where that is damaged."""
+        unit = self._index.find(file.first_offset)
+        if unit is not None:
+            return unit.index
+        try:
+            found = decode_entry_header(file.view, 0, file.first_offset).index
+        except RecordFault as fault:
+            raise DamagedEntry(file.path, self.begin_index, str(fault)) from fault
+        if not self.begin_index < found <= self.stored_index:
+            raise DamagedEntry(file.path, self.begin_index, f"entry {found} at its begin")
+        return found
 
     @property
     def first_file_is_let_go(self) -> bool:

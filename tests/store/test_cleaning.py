@@ -12,6 +12,7 @@ from rmqpy.store.cleaning import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, Pause
 
 DAY_MS = 24 * HOUR_MS
 NEVER = 23 * HOUR_MS
+DATA = "dledger-n0/data/"
 BODY = b"x" * 700
 
 
@@ -247,6 +248,53 @@ def test_dying_at_every_operation_of_a_round(kit: Any, end: str) -> None:
     assert operations > 20
 
 
+def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Any) -> None:
+    """The log of a member begins again with one file while its cleaning rests between two."""
+    rig = kit.rig(changes={"delete_when": ()})
+    rig.flag = True
+    store = rig.open()
+    fill(rig, store, range(20))
+    assert len(names(rig, DATA)) > 3
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    next(steps).run()
+    assert isinstance(steps.send(None), Pause)
+    store.entries.begin_again(50, 16 * store.entries.file_size)
+    with pytest.raises(StopIteration):
+        while True:
+            steps.send(None)
+    assert names(rig, DATA) == [16 * store.entries.file_size]
+    store.abandon()
+
+
+@pytest.mark.parametrize("damaged", ["header", "unit"])
+def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Any, damaged: str) -> None:
+    """Which entry comes first then is told by its header or by its index unit."""
+    rig = kit.rig(changes={"delete_when": ()})
+    rig.flag = True
+    store = rig.open()
+    fill(rig, store, range(20))
+    entries = store.entries
+    second = entries.data[1]
+    index = entries._index.find(second.first_offset).index
+    if damaged == "header":
+        second.file.write(4, b"\xff")
+    else:
+        entries._index.put(index, bytes(32))
+    file = entries.release_first_file()
+    assert file.first_offset == 0 and entries.begin_index == index
+    if damaged == "header":
+        entries.data[1].file.write(4, b"\xff")
+        entries._index.put(entries._index.find(entries.data[1].first_offset).index, bytes(32))
+        rig.clock.advance(4 * DAY_MS)
+        store.cleaning.delete_manually()
+        clean(rig, store)
+        assert "is damaged" in store.runtime_info()["cleaningFailure"]
+        assert entries.begin_index == index
+    store.abandon()
+
+
 # Across the divide
 
 
@@ -259,9 +307,6 @@ def joined(kit: Any, **changes: Any) -> tuple[Any, Any]:
     store = rig.open()
     fill(rig, store, range(20, 40))
     return rig, store
-
-
-DATA = "dledger-n0/data/"
 
 
 def test_old_files_go_first_and_the_divide_stays(kit: Any) -> None:

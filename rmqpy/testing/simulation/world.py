@@ -171,6 +171,8 @@ class World:
                     if not found:
                         self.watch.was_sent_on(name, queue_id, after)
                     read(name, queue_id, after, 0)
+                elif offset < self._min_offset(name, queue_id):  # slaves do not say where to go on
+                    read(name, queue_id, self._min_offset(name, queue_id), 0)
                 else:
                     open_reads -= 1
                     # A slave that was never told of the topic shows nothing of it.
