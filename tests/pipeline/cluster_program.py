@@ -2,9 +2,9 @@
 master, where a task ends its worker, or its executor, behind its work, or waits until speculation
 has done the same once more.
 
-    python cluster_program.py MASTER STORE FOLDER MISHAP...
+    python cluster_program.py MASTER STORE FOLDER MISHAP:VERB...
 
-The results go to ``FOLDER/results.json``, by mishap and by what was done.
+The results go to ``FOLDER/results.json``: by mishap and verb, and of each verb without any (here).
 """
 
 from __future__ import annotations
@@ -142,17 +142,13 @@ class Work:
         written = [[str(path.relative_to(target)), path.read_bytes().hex()] for path in files]
         return [rebuild.units, rebuild.keys, written]
 
-    def everything(self) -> dict[str, Any]:
-        told = {}
-        for name, do in (
-            ("audit", self.audit),
-            ("export", self.export),
-            ("rebuild", self.rebuild),
-        ):
-            told[name] = do()
-            told[f"{name} met"] = os.path.exists(self.marker(name))
-            told[f"{name} again"] = os.path.exists(f"{self.marker(name)}.again")
-        return told
+    def done(self, verb: str) -> dict[str, Any]:
+        do: Callable[[], list[Any]] = getattr(self, verb)
+        return {
+            "told": do(),
+            "met": os.path.exists(self.marker(verb)),
+            "again": os.path.exists(f"{self.marker(verb)}.again"),
+        }
 
 
 def executors(session: Any) -> int:
@@ -175,13 +171,16 @@ def rows_of(target: str) -> list[list[Any]]:
     ]
 
 
-def main(master: str, root: str, folder: str, *mishaps: str) -> None:
-    results: dict[str, Any] = {"here": Work(root, folder, "here", None).everything()}
-    settings = SETTINGS if "speculation" in mishaps else {}
+def main(master: str, root: str, folder: str, *cases: str) -> None:
+    results: dict[str, Any] = {}
+    for verb in dict.fromkeys(case.partition(":")[2] for case in cases):
+        results[f"here:{verb}"] = Work(root, folder, "here", None).done(verb)
+    settings = SETTINGS if cases[0].startswith("speculation") else {}
     with spark_session(SessionPlan(master=master, settings=settings)) as session:
         results["executors"] = executors(session)
-        for mishap in mishaps:
-            results[mishap] = Work(root, folder, mishap, session).everything()
+        for case in cases:
+            mishap, _, verb = case.partition(":")
+            results[case] = Work(root, folder, mishap, session).done(verb)
     Path(folder, "results.json").write_text(json.dumps(results))
 
 

@@ -30,7 +30,6 @@ LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 HOSTS = (LOOPBACK, "127.0.0.2")
 """Speculation never does a task twice on one host."""
 SECONDS_MAX = 400
-VERBS = ("audit", "export", "rebuild")
 
 
 @pytest.fixture(scope="module")
@@ -88,51 +87,55 @@ def damaged(store: Path) -> str:
     return str(store)
 
 
-def run_all(
-    environment: dict[str, str], master: str, store: str, folder: Path, *mishaps: str
-) -> dict[str, Any]:
-    words = [sys.executable, str(PROGRAM), master, store, str(folder), *mishaps]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    here = results["here"]
-    assert here["audit"][1] and here["export"][0] > 200 and here["rebuild"][0] > 200
-    assert results["executors"] == 2
-    for mishap in mishaps:
-        for verb in VERBS:
-            assert results[mishap][f"{verb} met"], f"no {mishap} in the {verb}"
-            assert results[mishap][f"{verb} again"], f"the {verb} was not done again"
-            assert results[mishap][verb] == here[verb], (mishap, verb)
-    return results
+Cases = Callable[..., None]
 
 
-def test_local_cluster_loses_a_worker_and_an_executor(
+@pytest.fixture
+def check(
     environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    store = damaged(copy_of(STORE))
-    run_all(environment, LOCAL_CLUSTER, store, tmp_path, "worker", "executor")
+) -> Cases:
+    """Each of the cases ("executor:audit") happened on the master, and gave what is told here."""
+
+    def check(master: str, *cases: str) -> None:
+        words = [sys.executable, PROGRAM, master, damaged(copy_of(STORE)), tmp_path, *cases]
+        done = subprocess.run(
+            [*map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        results: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
+        assert results["executors"] == 2
+        for case in cases:
+            here = results[f"here:{case.partition(':')[2]}"]["told"]
+            assert here[0] > 200 and here[1]
+            assert results[case] == {"told": here, "met": True, "again": True}, case
+
+    return check
 
 
-def test_standalone_cluster_loses_a_worker_and_an_executor(
-    environment: dict[str, str], standalone: str, copy_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    store = damaged(copy_of(STORE))
-    run_all(environment, standalone, store, tmp_path, "worker", "executor")
+def every(mishap: str) -> list[str]:
+    return [f"{mishap}:{verb}" for verb in ("audit", "export", "rebuild")]
 
 
-def test_speculation_doubles_nothing(
-    environment: dict[str, str], standalone: str, copy_of: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_two_executors_of_which_one_dies(check: Cases) -> None:
+    check(LOCAL_CLUSTER, "worker:audit", "executor:export")
+
+
+def test_local_cluster_loses_workers_and_executors(check: Cases) -> None:
+    check(LOCAL_CLUSTER, *every("worker"), *every("executor"))
+
+
+def test_standalone_cluster_loses_workers_and_executors(standalone: str, check: Cases) -> None:
+    check(standalone, *every("worker"), *every("executor"))
+
+
+def test_speculation_doubles_nothing(standalone: str, check: Cases) -> None:
     """The first attempt ends when the second has: both have written their files."""
-    store = damaged(copy_of(STORE))
-    run_all(environment, standalone, store, tmp_path, "speculation")
+    check(standalone, *every("speculation"))
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
