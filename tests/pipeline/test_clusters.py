@@ -29,7 +29,7 @@ STORE = "C-upgraded-v497/n0"
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 HOSTS = (LOOPBACK, "127.0.0.2")
 """Speculation never does a task twice on one host."""
-SECONDS_MAX = 400
+SECONDS_MAX = 900
 
 
 @pytest.fixture(scope="module")
