@@ -106,12 +106,19 @@ def test_sends(pair, client):
         # A batch of this C++ client is stored as one message, by Java and by us.
         mode = "batch" if name == "go" else "sync"
         given += sent(cluster, probe, topic, first=9, count=6, mode=mode, keys="batch")
+        found = [stored(message) for message in cluster.dump(topic)]
+        for message in found:  # what Java leaves out of a batch on DLedger (docs/conformance.md)
+            if message["properties"].get("KEYS", "").startswith("batch"):
+                message["properties"].pop("CLUSTER", None)
+        # Java's broker has several threads for what nobody waits for.
         sent(cluster, probe, topic, first=15, count=3, mode="oneway")
-        return given, [stored(message) for message in cluster.dump(topic)]
+        later = [m for m in cluster.dump(topic) if m["queueOffset"] >= len(found)]
+        return given, found, without_places(later)
 
-    given, found = both(pair, scenario)
+    given, found, later = both(pair, scenario)
+    assert len(later) == 4, "one message of the Java client is sent before"
     assert {status for _, status, _ in given} == {0} and len(given) in (10, 15)
-    sizes = [10, 300, 6000] * 3 + [100] * 9
+    sizes = [10, 300, 6000] * 3 + [100] * 6
     crcs = [crc(name, index, size) & 0x7FFFFFFF for index, size in enumerate(sizes)]
     assert Counter(crcs) <= Counter(message["crc"] for message in found)
     keys = [message["properties"].get("KEYS") for message in found]
@@ -147,7 +154,7 @@ def test_delayed_sends(pair, client):
 
     def scenario(cluster):
         topic = cluster.topic(queues=1)
-        sent(cluster, probe, topic, count=4, delay=2, keys="late")
+        sent(cluster, probe, topic, first=1, count=4, delay=2, keys="late")
         own = probe.at(cluster.namesrv.address)
         events = own.run("consume", topic=topic, group=f"{topic}-g", max=5, idleMs=5_000)
         late = [
@@ -158,15 +165,15 @@ def test_delayed_sends(pair, client):
         on_time = [2_000 <= ms < 5_000 for ms in late]
         return sorted(on_time), [stored(message) for message in cluster.dump(topic)]
 
-    crcs = {crc(name, index) for index in range(4)}
+    crcs = {crc(name, index) for index in range(1, 5)}
     on_time, found = both(pair, scenario)
     assert on_time == [True] * 4
-    assert [m["properties"].get("KEYS") for m in found[1:]] == [f"late{n}" for n in range(4)]
+    assert [m["properties"].get("KEYS") for m in found[1:]] == [f"late{n}" for n in range(1, 5)]
 
 
 def test_push_consumption_with_retry(pair, client):
     """The first delivery of each fails; it comes again by way of the group's retry topic."""
-    _, probe = client
+    name, probe = client
 
     def scenario(cluster):
         topic = cluster.topic(queues=1)
@@ -180,11 +187,15 @@ def test_push_consumption_with_retry(pair, client):
             "consume", topic=topic, group=group, refuse=1, max=12, idleMs=RETRY_IDLE_MS
         )
         retries = cluster.dump(f"%RETRY%{group}")
-        return sorted(received(events, "topic", "reconsumeTimes", "crc")), without_places(retries)
+        got = received(events, "topic", "reconsumeTimes", "crc")
+        if name == "cpp":  # what stands behind a failed one in a batch is given back untried
+            got = [each for each in got if each[1] > 0]
+        return sorted(got), without_places(retries)
 
     got, retries = both(pair, scenario)
     times = Counter(reconsumed for _, reconsumed, _ in got)
-    assert times == {0: 6, 1: 6} and len(retries) == 6
+    assert times == ({0: 6, 1: 6} if name == "go" else {1: 6})
+    assert len(retries) == 6
 
 
 def test_a_tag_and_an_sql_filter(pair, client):
