@@ -39,6 +39,8 @@ RECORDS_MAX: Final = 100
 BODY_BYTES_MAX: Final = 128_000
 PAUSE_SECONDS: Final = 0.1
 REGION: Final = "DefaultRegion"
+NONE: Final = "null"
+"""Tags and keys that a message has not; Java's readers fail on a record that ends with nothing."""
 NORMAL, HALF, DELAYED = 0, 1, 3
 SUCCESS, FAULT, FAILED = 0, 2, 4
 
@@ -70,7 +72,8 @@ class Sent:
 
     def record(self, began_ms: int, cost_ms: int) -> Record:
         fields: list[object] = ["Pub", began_ms, REGION, self.group, self.topic, self.msg_id]
-        fields += [self.tags, self.keys, self.store_host, self.body_bytes, cost_ms, self.kind]
+        fields += [self.tags or NONE, self.keys or NONE, self.store_host]
+        fields += [self.body_bytes, cost_ms, self.kind]
         fields += [self.offset_msg_id, self.success]
         return _record(fields, self.msg_id, self.keys)
 
@@ -161,16 +164,16 @@ class Tracer:
 
 
 def _before(group: str, request: str, now_ms: int, message: ReceivedMessage) -> Record:
-    keys = message.keys or ""
     times = message.stored.reconsume_times
-    fields = ("SubBefore", now_ms, REGION, group, request, message.msg_id, times, keys)
-    return _record(fields, message.msg_id, keys)
+    fields = ("SubBefore", now_ms, REGION, group, request, message.msg_id, times)
+    return _record((*fields, message.keys or NONE), message.msg_id, message.keys)
 
 
 def _after(
     group: str, request: str, outcome: tuple[int, int, int], message: ReceivedMessage
 ) -> Record:
     now_ms, cost_ms, code = outcome
-    keys = message.keys or ""
-    fields = ("SubAfter", request, message.msg_id, cost_ms, code == SUCCESS, keys, code)
-    return _record((*fields, now_ms, group), message.msg_id, keys)
+    fields = ("SubAfter", request, message.msg_id, cost_ms, code == SUCCESS)
+    return _record(
+        (*fields, message.keys or NONE, code, now_ms, group), message.msg_id, message.keys
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from rmqpy.admin.commands.trace import decode_traces
 from rmqpy.client import (
@@ -17,7 +19,7 @@ from rmqpy.client import (
     PushConsumer,
     PushSettings,
 )
-from rmqpy.client.trace import NORMAL, WAITING_MAX, Record, Sent, Tracer
+from rmqpy.client.trace import NORMAL, WAITING_MAX, Record, Sent, Tracer, _after, _before
 from rmqpy.model.errors import NetworkFault
 from rmqpy.testing.in_process import name_server_and_broker
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -36,6 +38,19 @@ def test_the_record_of_a_send() -> None:
         + ("10.0.0.1:10911", "5", "3", "0", "OFF", "true\x02")
     )
     assert record.keys == ("ID", "a", "b")
+
+
+def test_no_field_of_a_record_is_empty() -> None:
+    """Java's reader splits a record in a way that drops empty fields at its end."""
+    record = evolve(SENT, tags="", keys="").record(1_700_000_000_000, 3)
+    assert record.text.split("\x01")[6:8] == ["null", "null"]
+    assert record.keys == ("ID",)
+    stored = SimpleNamespace(reconsume_times=0)
+    message: Any = SimpleNamespace(keys="", msg_id="ID", stored=stored)
+    before = _before("readers", "R", 1_700_000_000_000, message)
+    after = _after("readers", "R", (1_700_000_000_009, 9, 0), message)
+    for text in (before.text, after.text):
+        assert all(text.removesuffix("\x02").split("\x01"))
 
 
 def test_records_wait_for_each_other_and_are_never_too_many() -> None:
