@@ -134,20 +134,29 @@ def _joined(one: NodePlan, two: NodePlan) -> NodePlan:
 
 
 def _check_divides(situation: Situation) -> None:
-    """Where there is DLedger data already it must begin where the reference's old log ends: then
-    the old part can still be aligned in front of it.
+    """Where there is DLedger data already it must begin where the reference's old log ends, and
+    nothing may have been written to that since: then the old part can still be aligned in front.
     """
-    divide = situation.group.divide(situation.reference.replica)
-    for survey in situation.group.surveys:
+    reference = situation.reference.replica
+    files = classic_log(reference).files
+    ends = files[-1].end_offset if files else situation.group.divide(reference)
+    with_entries = [survey for survey in situation.group.surveys if survey.has_entries]
+    for survey in with_entries:
         ledger = survey.manifest.facts.get("ledger")
-        if ledger and survey.has_entries and ledger["begin"] != divide:
+        if ledger and ledger["begin"] != ends:
             raise UpgradeRefused(
                 f"{survey.name}: its DLedger log begins at {ledger['begin']}, the old log of"
-                f" {situation.reference.replica.name} ends at {divide}: entries and old messages"
-                " have the same offsets, or none have those between. Keep all directories, export"
-                " what only the DLedger log has, and begin again from the stores as they were"
-                " before the switch"
+                f" {reference.name} ends at {ends}: entries and old messages have the same"
+                " offsets, or none have those between. Keep all directories, export what only the"
+                " DLedger log has, and begin again from the stores as they were before the switch"
             )
+    if with_entries and files and not files[-1].sealed:
+        raise UpgradeRefused(
+            f"the old log of {reference.name} was written to after the switch, while the flag was"
+            " off: its last messages have the queue offsets of entries. Keep all directories,"
+            f" export what only {reference.name} has, and choose a member whose old log was not"
+            " touched with --reference NAME: those messages are moved aside"
+        )
 
 
 def _given_twice(situation: Situation) -> list[str]:

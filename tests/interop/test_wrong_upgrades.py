@@ -25,7 +25,7 @@ WAIT_SECONDS_MAX = 90
 SHORT = 5
 """Messages that a log lacks."""
 
-MENDED = ("same-log", "same-divide", "tables-there", "tables-readable", "divide-fits")
+UNSOUND = {"same-log", "same-divide", "tables-there", "tables-readable", "divide-fits"}
 
 
 def shorten(store: Path, count: int) -> None:
@@ -89,16 +89,18 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 """How the stores are made wrong, and who should lead."""
 
+MENDED, REFUSED = 0, 2
 OUTCOMES = {
-    "gap_same_file": "mended",
-    "gap_whole_file": "mended",
-    "third_empty": "mended",
-    "empty_leads": "refused",
-    "bare_leads": "mended",
-    "killed_store": "refused",
-    "roll_back": "refused",
-    "delete_old": "mended",
+    "gap_same_file": {MENDED},
+    "gap_whole_file": {MENDED, REFUSED},  # a short one that leads begins inside the old log
+    "third_empty": {MENDED},
+    "empty_leads": {MENDED, REFUSED},  # an empty one that leads begins at 0
+    "bare_leads": {MENDED},
+    "killed_store": {REFUSED},
+    "roll_back": {REFUSED},
+    "delete_old": {MENDED},
 }
+"""Exit codes of ``rmqpy upgrade plan``. Who leads first is Java's dice."""
 
 
 class Wrong:
@@ -179,7 +181,8 @@ def test_it_is_found_and_mended_or_refused(ground, golden_copy, name, monkeypatc
 
     def findings() -> set[str]:
         code, out = upgrade("check", *replicas, "--format", "json")
-        found = {each["check"] for each in json.loads(out[: out.rindex("}") + 1])["findings"]}
+        told = json.loads(out[: out.rindex("}") + 1])["findings"]
+        found = {each["check"] for each in told}
         assert code == (2 if found else 0)
         return found
 
@@ -187,15 +190,15 @@ def test_it_is_found_and_mended_or_refused(ground, golden_copy, name, monkeypatc
     assert found, "it is seen"
     code, told = upgrade("plan", *replicas, "--out", "plan.json")
     print(f"{name}: {sorted(found)}; plan: {code} {told[:300]}")
-    assert code == {"mended": 0, "refused": 2}[OUTCOMES[name]]
-    if code:
+    assert code in OUTCOMES[name]
+    if code == REFUSED:
         return
     for member in MEMBERS:
         code, told = upgrade("apply", "--plan", "plan.json", "--node", member, *replicas)
         assert code == 0, told
     left = findings()
     print(f"{name}: left {sorted(left)}")
-    assert not left & set(MENDED)
+    assert not left & UNSOUND
 
 
 def test_another_file_size_is_refused_by_java_itself(ground, golden_copy):

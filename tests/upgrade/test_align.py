@@ -381,6 +381,47 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
         plan_switch(situation(root, ("third",), wish))
 
 
+def write_with_the_flag_off(root: Path, member: str, kit: Any) -> None:
+    """As Java does it when the flag of a joined store is turned off: over the filler."""
+    store, hidden = root / member, root / "hidden"
+    (store / f"dledger-{member}").rename(hidden)
+    kit.rig(Disk(), os.fspath(store), changes=kit.GOLDEN_SIZES).write(1, 2, 3, topic=b"Normal")
+    hidden.rename(store / f"dledger-{member}")
+
+
+def test_messages_written_while_the_flag_was_off(
+    golden_copy: Callable[[str], Path], kit: Any
+) -> None:
+    root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
+    write_with_the_flag_off(root, "n0", kit)
+    made = situation(root, names)
+    assert {"divide-fits", "same-log"} <= bad_checks(made)
+    with pytest.raises(UpgradeRefused, match="old log of n0 was written to after the switch"):
+        plan_alignment(made)
+    chosen = situation(root, names, Wish(reference="n1"))
+    apply_all(chosen, plan_alignment(chosen))
+    after = situation(root, names)
+    assert not {"divide-fits", "same-log", "same-divide"} & bad_checks(after)
+    logs = [
+        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
+        for name in names
+    ]
+    assert logs[0] == logs[1] == logs[2]
+    assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "kept, not deleted"
+
+
+def test_entries_that_begin_inside_the_old_log_are_not_aligned(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    """A member with a file less has led first: Java's group began at its end, on all."""
+    root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
+    data = root / "n0/commitlog/00000000000000196608"
+    (root / "n0/commitlog/00000000000000262144").write_bytes(data.read_bytes())
+    made = situation(root, names, Wish(reference="n0"))
+    with pytest.raises(UpgradeRefused, match="begins at 262144, the old log of n0 ends at"):
+        plan_alignment(made)
+
+
 # Killed at every operation, on small stores in memory
 
 

@@ -1,0 +1,38 @@
+"""The regression suite for users' own stores, with the Java broker as the last to open them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from rmqpy.testing.java import JavaHome
+from rmqpy.testing.processes import python_environment
+
+pytestmark = pytest.mark.interop
+
+PLUGIN = "rmqpy.testing.upgrade.plugin"
+SECONDS_MAX = 600
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_java_serves_what_the_suite_has_left(golden_copy, tmp_path, version):
+    if JavaHome(version).missing() is not None:
+        pytest.skip(str(JavaHome(version).missing()))
+    store = golden_copy("B-master-slave-v497") / "master"
+    asked = ["--pyargs", "rmqpy.testing.upgrade", "--rmq-store", str(store), "--rmq-java", version]
+    plugin = ["-p", "no:cacheprovider"]
+    if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
+        plugin += ["-p", PLUGIN]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *asked],
+        cwd=tmp_path,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert "9 passed" in done.stdout, done.stdout[-4000:] + done.stderr[-1000:]
