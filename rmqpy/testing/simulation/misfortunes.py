@@ -81,14 +81,14 @@ class Misfortunes:
             host.disk.dies_in = -1
 
     def start_later(self, host: BrokerHost) -> None:
-        """Start what is down, after a while."""
+        """Start what is down, after a while; at once when misfortunes are over."""
         life = host.starts
 
         def start() -> None:
             if host.life is None and host.starts == life:
                 self.cluster.start(host)
 
-        self._after(self.plan.down_ms, start)
+        self._after(self.plan.down_ms if self._running else 1, start)
 
     def _after(self, average_ms: int, action: Callable[[], None]) -> None:
         self.cluster.timeline.at(1 + int(self.dice.expovariate(1 / average_ms)), action)
