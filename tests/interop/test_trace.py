@@ -82,7 +82,8 @@ def test_javas_clients_trace(cluster, capsys):
     (sent,) = cluster.send(
         topic, count=1, first=7, traced="true", group="writers", keys="k", tags="a", lingerMs=2_000
     )
-    cluster.probe.run("consume", topic=topic, group="readers", traced="true", max=2)
+    # What a client of Java's has not traced when it ends may be lost: it stays for a while.
+    cluster.probe.run("consume", topic=topic, group="readers", traced="true", idleMs=3_000)
     check(cluster, capsys, sent["msgId"])
 
 
