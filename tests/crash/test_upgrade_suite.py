@@ -4,6 +4,7 @@ fixtures of the plug-in.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -45,9 +46,6 @@ SETUP = re.compile(r"([\d.]+)s setup +test_timed.py::test_(\w+)")
 GOALS_S = {"broker": 1.0, "group": 3.0}
 """Until it is up, on a quiet machine; a group until it has acknowledged a message."""
 
-BUSY = 4
-
-
 def run_pytest(folder: Path, *arguments: str) -> str:
     plugin = ["-p", "no:cacheprovider"]
     if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
@@ -82,7 +80,8 @@ def test_how_long_the_fixtures_take(tmp_path: Path) -> None:
     (tmp_path / "test_timed.py").write_text(TIMED_TEST)
     out = run_pytest(tmp_path, "test_timed.py", "--durations=0", "--durations-min=0.01")
     took = {name: float(seconds) for seconds, name in SETUP.findall(out)}
-    print(took)
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"{took}, {waiting:.1f} processes wait for each core")
     assert took.keys() == GOALS_S.keys()
     for name, goal_s in GOALS_S.items():
-        assert took[name] < BUSY * goal_s
+        assert took[name] < max(1.0, 2 * waiting) * goal_s

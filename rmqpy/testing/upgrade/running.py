@@ -27,6 +27,7 @@ from rmqpy.testing.processes import (
     RmqpySite,
     ServerProcess,
     group_settings,
+    wait_until_accepting,
 )
 from rmqpy.upgrade.check_findings import Group
 from rmqpy.upgrade.copying import copy_tree
@@ -137,7 +138,9 @@ class Ground:
                 settings=settings,
             )
             name = f"{member}-{len(self._made)}"
-            servers[member] = self._take(self._site.broker(name, spec).start())
+            servers[member] = self._take(self._site.broker(name, spec).launch())
+        for server in servers.values():
+            wait_until_accepting(server.port)
         made = RunningGroup(servers, namesrv)
         made.leader()
         return made
