@@ -20,6 +20,7 @@ a queue that is in no route         its offset stays
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,6 +200,12 @@ class LiveReader(_Live, DataSourceReader):
         return self._read(partition)
 
 
+IDLE_SECONDS: Final = 0.1
+"""So long nothing is asked when the last answer was that nothing is new: Spark itself would ask a
+hundred times a second.
+"""
+
+
 class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions as trees (:mod:`.offsets`)."""
 
@@ -209,6 +216,7 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._commit_group = given.text("commitGroup", None)
         self._target: Position | None = None
         self._latest: Position | None = None
+        self._idle_until = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
         queues = self._reader.queues(self._settings.topics)
@@ -218,6 +226,7 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadMaxRows(self._count_max) if self._count_max else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        time.sleep(max(0.0, self._idle_until - time.monotonic()))
         before = position_of(start)
         known, topics = self._target, self._settings.topics
         self._latest = self._reader.ends(before, topics, every=known is not None)
@@ -233,6 +242,7 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
             begin = self._begins(before, end)
             end = limited(begin, end, limit.max_rows)
             end = {queue: at for queue, at in end.items() if queue in before or at > begin[queue]}
+        self._idle_until = time.monotonic() + IDLE_SECONDS if end == before else 0.0
         return tree_of(end)
 
     def prepareForTriggerAvailableNow(self) -> None:

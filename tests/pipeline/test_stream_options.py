@@ -134,6 +134,22 @@ def test_no_more_than_maxOffsetsPerTrigger(live: Any, stream: Callable[..., Stre
     assert sorted(body for batch in batches for body in batch) == bodies(0, 31)
 
 
+def test_who_finds_nothing_new_waits_before_it_asks_again(
+    live: Any, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmqpy.pipeline import stream as module
+
+    topic = live.topic()
+    live.send(topic, bodies(0, 3))
+    made = stream(topic=topic, startingOffsets="earliest")
+    assert len(made.batch()) == 3
+    slept: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    made.latest()
+    made.latest()
+    assert slept[0] == 0.0 and 0.0 < slept[-1] <= module.IDLE_SECONDS
+
+
 def test_available_now_ends_where_the_queues_ended(
     live: Any, stream: Callable[..., Stream]
 ) -> None:
