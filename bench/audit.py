@@ -27,7 +27,7 @@ from rmqpy.audit.certificate import certify
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.audit.manifest import ManifestPlan, make_manifest
+from rmqpy.audit.manifest import ManifestPlan, Md5, make_manifest
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import implementation
 from rmqpy.codec.chosen_tally import tally_frames
@@ -140,7 +140,7 @@ def _certificate(root: Path, _logs: Logs) -> None:
             name=name,
             audit=AuditPlan(root=str(root), workers=1),
             now_ms=lambda: 0,
-            md5=False,
+            md5=Md5.NONE,
             blocks=False,
         )
         for name in ("before", "after")

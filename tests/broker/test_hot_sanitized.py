@@ -1,5 +1,5 @@
-"""The comparisons of hot/ under AddressSanitizer and UBSan, every buffer exactly as long as
-what is in it. Only with RMQPY_SANITIZE=1.
+"""The comparisons of hot/ and of what packs and pushes, under AddressSanitizer and UBSan, every
+buffer exactly as long as what is in it. Only with RMQPY_SANITIZE=1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROOT = Path(__file__).parents[2]
-HOT_TESTS = ROOT / "tests" / "broker" / "hot"
+COMPARISONS = (
+    "tests/broker/hot",
+    "tests/codec/test_packing.py",
+    "tests/codec/test_entry_run.py",
+)
 
 RUN = """
 import importlib.util, sys, pytest
@@ -89,7 +93,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     }
     environment.setdefault("RMQPY_HOT_SEEDS", "120")
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(library), str(HOT_TESTS), "-k", "not pure"],
+        [sys.executable, "-c", RUN, str(library), *COMPARISONS, "-k", "not pure"],
         env=environment,
         cwd=ROOT,
         capture_output=True,
