@@ -252,7 +252,12 @@ class Bench:
         return broker
 
     def _settings(self, profile: str, broker_name: str) -> dict[str, str]:
-        common = {"diskMaxUsedSpaceRatio": "95"}
+        common = {
+            "diskMaxUsedSpaceRatio": "95",
+            # A broker that was sent more has more behind a pull, and would hand it out by eights.
+            "maxTransferCountOnMessageInDisk": "32",
+            "maxTransferBytesOnMessageInDisk": "262144",
+        }
         if profile == "sync-flush":
             return {**common, "flushDiskType": "SYNC_FLUSH"}
         if profile == "dledger":
