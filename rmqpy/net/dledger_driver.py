@@ -415,6 +415,13 @@ class DLedgerDriver:
         return True
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether the disk stands in the way of a Ready, for a while or until a restart: files and
+        what is said of them may differ, and nobody is told anything.
+        """
+        return self._dead or self._under_way is not None
+
+    @property
     def damaged(self) -> frozenset[int]:
         """Indexes of entries that wait for a whole copy."""
         return frozenset(self._scrub.damaged)

@@ -86,3 +86,9 @@ def test_what_the_plan_derived_is_printed() -> None:
 @pytest.mark.parametrize("seed", [16, 21])
 def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
     run(lonely_plan_of(seed))
+
+
+@pytest.mark.parametrize("seed", [612, 5380])
+def test_a_disk_that_fails_while_entries_are_dropped(seed: int) -> None:
+    """The member is held up in the middle of it; nobody is told what its files say meanwhile."""
+    run(plan_of(seed))

@@ -72,7 +72,9 @@ class MemberView:
             self._hard_state()
         changed = disk.ledger_from is not None or disk.ledger_removed
         if changed or entries.stored_index != self.stored:
-            self._entries(running)
+            assert running.driver is not None
+            if not running.driver.is_held_up:
+                self._entries(running)
         if entries.committed_index != self.committed:
             self._commits(running, entries.committed_index)
         if node.role is not self.role or node.term != self.term:
@@ -114,10 +116,13 @@ class MemberView:
         self.look()
 
     def ended(self, *, power_lost: bool, working: bool) -> None:
-        """The life is over; in the middle of an event, perhaps, that was to drop entries."""
+        """The life is over; in the middle of an event, perhaps, that was to drop entries, or held
+        up in it by its disk.
+        """
+        driver = self._parts[0].driver if self._parts is not None else None
         self._parts = None
         kept = [] if power_lost else self.entries
-        if working:
+        if working or (driver is not None and driver.is_held_up):
             kept = [entry for entry in kept if self.promises.has_committed(entry)]
         self.kept = {entry.index: entry.position for entry in kept}
         self.rotten = {flip.index for flip in self.host.disk.flips.values()}
