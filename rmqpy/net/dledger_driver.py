@@ -74,6 +74,8 @@ TICK_MS: Final = 10
 
 EVENTS_MAX: Final = 32
 ASK_ENDS_MS: Final = 1000
+_CUT_STEP: Final = 1
+"""Which step of carrying out a Ready cuts the log."""
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """checkPointInterval."""
 
@@ -415,11 +417,14 @@ class DLedgerDriver:
         return True
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether the disk stands in the way of a Ready, for a while or until a restart: files and
-        what is said of them may differ, and nobody is told anything.
+    def is_cutting(self) -> bool:
+        """Whether the disk stands in the way of a cut of the log, for a while or until a restart:
+        its files and what is said of them may differ, and nobody is told anything.
         """
-        return self._dead or self._under_way is not None
+        ready = self._under_way
+        if ready is None or self._steps_done > _CUT_STEP:
+            return False
+        return ready.begin_again or ready.truncate_from is not None
 
     @property
     def damaged(self) -> frozenset[int]:
