@@ -104,9 +104,9 @@ void rmq_run_encode(rmq_run *run)
 
 static const uint8_t *skip(const uint8_t *at, const uint8_t *end, const char *text)
 {
-    const size_t length = strlen(text);
+    const ptrdiff_t length = (ptrdiff_t)strlen(text);
 
-    return at != NULL && (size_t)(end - at) >= length && memcmp(at, text, length) == 0 ? at + length : NULL;
+    return at != NULL && end - at >= length && memcmp(at, text, (size_t)length) == 0 ? at + length : NULL;
 }
 
 static const uint8_t *number(const uint8_t *at, const uint8_t *end, int64_t *value)
