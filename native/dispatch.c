@@ -5,8 +5,6 @@
 
 #define ROWS 64
 #define UNIT_SIZE 20
-#define TRANSACTION_MASK 0xC
-#define TRANSACTION_COMMIT 0x8
 
 static const rmq_topic *find_topic(const rmq_core *core, const uint8_t *name, size_t length)
 {
@@ -55,11 +53,10 @@ static void note_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t
 /* 1: done; 0: nothing was changed, Python has to do it. */
 static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, const int64_t *row)
 {
-    const int64_t type = row[RMQ_SYS_FLAG] & TRANSACTION_MASK;
     int64_t hashes[RMQ_KEYS_MAX];
     int key_count = 0;
 
-    if ((type != 0 && type != TRANSACTION_COMMIT) || row[RMQ_STORE_TIMESTAMP] < 0)
+    if (!rmq_has_queue_unit(row[RMQ_SYS_FLAG]) || row[RMQ_STORE_TIMESTAMP] < 0)
         return 0;
     const rmq_queue *const queue = find_queue(core, state->view, row);
     if (queue == NULL || (queue->state[RMQ_QUEUE_WATCHED] && state->arrival_count == state->arrival_capacity))

@@ -8,7 +8,6 @@
 #define BATCH_HEADER_SIZE 20
 #define BATCH_COUNT_MAX 512
 #define MSG_ID_MAX 57 /* of two IPv6 hosts, with the comma */
-#define TRANSACTION_MASK 0xC
 #define FLAG_ONEWAY 2
 
 typedef struct {
@@ -61,7 +60,7 @@ static int read_send(const rmq_core *core, const rmq_peer *peer, sending *now)
     if (numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= now->topic->send_queues)
         return RMQ_IS_COLD;
     const int32_t cell = now->topic->cells[numbers[QUEUE_ID]];
-    if (cell < 0 || (numbers[SYS_FLAG] & TRANSACTION_MASK) != 0)
+    if (cell < 0 || (numbers[SYS_FLAG] & RMQ_TRANSACTION_MASK) != 0)
         return RMQ_IS_COLD;
     now->tail = &core->tails[cell];
     *message = (rmq_draft){

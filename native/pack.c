@@ -6,14 +6,6 @@
 
 #define UNIT_SIZE 20
 #define KEY_SIZE 20
-#define TRANSACTION_MASK 0xC
-#define TRANSACTION_COMMIT 0x8
-#define TRANSACTION_ROLLBACK 0xC
-
-static int is_within(size_t length, int64_t position, int64_t size)
-{
-    return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;
-}
 
 static int is_same_queue(const rmq_pack_state *state, const int64_t *row, size_t other)
 {
@@ -94,12 +86,11 @@ int rmq_pack(rmq_pack_state *state)
     for (size_t i = 0; i < state->count; i++) {
         for (size_t column = 0; column < RMQ_COLUMN_COUNT; column++)
             row[column] = state->columns[column][i];
-        const int64_t type = row[RMQ_SYS_FLAG] & TRANSACTION_MASK;
-        if (!is_within(state->length, row[RMQ_TOPIC_POSITION], row[RMQ_TOPIC_LENGTH])
-            || !is_within(state->length, row[RMQ_KEYS_POSITION], row[RMQ_KEYS_LENGTH]))
+        if (!rmq_is_within(state->length, row[RMQ_TOPIC_POSITION], row[RMQ_TOPIC_LENGTH])
+            || !rmq_is_within(state->length, row[RMQ_KEYS_POSITION], row[RMQ_KEYS_LENGTH]))
             return 0;
-        state->run_of[i] = type == 0 || type == TRANSACTION_COMMIT ? run_of(state, row, i) : -1;
-        if (state->keys != NULL && type != TRANSACTION_ROLLBACK && !pack_keys(state, row))
+        state->run_of[i] = rmq_has_queue_unit(row[RMQ_SYS_FLAG]) ? run_of(state, row, i) : -1;
+        if (state->keys != NULL && rmq_has_keys(row[RMQ_SYS_FLAG]) && !pack_keys(state, row))
             return 0;
     }
     for (size_t i = 0; i < state->run_count; i++) {

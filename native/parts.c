@@ -4,17 +4,12 @@
 
 #include "rmqpy_native.h"
 
-static int is_within(size_t length, int64_t position, int64_t size)
-{
-    return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;
-}
-
 int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *records, size_t count, int32_t check_crc,
                      int64_t *cells)
 {
     for (size_t i = 0; i < count; i++, cells += RMQ_PART_COUNT) {
         rmq_record_places places;
-        if (!is_within(length, records[i], RMQ_RECORD_SIZE_MIN))
+        if (!rmq_is_within(length, records[i], RMQ_RECORD_SIZE_MIN))
             return 0;
         const size_t start = (size_t)records[i];
         if (rmq_measure(view, start, length - start, &places) != RMQ_END)
@@ -46,7 +41,7 @@ int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, con
     size_t used = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (!is_within(length, positions[i], lengths[i]) || (size_t)lengths[i] > room - used)
+        if (!rmq_is_within(length, positions[i], lengths[i]) || (size_t)lengths[i] > room - used)
             return 0;
         memcpy(data + used, view + positions[i], (size_t)lengths[i]);
         used += (size_t)lengths[i];
@@ -61,7 +56,7 @@ int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *po
     rmq_properties found;
 
     for (size_t i = 0; i < count; i++) {
-        if (!is_within(length, positions[i], lengths[i])
+        if (!rmq_is_within(length, positions[i], lengths[i])
             || !rmq_read_properties(view + positions[i], lengths[i], &found))
             return -1;
         starts[i] = (int32_t)total;

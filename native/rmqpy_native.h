@@ -447,6 +447,30 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     rmq_store32(at + 4, (uint32_t)(uint64_t)value);
 }
 
+static inline int rmq_is_within(size_t length, int64_t position, int64_t size)
+{
+    return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;
+}
+
+/* Kinds of a transaction's messages: bits of a record's flags. */
+#define RMQ_TRANSACTION_MASK 0xC
+#define RMQ_TRANSACTION_PREPARED 0x4
+#define RMQ_TRANSACTION_ROLLBACK 0xC
+
+/* Whether a consume queue has a unit of such a record. */
+static inline int rmq_has_queue_unit(int64_t sys_flag)
+{
+    const int64_t kind = sys_flag & RMQ_TRANSACTION_MASK;
+
+    return kind != RMQ_TRANSACTION_PREPARED && kind != RMQ_TRANSACTION_ROLLBACK;
+}
+
+/* Whether the key index has its keys. */
+static inline int rmq_has_keys(int64_t sys_flag)
+{
+    return (sys_flag & RMQ_TRANSACTION_MASK) != RMQ_TRANSACTION_ROLLBACK;
+}
+
 /* What a function says of a frame: Python's, or answered; a negative number is a status for rmq_feed to return. */
 #define RMQ_IS_COLD 0
 #define RMQ_IS_HOT 1

@@ -15,9 +15,6 @@
 #define FRAME_HEAD 8u
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
-#define TRANSACTION_MASK 0xC
-#define TRANSACTION_PREPARED 0x4
-#define TRANSACTION_ROLLBACK 0xC
 #define INNER_BATCH 0x80
 #define QUEUE_FACTOR 0x9E3779B97F4A7C15u
 #define PROPERTY_FACTOR 0xC2B2AE3D27D4EB4Fu
@@ -153,7 +150,7 @@ static void take_keys(const frame_walk *walk, const rmq_known_properties *known)
     rmq_tally_state *const state = walk->state;
 
     if (walk->place < state->key_low || walk->place >= state->key_high
-        || (walk->sys_flag & TRANSACTION_MASK) == TRANSACTION_ROLLBACK)
+        || !rmq_has_keys(walk->sys_flag))
         return;
     const uint32_t topic_hash = rmq_java_hash(0, state->view + walk->places.topic, walk->places.topic_length);
     if (known->uniq_key.at != NULL)
@@ -204,16 +201,11 @@ static void check_unit(const frame_walk *walk, const rmq_known_properties *known
         tell(walk, RMQ_EVENT_UNIT, walk->number, place == 0 && size == 0 ? -1 : place, walk->place, 0);
 }
 
-static int has_unit(int32_t sys_flag)
-{
-    return (sys_flag & TRANSACTION_MASK) != TRANSACTION_PREPARED && (sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK;
-}
-
 static void take_queue(const frame_walk *walk, const rmq_known_properties *known)
 {
     rmq_tally_queue *const queue = walk->queue;
 
-    if (!has_unit(walk->sys_flag)) {
+    if (!rmq_has_queue_unit(walk->sys_flag)) {
         queue->unqueued++;
         return;
     }
@@ -251,7 +243,7 @@ static void take_digest(const frame_walk *walk, uint64_t properties)
     const uint8_t *const record = walk->state->view + walk->places.start;
     const size_t head = walk->places.head_size;
     const uint64_t first = rmq_crc32(record + 8, 20), second = rmq_crc32(record + 36, head - 12 - 36);
-    const int64_t bucket = has_unit(walk->sys_flag) ? walk->queue_offset >> BUCKET_SHIFT : -1;
+    const int64_t bucket = rmq_has_queue_unit(walk->sys_flag) ? walk->queue_offset >> BUCKET_SHIFT : -1;
 
     if (queue->bucket_messages > 0 && bucket != queue->bucket) {
         flush_bucket(walk->state, queue, walk->number);

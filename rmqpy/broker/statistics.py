@@ -90,7 +90,7 @@ class Statistics:
         self._put_times[_bucket(elapsed_ms)] += count
 
     def messages_got(
-        self, key: tuple[str, str], count: int, elapsed_ms: int, queue_id: int = 0
+        self, key: tuple[str, str], count: int, elapsed_ms: int, queue_id: int
     ) -> None:
         """One read of a queue gave ``count`` messages; ``key`` is group and topic."""
         counters = self.counters

@@ -74,8 +74,6 @@ TICK_MS: Final = 10
 
 EVENTS_MAX: Final = 32
 ASK_ENDS_MS: Final = 1000
-_CUT_STEP: Final = 1
-"""Which step of carrying out a Ready cuts the log."""
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """checkPointInterval."""
 
@@ -188,6 +186,9 @@ class DLedgerDriver:
         self._under_way: Ready | None = None
         """Is not carried out to its end."""
         self._steps_done = 0
+        self.is_cutting = False
+        """The log is being cut; it stays so while the disk stands in the way, for a while or until
+        a restart: its files and what is said of them may differ, and nobody is told anything."""
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
         """(wall clock, sentence): what became of the role, and why."""
         self._planned = self._busy = self._saving = self._granted = False
@@ -417,16 +418,6 @@ class DLedgerDriver:
         return True
 
     @property
-    def is_cutting(self) -> bool:
-        """Whether the disk stands in the way of a cut of the log, for a while or until a restart:
-        its files and what is said of them may differ, and nobody is told anything.
-        """
-        ready = self._under_way
-        if ready is None or self._steps_done > _CUT_STEP:
-            return False
-        return ready.begin_again or ready.truncate_from is not None
-
-    @property
     def damaged(self) -> frozenset[int]:
         """Indexes of entries that wait for a whole copy."""
         return frozenset(self._scrub.damaged)
@@ -497,6 +488,7 @@ class DLedgerDriver:
         self._tell_loss()
 
     def _cut_log(self, ready: Ready) -> None:
+        self.is_cutting = True
         if ready.begin_again:
             first = ready.entries[0]
             if first_of(first) > 0:
@@ -506,6 +498,7 @@ class DLedgerDriver:
             self._store.log_begins_again()
         elif ready.truncate_from is not None:
             self.entries.truncate_from(ready.truncate_from)
+        self.is_cutting = False
 
     def _drop_old_log(self, first: Part) -> None:
         """This member comes back so late that everything up to ``first`` has expired with the

@@ -92,10 +92,10 @@ class EntryStore:
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
         self.holes: dict[int, Hole] = {}
-        self.let_go_index = -1
-        """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
         """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
         them on until they are mended."""
+        self.let_go_index = -1
+        """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
 
         self.begin_index = LedgerIndex(-1)
         self.committed_index = LedgerIndex(-1)

@@ -47,7 +47,6 @@ assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
 
-
 class IndexFile:
     """One table. Written in place through a mapping: entry first, then its slot, then the
     header.

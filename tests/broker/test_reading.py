@@ -256,7 +256,7 @@ def test_rates_and_days() -> None:
     now_ms = 10 * day_ms - 5_000
     for second in range(11):
         statistics.messages_put(10, 1000, 3)
-        statistics.messages_got(("G", "T"), 4 if second % 2 else 0, 1)
+        statistics.messages_got(("G", "T"), 4 if second % 2 else 0, 1, 0)
         statistics.sample(second * 1000, now_ms + second * 1000)
     rates = statistics.rates()
     assert rates["putTps"] == "10.0 0.0 0.0"
