@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compare import build_generator
-from restart import TOPIC, log_bytes
+from fill import GIB, Filling, filled
 
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
@@ -60,7 +60,6 @@ from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite
 from rmqpy.upgrade.situation import settings_of_facts
 
-GIB: Final = 1 << 30
 CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20
 FILE: Final = 1 << 30
@@ -94,19 +93,11 @@ def fill(work: Path, options: argparse.Namespace) -> Path:
         sizes={"diskMaxUsedSpaceRatio": "95", "fileReservedTime": "480"},
     )
     broker = RmqpySite(work).broker("broker", spec).start()
-    with connect_when_ready(broker.address) as connection:
-        create_topic(connection, TOPIC, 16)
-    command = [str(build_generator(work)), "--port", str(broker.port), "--size", str(options.size)]
-    command += ["--topic", TOPIC, "--seconds", "86400", "--warmup", "0.1"]
-    load = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    filling = Filling(build_generator(work), options.gigabytes, options.size, queues=16)
     try:
-        while log_bytes(broker) < options.gigabytes * GIB:
-            if load.poll() is not None:
-                raise SystemExit(f"the load ended by itself: {broker.printed()[-2000:]}")
-            time.sleep(0.2)
+        with filled(broker, filling):
+            pass
     finally:
-        load.kill()
-        load.wait()
         broker.stop(timeout_s=300)
     assert broker.store is not None
     return broker.store

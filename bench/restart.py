@@ -4,65 +4,32 @@ of so many gigabytes.
     python bench/restart.py                      # 10 GB of 1 KiB messages, killed under load
     python bench/restart.py --gigabytes 2 --size 128 --target java
 
-The log is filled by rmqload (real messages with keys, no sparse files), the broker is killed while
-it fills, and started again with the files in the page cache as the kill leaves them (``--cold``
-drops the cache first; needs root). Prints one JSON line; exit code 0: measured, 2: above
-``--limit`` seconds.
+The log is filled by rmqload, the broker is killed while it fills, and started again with the files
+in the page cache as the kill leaves them (``--cold`` drops the cache first; needs root). Prints one
+JSON line; exit code 0: measured, 2: above ``--limit`` seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from compare import build_generator
+from fill import GIB, TOPIC, Filling, filled, log_bytes
 
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import (
-    BlockingConnection,
-    connect_when_ready,
-    create_topic,
-    send_request,
-)
+from rmqpy.testing.blocking import BlockingConnection, send_request
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site
 
-GIB = 1 << 30
 WAIT_SECONDS_MAX = 900
-TOPIC = "bench"
-
-
-def log_bytes(broker: ServerProcess) -> int:
-    """Bytes of the log that have been written: blocks, for the last file is sparse."""
-    assert broker.store is not None, "a broker has a store"
-    files = (broker.store / "commitlog").glob("*")
-    return sum(path.stat().st_blocks * 512 for path in files)
-
-
-def fill(broker: ServerProcess, generator: Path, options: argparse.Namespace) -> None:
-    """Send until there is enough, and kill the broker while the load goes on."""
-    with connect_when_ready(broker.address) as connection:
-        create_topic(connection, TOPIC, 4)
-    command = [str(generator), "--port", str(broker.port), "--size", str(options.size)]
-    command += ["--topic", TOPIC, "--seconds", "86400", "--warmup", "0.1"]
-    load = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while log_bytes(broker) < options.gigabytes * GIB:
-            if load.poll() is not None:
-                raise SystemExit(f"the load ended by itself: {broker.printed()[-2000:]}")
-            time.sleep(0.05)
-        broker.kill()
-    finally:
-        load.kill()
-        load.wait()
 
 
 def first_send(broker: ServerProcess) -> tuple[float, float]:
@@ -120,8 +87,9 @@ def main() -> int:
         )
         broker = site.broker("broker", spec)
         try:
-            with broker:
-                fill(broker, build_generator(root), options)
+            filling = Filling(build_generator(root), options.gigabytes, options.size, queues=4)
+            with broker, filled(broker, filling):
+                broker.kill()
             size = log_bytes(broker)
             if options.cold:
                 Path("/proc/sys/vm/drop_caches").write_text("3")

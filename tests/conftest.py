@@ -2,13 +2,15 @@
 
 ``golden(name)`` is a folder to read, shared by the whole run; ``golden_copy(name)`` a private one
 to write to; ``manifest(name)`` what the Java broker said about it. Files stay sparse: the index
-files of DLedger stores are 160 MiB each, nearly all of it holes.
+files of DLedger stores are 160 MiB each, nearly all of it holes. ``upgrade_commands(part)`` is what
+docs/upgrade.md tells an operator to type.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+import re
 import tarfile
 from collections.abc import Callable
 from functools import cache
@@ -24,6 +26,8 @@ hypothesis.settings.load_profile("rmqpy")
 
 GOLDEN = Path(__file__).parent / "golden"
 TLS = Path(__file__).parent / "tls"
+UPGRADE_PAGE = Path(__file__).parents[1] / "docs" / "upgrade.md"
+SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +70,24 @@ def manifest() -> Callable[[str], dict[str, Any]]:
         return content
 
     return loaded
+
+
+@pytest.fixture(scope="session")
+def upgrade_commands() -> Callable[[str], list[tuple[str, int]]]:
+    """A part of docs/upgrade.md -> the lines of its blocks, with the exit codes they promise."""
+
+    def commands(part: str) -> list[tuple[str, int]]:
+        text = UPGRADE_PAGE.read_text(encoding="utf-8")
+        section = text.split(f"## {part}\n", 1)[1].split("\n## ", 1)[0]
+        found = []
+        for block in SHELL_BLOCK.findall(section):
+            for line in block.replace("\\\n", " ").splitlines():
+                command, _, comment = line.partition("  # ")
+                code = re.search(r"exit code (\d)", comment)
+                found.append((command.strip(), int(code[1]) if code else 0))
+        return found
+
+    return commands
 
 
 def _extract(name: str, base: Path) -> Path:

@@ -33,6 +33,7 @@ from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server import Doors, RemotingServer
 from rmqpy.net.tls import Tls, tls_of
+from rmqpy.net.unread import StallWatch
 from rmqpy.store.disk import Disk, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.saving import SavedFile
@@ -176,7 +177,9 @@ class BrokerProcess:
         group = ClassicGroup.of(broker, store, self._scheduler, Transport(network, tls))
         main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
         fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
-        main.sieve = fast.sieve = broker.queue_age
+        watch = StallWatch()
+        for server in (main, fast):
+            server.sift_by(broker.queue_age, watch)
         member = _member(broker, store, self._scheduler, tls)
         page = _metrics_page(broker)
         running = _Running(store, broker, network, (main, fast), member, group, page)

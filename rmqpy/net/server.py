@@ -111,7 +111,6 @@ class RemotingServer:
         self.turns = Turns(scheduler, handler.turn_ended)
         self.counts = ServerCounts()
         self.sieve: Sieve | None = None
-        """Set before ``listen``: then it is watched how long requests wait."""
         self._watch: StallWatch | None = None
         self.own_sockets = doors.tls is not None
         """Whether connections are accepted here; asyncio does it otherwise."""
@@ -128,6 +127,13 @@ class RemotingServer:
         self._closing = False
         self._sweep_timer: asyncio.TimerHandle | None = None
 
+    def sift_by(self, sieve: Sieve, watch: StallWatch) -> None:
+        """Before ``listen``: how long requests wait is told to ``sieve``. The first of the servers
+        of one ``watch`` to close ends it.
+        """
+        self.sieve, self._watch = sieve, watch
+        watch.add(self.turns, lambda: self._connections)
+
     async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
         """Accept on ``host`` (an address or name) and ``port`` (0: any free).
 
@@ -140,8 +146,7 @@ class RemotingServer:
         except OSError as error:
             raise listen_fault(host, port, error, setting) from error
         self._listening.append(server)
-        if self.sieve is not None and self._watch is None:
-            self._watch = StallWatch(self.turns, lambda: self._connections)
+        if self._watch is not None:
             self._watch.start()
         if self._sweep_timer is None:
             self._plan_sweep()

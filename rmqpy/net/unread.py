@@ -72,17 +72,26 @@ class ServedConnection(Connection):
 
 @define(slots=True, eq=False)
 class StallWatch:
-    """The thread of the module's text, for the connections of one server."""
+    """The thread of the module's text, for the servers of one loop: whichever of them commits, none
+    is read.
+    """
 
-    turns: Turns
-    connections: Callable[[], Iterable[Connection]]
-    _last: int | None = field(default=None, init=False)
+    _turns: list[Turns] = field(factory=list, init=False)
+    _connections: list[Callable[[], Iterable[Connection]]] = field(factory=list, init=False)
+    _last: tuple[Turns, int] | None = field(default=None, init=False)
     _ended: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
+    def add(self, turns: Turns, connections: Callable[[], Iterable[Connection]]) -> None:
+        """A server, before its first connection."""
+        self._connections.append(connections)
+        self._turns.append(turns)
+
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="stall watch", daemon=True)
-        self._thread.start()
+        """Harmless twice."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="stall watch", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Returns when the thread has ended. Harmless twice, and without a start."""
@@ -93,21 +102,23 @@ class StallWatch:
 
     def look(self) -> None:
         """Mark what waits if the loop is in the same commit as at the last look."""
-        turns, number = self.turns, self.turns.number
-        if not turns.committing:
+        turns = next((each for each in self._turns if each.committing), None)
+        if turns is None:
             self._last = None
             return
-        if self._last == number and turns.found is None:
+        number = turns.number
+        if self._last == (turns, number) and turns.found is None:
             seen_ms = turns.scheduler.monotonic_ms()
             unread = [
                 (connection, count)
-                for connection in list(self.connections())
+                for connections in self._connections
+                for connection in list(connections())
                 if isinstance(connection, ServedConnection)
                 and (count := connection.unread_bytes())
             ]
             if turns.committing and turns.number == number:
                 turns.found = (number, seen_ms, unread)
-        self._last = number
+        self._last = (turns, number)
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_MS / 1000):

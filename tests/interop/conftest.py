@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shlex
 import shutil
 import time
@@ -211,8 +210,7 @@ def clean_exit_codes(kind: str) -> tuple[int, ...]:
 
 # The hosts of docs/upgrade.md
 
-PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
-BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+Commands = Callable[[str], list[tuple[str, int]]]
 PEER_PORTS = ("20911", "20912", "20913")
 """As the page has them."""
 
@@ -228,20 +226,6 @@ ELECTION = {**FAST_ELECTION, "maxHeartBeatLeak": "8"}
 PATIENCE_SECONDS = 120
 LEVEL_SECONDS = 3.0
 """Clients learn within a second that a broker may not be written to."""
-
-
-
-def commands(part: str) -> list[tuple[str, int]]:
-    """The lines of one part of the page, with the exit codes that they promise."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.split(f"## {part}\n", 1)[1].split("\n## ", 1)[0]
-    found = []
-    for block in BLOCK.findall(section):
-        for line in block.replace("\\\n", " ").splitlines():
-            command, _, comment = line.partition("  # ")
-            code = re.search(r"exit code (\d)", comment)
-            found.append((command.strip(), int(code[1]) if code else 0))
-    return found
 
 
 @define
@@ -324,9 +308,18 @@ class Hosts:
     name: str
     namesrv: ServerProcess
     specs: dict[str, BrokerSpec]
+    commands: Commands
 
     @classmethod
-    def make(cls, ground: Ground, folder: Path, namesrv_kind: str, name: str, broker: str) -> Hosts:
+    def make(
+        cls,
+        ground: Ground,
+        commands: Commands,
+        folder: Path,
+        namesrv_kind: str,
+        name: str,
+        broker: str,
+    ) -> Hosts:
         namesrv = ground.namesrv(namesrv_kind, f"{name}-namesrv")
         specs = {}
         for member in MEMBERS:
@@ -339,11 +332,11 @@ class Hosts:
                 settings={**ROLES[member], **ELECTION, **BUSY_MACHINE},
             )
         (folder / "secret.key").write_text("secret")
-        return cls(ground, folder, name, namesrv, specs)
+        return cls(ground, folder, name, namesrv, specs, commands)
 
     def page(self, part: str, ports: list[int]) -> Callable[[str], None]:
         """Runs the commands of a part of the page up to the first one that begins so ("": all)."""
-        left = commands(part)
+        left = self.commands(part)
 
         def upto(stop: str) -> None:
             while left and not (stop and left[0][0].startswith(stop)):
@@ -390,10 +383,10 @@ def version_of(ground: Ground, kind: str) -> Site:
 
 
 @pytest.fixture
-def hosts(ground: Ground) -> Callable[..., Hosts]:
+def hosts(ground: Ground, upgrade_commands: Commands) -> Callable[..., Hosts]:
     """(folder, kind of the name server, name of all, brokerName) → hosts."""
 
     def make(*words: object) -> Hosts:
-        return Hosts.make(ground, *words)
+        return Hosts.make(ground, upgrade_commands, *words)
 
     return make

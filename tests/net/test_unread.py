@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.unread import StallWatch
@@ -41,11 +42,17 @@ async def answers(loop, peer, count):
     return found
 
 
-async def served(scheduler, handler, monkeypatch):
-    """A server whose requests are sifted and watched by the test itself."""
-    monkeypatch.setattr(StallWatch, "start", lambda self: None)
+class LookedAt(StallWatch):
+    """The test itself looks."""
+
+    def start(self):
+        pass
+
+
+async def served(scheduler, handler, watch):
+    """A server whose requests are sifted."""
     server = handler.make_server(scheduler, ConnectionLimits())
-    server.sieve = Sieve()
+    server.sift_by(Sieve(), watch)
     address = await server.listen("127.0.0.1", 0)
     peers = []
     for _ in range(2):
@@ -56,18 +63,19 @@ async def served(scheduler, handler, monkeypatch):
     return server, peers
 
 
-def test_what_came_during_a_long_commit_has_waited(in_loop, handler, monkeypatch):
+def test_what_came_during_a_long_commit_has_waited(in_loop, handler):
     async def main(scheduler):
-        server, (first, second) = await served(scheduler, handler, monkeypatch)
+        watch = LookedAt()
+        server, (first, second) = await served(scheduler, handler, watch)
         for number, peer in enumerate((first, second)):
             peer.send(frame(number))
             await answers(scheduler.loop, peer, 1)
         whole, cut = frame(10) + frame(11), frame(12)
         def long_commit():
             second.send(whole + cut[:9])
-            server._watch.look()
+            watch.look()
             assert server.turns.found is None, "the first look: it may have just begun"
-            server._watch.look()
+            watch.look()
             scheduler.skew_ms += 300
             second.send(cut[9:] + frame(13))
 
@@ -87,23 +95,24 @@ def test_what_came_during_a_long_commit_has_waited(in_loop, handler, monkeypatch
     in_loop(main)
 
 
-def test_a_look_that_comes_late_marks_nothing(in_loop, handler, monkeypatch):
+def test_a_look_that_comes_late_marks_nothing(in_loop, handler):
     async def main(scheduler):
-        server, (first, _) = await served(scheduler, handler, monkeypatch)
+        watch = LookedAt()
+        server, (first, _) = await served(scheduler, handler, watch)
         server.turns.found = (server.turns.number - 1, 0, [(object(), 1)])
         first.send(frame(1))
         assert (await answers(scheduler.loop, first, 1))[0].code == 0
-        server._watch.look()
-        server._watch.look()
+        watch.look()
+        watch.look()
         assert server.turns.found is None, "nothing is being committed"
         await server.close()
 
     in_loop(main)
 
 
-def test_what_is_left_behind_a_full_buffer_has_waited(in_loop, handler, monkeypatch):
+def test_what_is_left_behind_a_full_buffer_has_waited(in_loop, handler):
     async def main(scheduler):
-        server, (peer, _) = await served(scheduler, handler, monkeypatch)
+        server, (peer, _) = await served(scheduler, handler, LookedAt())
         server.turns.buffer = memoryview(bytearray(4096))
         if handler.fast:
             server.feed.SIZE = 4096
@@ -133,15 +142,16 @@ def test_what_is_left_behind_a_full_buffer_has_waited(in_loop, handler, monkeypa
     in_loop(main)
 
 
-def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler, monkeypatch):
+def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler):
     async def main(scheduler):
-        server, (first, second) = await served(scheduler, handler, monkeypatch)
+        watch = LookedAt()
+        server, (first, second) = await served(scheduler, handler, watch)
         second.send(frame(0))
         await answers(scheduler.loop, second, 1)
         def short_commit():
             second.send(frame(1) + frame(2, b"y" * 100_000))
-            server._watch.look()
-            server._watch.look()
+            watch.look()
+            watch.look()
 
         handler.before_end = short_commit
         first.send(frame(3))
@@ -152,14 +162,43 @@ def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler, monkey
     in_loop(main)
 
 
-def test_the_thread_ends_with_the_server(in_loop, handler):
+def test_a_commit_of_one_server_keeps_the_other_waiting_too(in_loop, handler):
     async def main(scheduler):
-        server = handler.make_server(scheduler, ConnectionLimits())
-        server.sieve = Sieve()
-        await server.listen("127.0.0.1", 0)
-        thread = server._watch._thread
-        assert thread.is_alive()
+        watch = LookedAt()
+        server, (first, _) = await served(scheduler, handler, watch)
+        other, (second, _) = await served(scheduler, handler, watch)
+        second.send(frame(0))
+        await answers(scheduler.loop, second, 1)
+
+        def long_commit():
+            second.send(frame(1))
+            watch.look()
+            watch.look()
+            scheduler.skew_ms += 300
+            second.send(frame(2))
+
+        handler.before_end = long_commit
+        first.send(frame(3))
+        assert (await answers(scheduler.loop, first, 1))[0].code == 0
+        found = await answers(scheduler.loop, second, 2)
+        assert [(each.opaque, each.code) for each in found] == [(1, 2), (2, 0)]
         await server.close()
-        assert not thread.is_alive()
+        await other.close()
+
+    in_loop(main)
+
+
+def test_one_thread_watches_both_servers_and_ends_with_the_first(in_loop, handler):
+    async def main(scheduler):
+        watch = StallWatch()
+        servers = [handler.make_server(scheduler, ConnectionLimits()) for _ in range(2)]
+        for server in servers:
+            server.sift_by(Sieve(), watch)
+            await server.listen("127.0.0.1", 0)
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count("stall watch") == 1
+        for server in servers:
+            await server.close()
+            assert "stall watch" not in [thread.name for thread in threading.enumerate()]
 
     in_loop(main)

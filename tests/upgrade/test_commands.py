@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import ssl
@@ -29,7 +28,7 @@ from rmqpy.upgrade.plan import Plan
 from rmqpy.upgrade.replica import RemoteReplica
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
-BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+Commands = Callable[[str], list[tuple[str, int]]]
 CONF = """brokerName=b0
 brokerClusterName=DefaultCluster
 listenPort={port}
@@ -69,25 +68,12 @@ def test_the_page_tells_every_hazard() -> None:
         assert f"| {hazard.number} | {hazard.what} | {checks} | {hazard.here} |" in text
 
 
-def commands(part: str) -> list[tuple[str, int]]:
-    """The lines of the blocks of one part of the page, with the exit code that they promise."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = text.split(f"## {part}\n", 1)[1].split("\n## ", 1)[0]
-    found = []
-    for block in BLOCK.findall(section):
-        for line in block.replace("\\\n", " ").splitlines():
-            command, _, comment = line.partition("  # ")
-            code = re.search(r"exit code (\d)", comment)
-            found.append((command.strip(), int(code[1]) if code else 0))
-    return found
-
-
 def test_the_page_from_a_classic_group_to_a_switched_one(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
+    hosts: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hosts / "secret.key").write_text("secret")
     done = 0
-    for line, code in commands("There"):
+    for line, code in upgrade_commands("There"):
         if not line.startswith("rmqpy upgrade"):
             continue
         command, _, target = line.partition(" > ")
@@ -133,6 +119,7 @@ def joined_group(root: Path) -> None:
 @pytest.mark.parametrize("lack", ["messages", "everything", "files"])
 def test_the_page_of_a_refused_member(
     golden_copy: Callable[[str], Path],
+    upgrade_commands: Commands,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     lack: str,
@@ -160,7 +147,7 @@ def test_the_page_of_a_refused_member(
         empty.parent.mkdir(parents=True)
         empty.write_bytes(bytes(65536))
     logs = [file.name for file in (root / "n0/commitlog").iterdir()]
-    ((line, code),) = commands("A member that is refused")
+    ((line, code),) = upgrade_commands("A member that is refused")
     (_, shown) = run(f"{line} --dry-run", capsys)
     assert "n2 (" in shown and "n0 (" not in shown, "only the member itself is changed"
     found, out = run(line, capsys)
@@ -176,6 +163,7 @@ def test_the_page_of_a_refused_member(
 
 def test_the_page_and_back(
     golden_copy: Callable[[str], Path],
+    upgrade_commands: Commands,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -183,7 +171,7 @@ def test_the_page_and_back(
     joined_group(root)
     monkeypatch.chdir(root)
     done = 0
-    for line, code in commands("And back"):
+    for line, code in upgrade_commands("And back"):
         if not line.startswith("rmqpy upgrade"):
             continue
         command, _, target = line.partition(" > ")
