@@ -415,6 +415,7 @@ class HotPath:
             and identity.readable
             and not identity.is_slave
             and not identity.broker.slave_read_enable
+            and not identity.broker.disable_consume_if_consumer_read_slowly
         )
 
     def _make_buffers(self) -> None:

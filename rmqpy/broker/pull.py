@@ -40,6 +40,7 @@ from rmqpy.broker.hold import HeldPull, PullHold
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.ports import HandlerTable, Matcher, QueueReader, RecordFilter
+from rmqpy.broker.slow_readers import SlowReaders
 from rmqpy.broker.statistics import Statistics
 from rmqpy.broker.subscriptions import is_tag_expression, matcher_of, matcher_of_expression
 from rmqpy.broker.topics import TopicTable
@@ -102,6 +103,7 @@ class PullSurroundings:
     filters: FilterTable
     queues: QueueReader
     hold: PullHold
+    slow_readers: SlowReaders
     statistics: Statistics
     clock: Clock
     offset_moved: Callable[[OffsetMoved], None]
@@ -146,6 +148,9 @@ class PullProcessor:
             len(result.messages),
             around.clock.monotonic_ms() - began_ms,
             header.queue_id,
+        )
+        around.slow_readers.has_read(
+            header.consumer_group, header.topic, header.queue_id, result.behind_bytes
         )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:

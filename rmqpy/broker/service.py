@@ -38,7 +38,7 @@ from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.periodic import PeriodicWork
 from rmqpy.broker.ports import Handler, Store
-from rmqpy.broker.queue_age import QueueAge
+from rmqpy.broker.queue_age import QueueAge, refuse_behind_slow_write
 from rmqpy.broker.registration import Registration
 from rmqpy.broker.replication import Replication
 from rmqpy.broker.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
@@ -46,6 +46,8 @@ from rmqpy.broker.send import SendGate
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.broker.settling import refuse_unsettled
 from rmqpy.broker.slave_sync import SlaveSync
+from rmqpy.broker.slow_readers import PERIOD_MS as SLOW_READERS_PERIOD_MS
+from rmqpy.broker.slow_readers import SlowReaders
 from rmqpy.broker.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.tools import runtime_information, tool_handlers
 from rmqpy.broker.topics import TopicTable
@@ -122,6 +124,7 @@ class Broker:
         self.clients = ClientTable(clock)
         self.calls = ClientCalls(clock)
         self.locks = QueueLocks(clock)
+        self.slow_readers = SlowReaders(self.identity, self.groups)
         self.hold = PullHold(clock, self._resume)
         self.gate: SendGate = ReplyGate(clock, self._late, self._patience())
         self.registration = Registration(
@@ -167,7 +170,7 @@ class Broker:
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
         self._slice = TurnSlice(clock)
-        self.queue_age = QueueAge(self.identity, clock)
+        self.queue_age = QueueAge(self.identity, self.store, clock)
         self._periodic = PeriodicWork(around.scheduler)
         self.hot: HotReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
@@ -214,6 +217,7 @@ class Broker:
         each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
         each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
         each("hold", self._sweep_period_ms, self._sweep)
+        each("slow readers", lambda: SLOW_READERS_PERIOD_MS, self.slow_readers.look)
         each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
         self.item_statistics.start()
         self._catch_up_index()
@@ -357,6 +361,7 @@ class Broker:
     def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
         try:
             refuse_unsettled(self.store, request.code)
+            refuse_behind_slow_write(self.store, request.code)
             response = handler(channel, request)
             if response is None or request.is_oneway:
                 return None

@@ -110,6 +110,7 @@ def _pulls(broker: Broker, around: BrokerSurroundings) -> PullProcessor:
             filters=broker.filters,
             queues=store,
             hold=broker.hold,
+            slow_readers=broker.slow_readers,
             statistics=broker.statistics,
             clock=clock,
             offset_moved=OffsetMovedEvents(identity, broker.own_messages, clock).write,

@@ -316,16 +316,15 @@ class BrokerSettings:
     disable_consume_if_consumer_read_slowly: bool = key(
         "disableConsumeIfConsumerReadSlowly",
         default=False,
-        effect=_ACCEPTED,
-        doc="Take the right to consume from groups that lag too far; needs Java's disk read "
-        "statistics.",
+        runtime=True,
+        doc="Take the right to consume from groups that read too far behind the end of the log.",
     )
     consumer_fallbehind_threshold: int = key(
         "consumerFallbehindThreshold",
         default=16 << 30,
         long=True,
         unit="bytes",
-        effect=_ACCEPTED,
+        runtime=True,
         doc="How far is too far for disableConsumeIfConsumerReadSlowly.",
     )
     broker_fast_failure_enable: bool = key(

@@ -470,8 +470,8 @@ class StoreSettings:
     disk_fall_recorded: bool = key(
         "diskFallRecorded",
         default=True,
-        effect=_ACCEPTED,
-        doc="Statistics of how far consumers lag on the disk.",
+        runtime=True,
+        doc="Remember how far groups read behind the end (disableConsumeIfConsumerReadSlowly).",
     )
     os_page_cache_busy_time_out_mills: int = key(
         "osPageCacheBusyTimeOutMills",

@@ -201,7 +201,8 @@ class QueueReader:
         elif scanned == 0:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
         result.next_begin_offset = offset + scanned
-        result.suggest_pulling_from_slave = end - pulled > self._memory_distance
+        result.behind_bytes = end - pulled
+        result.suggest_pulling_from_slave = result.behind_bytes > self._memory_distance
         return result
 
     def _message(

@@ -35,6 +35,8 @@ class GetMessageResult:
     max_offset: int = 0
     messages: list[memoryview] = field(factory=list)
     suggest_pulling_from_slave: bool = False
+    behind_bytes: int = 0
+    """From the last message that was looked at to the end of the log; 0 where none was."""
 
     @property
     def size(self) -> int:

@@ -58,3 +58,56 @@ def test_refusing_takes_a_slice_of_a_turn(kit: Any) -> None:
     kit.broker.turn_ended()
     assert sift(kit, 300, 310)[0] == []
     assert kit.broker.queue_age.refused == 2
+
+
+def make_write_slow(kit: Any, monkeypatch: Any, ms: int) -> None:
+    """The next write of the log takes so long; it stores one message."""
+    commit = kit.store.log.commit
+
+    def slow() -> None:
+        commit()
+        kit.scheduler._monotonic_ms += ms
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kit.store.log, "commit", slow)
+        assert kit.send(b"slow").code == 0
+
+
+def test_sends_that_wait_behind_a_slow_write_are_refused(build: Any, monkeypatch: Any) -> None:
+    kit = build(os_page_cache_busy_time_out_mills=300)
+    assert sift(kit, 199, 310, 11) == ([310, 11], [])
+    make_write_slow(kit, monkeypatch, 301)
+    assert kit.broker.queue_age.patience_ms == 1
+    kept, answers = sift(kit, 199, 10, 310, 320, 36, 37, 11, 34, 324)
+    assert kept == [37, 11, 34, 324]
+    assert [answer.code for answer in answers] == [2] * 4
+    assert {answer.remark for answer in answers} == {
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        "period in queue: 199ms, size of queue: 8"
+    }
+    assert sift(kit, 199, 310, flag=1) == ([310], []), "an answer of a client's"
+    (answer,) = sift(kit, 200, 310)[1]
+    assert answer.remark.startswith("[TIMEOUT_CLEAN_QUEUE]")
+    kit.broker.turn_ended()
+    assert kit.broker.queue_age.patience_ms == 200
+    assert sift(kit, 199, 310) == ([310], [])
+
+
+@pytest.mark.parametrize("fast_failure", [True, False])
+def test_sends_that_come_behind_a_slow_write_are_rejected(
+    build: Any, monkeypatch: Any, fast_failure: bool
+) -> None:
+    kit = build(os_page_cache_busy_time_out_mills=300, broker_fast_failure_enable=fast_failure)
+    make_write_slow(kit, monkeypatch, 301)
+    if not fast_failure:
+        assert sift(kit, 60_000, 310) == ([310], [])
+    codes = (10, 310, 320, 36, 37)
+    channel = MemoryChannel()
+    kit.broker.handle(channel, [RemotingCommand(code, number) for number, code in enumerate(codes)])
+    rejected = [answer for answer in channel.take() if answer.code == 2]
+    assert [answer.opaque for answer in rejected] == [0, 1, 2, 3]
+    assert {answer.remark for answer in rejected} == {
+        "[REJECTREQUEST]system busy, start flow control for a while"
+    }
+    kit.broker.turn_ended()
+    assert kit.send(b"after").code == 0

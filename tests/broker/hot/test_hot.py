@@ -44,10 +44,8 @@ def _sends(count: int, **fields: str) -> bytes:
     )
 
 
-def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: Any) -> None:
-    """The comparison above would hold as well if C handed everything back."""
-    both = pair()
-    pull = RemotingCommand(
+def _pull() -> RemotingCommand:
+    return RemotingCommand(
         11,
         ext_fields={
             "consumerGroup": "CG",
@@ -63,6 +61,12 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: An
             "expressionType": "TAG",
         },
     )
+
+
+def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: Any) -> None:
+    """The comparison above would hold as well if C handed everything back."""
+    both = pair()
+    pull = _pull()
     for side in both:
         side.connect(("10.0.0.1", 1234))
         for _ in range(3):
@@ -75,6 +79,21 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: An
     hot = both[1]
     assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
     assert hot.handed_back[11] == (1 if hot.implementation == "c" else 5), "sends only in Python"
+
+
+def test_no_pull_is_hot_while_slow_readers_are_looked_for(
+    pair: Callable[..., Any], assert_same: Any
+) -> None:
+    both = pair(disable_consume_if_consumer_read_slowly=True)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        for _ in range(5):
+            side.receive(0, encode_command(_pull()))
+            side.end_turn()
+    assert_same(both)
+    assert both[1].handed_back[11] == 5
 
 
 def test_what_is_held_back_is_answered_by_python(
