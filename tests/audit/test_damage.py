@@ -474,27 +474,8 @@ def test_a_wrong_upgrade_of_java(store_of):
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "A-classic-clean-v497",
-        "A-classic-clean-v533",
-        "A-classic-killed-v497",
-        "B-lagging-slave-v497/master",
-        "B-lagging-slave-v497/slave",
-        "B-master-slave-v497/master",
-        "B-master-slave-v497/slave",
-        "C-upgraded-v497/n0",
-        "C-upgraded-v497/n1",
-        "C-upgraded-v497/n2",
-        "D-dledger-v497/n0",
-        "D-dledger-v497/n1",
-        "D-dledger-v497/n2",
-        "X-gap_same_file-v497/n0",
-    ],
-)
-def test_stores_of_java_are_clean(store_of, name):
-    assert told(fsck(store_of(name))) == set()
+def test_stores_of_java_are_clean(store_of, clean_node):
+    assert told(fsck(store_of(clean_node))) == set()
 
 
 def test_a_checksum_over_the_record(classic):

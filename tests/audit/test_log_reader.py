@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
 from attrs import evolve
 
 from rmqpy.audit.directory import read_directory
+from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.log_reader import MessageValue, QueueMessages
 from rmqpy.codec.tally import PLACE_PROPERTIES
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.store.disk import Disk
 
-STORES = [
-    "A-classic-clean-v497",
-    "A-classic-clean-v533",
-    "A-classic-killed-v497",
-    "B-lagging-slave-v497/master",
-    *(f"B-master-slave-v497/{node}" for node in ("master", "slave")),
-    *(f"{name}/n{node}" for name in ("C-upgraded-v497", "D-dledger-v497") for node in range(3)),
-]
 
-
-@pytest.mark.parametrize("name", STORES)
-def test_it_agrees_with_java(store_of, manifest, name):
-    store = store_of(name)
+def test_it_agrees_with_java(store_of, manifest, told_node):
+    store = store_of(told_node)
+    end = read_facts(Disk(), str(store)).end
     reader = QueueMessages(Disk(), read_directory(Disk(), str(store)))
-    messages = manifest(name.partition("/")[0])["messages"]
+    told = manifest(told_node.partition("/")[0])["messages"]
+    messages = [said for said in told if said["commitLogOffset"] < end]
     assert len(messages) > 270
     for said in messages:
         at = said["queueOffset"]
         ((_, found),) = reader.read(said["topic"], said["queueId"], at, at + 1)
         assert found is not None
-        if name.endswith("v533"):
+        if told_node.endswith("v533"):
             # Java's client of 5.x takes the flag away with the compression.
             assert (found.sys_flag & COMPRESSED == 0) is (found.body_bytes == said["bodyLen"])
             found = evolve(found, sys_flag=found.sys_flag & ~COMPRESSED)

@@ -1,4 +1,4 @@
-"""One Spark session for the suite; stores by name."""
+"""One Spark session for the suite; what a Java consumer got; live brokers."""
 
 from __future__ import annotations
 
@@ -48,57 +48,12 @@ def _own_logging() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def _node(folder: Path, node: str) -> Path:
-    stores = sorted(path.parent for path in folder.rglob("consumequeue"))
-    return next(store for store in stores if not node or store.name == node)
-
-
-@pytest.fixture
-def store_of(golden: Callable[[str], Path]) -> Callable[[str], Path]:
-    """ "A-classic-clean-v497" or "C-upgraded-v497/n0" → that node's store folder; only to read."""
-
-    def find(name: str) -> Path:
-        archive, _, node = name.partition("/")
-        return _node(golden(archive), node)
-
-    return find
-
-
-@pytest.fixture
-def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
-    """The same as a copy to write to."""
-
-    def find(name: str) -> Path:
-        archive, _, node = name.partition("/")
-        return _node(golden_copy(archive), node)
-
-    return find
-
-
-NODES = [
-    "A-classic-clean-v497",
-    "A-classic-clean-v533",
-    "A-classic-killed-v497",
-    "B-lagging-slave-v497/master",
-    "B-lagging-slave-v497/slave",
-    "B-master-slave-v497/master",
-    "B-master-slave-v497/slave",
-    *(f"C-upgraded-v497/n{number}" for number in range(3)),
-    *(f"D-dledger-v497/n{number}" for number in range(3)),
-]
-"""Every store of which a Java consumer told its messages."""
 SAME_NAME = (
     *("topic", "queueId", "queueOffset", "flag", "reconsumeTimes"),
     "preparedTransactionOffset",
 )
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(params=NODES)
-def node(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
 
 
 @pytest.fixture

@@ -11,17 +11,9 @@ import pytest
 
 from rmqpy.cli import main
 
-STORES = [
-    "A-classic-clean-v497",
-    "A-classic-clean-v533",
-    "A-classic-killed-v497",
-    "B-lagging-slave-v497",
-    "B-master-slave-v497",
-    "C-upgraded-v497/n0",
-    "D-dledger-v497",
-    "X-gap_same_file-v497",
-]
 SPLIT = "8192"
+DAMAGED = ("X-gap_same_file-v497/n1", "X-gap_same_file-v497/n2")
+"""Java gave queue offsets twice there."""
 
 Audit = Callable[..., tuple[int, Any]]
 
@@ -120,14 +112,15 @@ def test_no_directory_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", STORES)
 def test_both_engines_report_the_same(
-    name: str, store_of: Callable[[str], Path], audit: Audit, spark: Any
+    golden_node: str, store_of: Callable[[str], Path], audit: Audit, spark: Any
 ) -> None:
-    local = audit(store_of(name), "local")
-    assert local[1]["stores"][0]["records"] > 0
-    assert audit(store_of(name), "spark", "--range-bytes", SPLIT) == local
-    assert audit(store_of(name), "spark") == local
+    store = store_of(golden_node)
+    local = audit(store, "local")
+    assert local[1]["stores"][0]["records"] > 250
+    assert local[0] == (0 if golden_node not in DAMAGED else 2)
+    assert audit(store, "spark", "--range-bytes", SPLIT) == local
+    assert audit(store, "spark") == local
 
 
 def cut(store: Path) -> None:

@@ -46,7 +46,7 @@ def export(store: Path, target: Path, *more: str) -> int:
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_rows_are_what_a_java_consumer_got(
     engine: str,
-    node: str,
+    told_node: str,
     store_of: Callable[[str], Path],
     check_rows: Callable[[str, Rows], None],
     tmp_path: Path,
@@ -55,8 +55,8 @@ def test_rows_are_what_a_java_consumer_got(
     if engine == "spark":
         request.getfixturevalue("spark")
     words = ("--engine", engine, "--range-bytes", SPLIT)
-    assert export(store_of(node), tmp_path / "out", *words) == 0
-    check_rows(node, rows_of(tmp_path / "out"))
+    assert export(store_of(told_node), tmp_path / "out", *words) == 0
+    check_rows(told_node, rows_of(tmp_path / "out"))
 
 
 def test_rows_of_a_store_of_which_no_consumer_told(

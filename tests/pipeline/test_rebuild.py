@@ -101,7 +101,7 @@ def test_what_java_wrote(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", [STORES[1], STORES[5], STORES[7]])
+@pytest.mark.parametrize("name", STORES)
 def test_on_spark(
     name: str,
     store_of: Callable[[str], Path],

@@ -37,13 +37,13 @@ def read(spark: Any) -> Callable[..., Any]:
 
 
 def test_rows_are_what_a_java_consumer_got(
-    node: str,
+    told_node: str,
     store_of: Callable[[str], Path],
     check_rows: Callable[[str, list[dict[str, Any]]], None],
     read: Callable[..., Any],
 ) -> None:
-    rows = read(store_of(node), splitBytes=SPLIT).collect()
-    check_rows(node, [row.asDict() for row in rows])
+    rows = read(store_of(told_node), splitBytes=SPLIT).collect()
+    check_rows(told_node, [row.asDict() for row in rows])
 
 
 def test_a_schema_prunes_and_any_split_reads_the_same(
