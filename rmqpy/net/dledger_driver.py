@@ -63,11 +63,11 @@ from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.entry_scrub import Scrub
-from rmqpy.store.entry_store import DamagedEntry
 from rmqpy.store.health import NO_ROOM
 from rmqpy.store.old_log import FileDigest, OldLog, OldLogMark
 from rmqpy.store.queue_ends import QueueEnds
 from rmqpy.store.results import PutResult
+from rmqpy.store.stored_entries import DamagedEntry
 
 TICK_MS: Final = 10
 """Period of the state loop (Java StateMaintainer)."""

@@ -30,10 +30,24 @@ from rmqpy.store.commitlog.recovery import (
     unclean_start,
 )
 from rmqpy.store.entry_index import INDEX_FILE_SIZE, EntryIndex
-from rmqpy.store.entry_store import DATA_SIZE_KEY, EntryPaths, EntryStore
+from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
 from rmqpy.store.member_files import MemberFiles
+
+DATA_SIZE_KEY = "mappedFileSizeCommitLog"
+
+
+@define(slots=True, frozen=True)
+class EntryPaths:
+    """``directory`` is ``<root>/dledger-<selfId>``; the data files may live elsewhere."""
+
+    directory: str
+    data: tuple[str, ...]
+
+    @property
+    def index(self) -> str:
+        return f"{self.directory}/index"
 
 
 @define(slots=True, frozen=True)

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Final
 
 from rmqpy.dledger.entries import Entry
-from rmqpy.store.entry_store import DamagedEntry, EntryStore
+from rmqpy.store.entry_store import EntryStore
+from rmqpy.store.stored_entries import DamagedEntry
 
 PERIOD_MS: Final = 1000
 REST_MS: Final = 5000

@@ -7,7 +7,8 @@ otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end
 
 A leader appends records, a follower takes entries byte for byte; a new leader may have the tail
 behind the committed entries dropped, and a member that has nothing in common with it begins again
-(see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this is).
+(see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this is). What only reads stands in
+:mod:`rmqpy.store.stored_entries`.
 
 Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes behind the last entry
 are zero, and a cut is durable before anything is written behind it; the first data file starts at
@@ -19,13 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from attrs import define
-
-from rmqpy.codec.chosen import encode_run, scan_records
 from rmqpy.codec.entry import (
-    EntryHeader,
     IndexUnit,
-    decode_entry_header,
     decode_index_unit,
     encode_entry_header,
     encode_filler_head,
@@ -39,79 +35,40 @@ from rmqpy.codec.layout import (
     ENTRY_SIZE_MAX,
     INDEX_UNIT_SIZE,
 )
-from rmqpy.codec.message import check_record, patch_record
+from rmqpy.codec.message import patch_record
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.entries import Entry, EntryRun, Part, singly
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
-from rmqpy.store.commitlog.recovery import Hole
 from rmqpy.store.entry_index import EntryIndex
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.member_files import MemberFiles
 from rmqpy.store.staging import END, FILE_END, INDEX, STAGED, TERM, UNITS, UNITS_CAPACITY, Staging
+from rmqpy.store.stored_entries import DamagedEntry, StoredEntries, units_of
 from rmqpy.store.watermark import Watermark
 
-DATA_SIZE_KEY = "mappedFileSizeCommitLog"
 _ZEROS = bytes(1 << 16)
 
 
-@define(slots=True, frozen=True)
-class EntryPaths:
-    """``directory`` is ``<root>/dledger-<selfId>``; the data files may live elsewhere."""
-
-    directory: str
-    data: tuple[str, ...]
-
-    @property
-    def index(self) -> str:
-        return f"{self.directory}/index"
-
-
-class DamagedEntry(StoreFault):
-    """A stored entry is not what was stored. ``index`` is its number."""
-
-    def __init__(self, path: str, index: int, found: str) -> None:
-        super().__init__(
-            path,
-            f"entry {index} is damaged: {found}",
-            "the entry as the leader wrote it",
-            "it is fetched from the leader by itself while the group has one; else copy the store"
-            " of another member",
-        )
-        self.index = LedgerIndex(index)
-
-
-class EntryStore:
+class EntryStore(StoredEntries):
     """The entries of one member. Made by :func:`rmqpy.store.entry_recovery.open_entries`."""
 
     def __init__(self, data: MappedFiles, index: EntryIndex, member_files: MemberFiles) -> None:
-        self._data = data
-        self._index = index
+        super().__init__(data, index)
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
-        self.holes: dict[int, Hole] = {}
-        """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
-        them on until they are mended."""
         self.let_go_index = -1
         """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
 
-        self.begin_index = LedgerIndex(-1)
         self.committed_index = LedgerIndex(-1)
-        self.stored_index = LedgerIndex(-1)
-        """Highest index that is in the files."""
         self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
         self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
         """Told what is durable: the last entry as it was when the sync began."""
-        self.on_damage: Callable[[DamagedEntry], bool] = lambda _fault: False
-        """Told of damage that a reader has met; True when the entry is going to be mended."""
         self.committed = Watermark("committed", data.min_offset)
         """End of the last committed entry, as an offset."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
-        self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
-        """What was asked for, and found, last."""
-
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
         """What the sync under way covers; a cut lowers it."""
@@ -119,10 +76,6 @@ class EntryStore:
     @property
     def base_offset(self) -> PhysicalOffset:
         return PhysicalOffset(self._data.min_offset)
-
-    @property
-    def file_size(self) -> int:
-        return self._data.file_size
 
     @property
     def end_offset(self) -> PhysicalOffset:
@@ -142,10 +95,6 @@ class EntryStore:
     def written_offset(self) -> PhysicalOffset:
         """Everything below has been given to the files."""
         return PhysicalOffset(self.staging.staged_from)
-
-    @property
-    def data(self) -> MappedFiles:
-        return self._data
 
     # Writing
 
@@ -286,11 +235,6 @@ class EntryStore:
         if self.holes.pop(entry.index, None) is not None and self.committed_index >= 0:
             self._show_committed(self._unit(self.committed_index))
 
-    @staticmethod
-    def _holds(file: MappedFile, entry: Entry) -> bool:
-        start = entry.position - file.first_offset
-        return bytes(file.view[start : start + entry.size]) == entry.header.encode() + entry.body
-
     def release_first_file(self) -> MappedFile:
         """The first data file leaves the log, and index files that only tell of it with it. All in
         it is committed, and another follows. Raises DamagedEntry when nothing tells any more which
@@ -306,19 +250,6 @@ class EntryStore:
             self._show_committed(self._unit(self.committed_index))
         return file
 
-    def _first_index_in(self, file: MappedFile) -> LedgerIndex:
-        """By its index unit, or by its header where that is damaged."""
-        unit = self._index.find(file.first_offset)
-        if unit is not None:
-            return unit.index
-        try:
-            found = decode_entry_header(file.view, 0, file.first_offset).index
-        except RecordFault as fault:
-            raise DamagedEntry(file.path, self.begin_index, str(fault)) from fault
-        if not self.begin_index < found <= self.stored_index:
-            raise DamagedEntry(file.path, self.begin_index, f"entry {found} at its begin")
-        return found
-
     @property
     def first_file_is_let_go(self) -> bool:
         """Whether the first data file holds nothing but committed entries that the leader has no
@@ -329,97 +260,6 @@ class EntryStore:
         return self._unit(self.committed_index).position >= self._data.first.end_offset
 
     # Reading
-
-    def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end, DamagedEntry
-        when it is not whole.
-        """
-        self._check_index(index)
-        unit = self._unit(index)
-        file = self._data.find(unit.position)
-        if file is None:
-            raise self._nowhere(index)
-        start = unit.position - file.first_offset
-        try:
-            header = decode_entry_header(file.view, start, unit.position)
-            if (header.index, header.term, header.size) != (index, unit.term, unit.size):
-                raise RecordFault(unit.position, "index, term or size", header.index, index)
-            body = file.view[start + ENTRY_HEADER_SIZE : start + header.size]
-            check_record(body, unit.position + ENTRY_HEADER_SIZE)
-        except RecordFault as fault:
-            raise DamagedEntry(file.path, index, str(fault)) from fault
-        return header, body
-
-    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        """See :meth:`rmqpy.dledger.entry_log.EntryLog.batch`. What is asked for again at once, for
-        the next follower, is there already. Raises DamagedEntry when not even the first is whole.
-        """
-        wanted = (first, last, size_max)
-        if self._batch[0] != wanted:
-            self._batch = (wanted, self._read_batch(first, last, size_max))
-        return self._batch[1]
-
-    def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
-        """How many entries from ``first`` on, none behind ``last``, have been found whole, and
-        their bytes: not many more than ``size_max``. Raises DamagedEntry.
-        """
-        scan = scan_records(
-            self._view_of(first, last)[:size_max],
-            self._unit(first).position,
-            dledger=True,
-            check_crc=True,
-            max_records=last - first + 1,
-        )
-        expected = range(first, first + len(scan))
-        whole = len(scan) if list(scan.entry_index) == list(expected) else 0
-        units = _units_of(scan)
-        while whole and not self._index.agrees(first, units[: whole * INDEX_UNIT_SIZE]):
-            whole //= 2  # towards the unit that differs
-        if first + whole <= last:  # damaged, or cut off by the limit
-            self.entry(first + whole)
-            whole += 1
-        end = self._unit(first + whole - 1)
-        return whole, end.position + end.size - self._unit(first).position
-
-    def _view_of(self, first: int, last: int) -> memoryview:
-        """The bytes of these entries, as far as they stand in the file of the first one."""
-        self._check_index(first)
-        self._check_index(last)
-        unit, end = self._unit(first), self._unit(last)
-        file = self._data.find(unit.position)
-        if file is None:
-            raise self._nowhere(first)
-        start = unit.position - file.first_offset
-        return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
-
-    def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        view, position = self._view_of(first, last), self._unit(first).position
-        found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
-        if found is None:
-            return (Entry(*self.entry(first)),)
-        span, text = found
-        return EntryRun(span, text=text)
-
-    def term_of(self, index: int) -> Term:
-        """Term of a stored entry. Raises IndexError outside begin..end."""
-        self._check_index(index)
-        return self._unit(index).term
-
-    def is_to_be_mended(self, offset: int) -> bool:
-        """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
-        position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
-        try:
-            while low < high:
-                middle = LedgerIndex((low + high + 1) // 2)
-                if self._unit(middle).position <= position:
-                    low = middle
-                else:
-                    high = LedgerIndex(middle - 1)
-            if low >= 0 and self._unit(low).position == position:
-                self.entry(low)
-        except DamagedEntry as fault:
-            return self.on_damage(fault)
-        return False
 
     def commit_to(self, index: LedgerIndex) -> None:
         """A quorum has every entry up to ``index``."""
@@ -435,21 +275,6 @@ class EntryStore:
         end = min([last.position + last.size, *(hole.offset for hole in self.holes.values())])
         if end > self.committed.value:
             self.committed.advance(end)
-
-    def is_body_start(self, offset: int) -> bool:
-        """Whether an entry's record begins at ``offset`` (its header stands in front of it)."""
-        file = self._data.find(offset)
-        if file is None or offset - file.first_offset < ENTRY_HEADER_SIZE:
-            return False
-        position = offset - ENTRY_HEADER_SIZE
-        try:
-            decode_entry_header(file.view, position - file.first_offset, position)
-        except RecordFault:
-            return False
-        return True
-
-    def file_at(self, offset: int) -> MappedFile | None:
-        return self._data.find(offset)
 
     # Durability
 
@@ -541,30 +366,9 @@ class EntryStore:
             self.commit()
             self.rewind()
 
-    def _forget_batch(self) -> None:
-        self._batch = ((-1, -1, -1), ())
-
-    def _check_index(self, index: int) -> None:
-        if not self.begin_index <= index <= self.stored_index or index < 0:
-            raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
-
-    def _unit(self, index: int) -> IndexUnit:
-        """Where a stored entry stands. Raises DamagedEntry."""
-        try:
-            return self._index.unit(index)
-        except StoreFault as fault:
-            raise DamagedEntry(fault.path, index, fault.found) from fault
-
-    def _nowhere(self, index: int) -> DamagedEntry:
-        return DamagedEntry(self._index.folder, index, "its unit leads outside of the data files")
-
     def _set_end(self, end: LedgerEnd) -> None:
         self.staging.state[INDEX] = end.index + 1
         self.staging.state[TERM] = end.term
-
-    def _path_of(self, position: int) -> str:
-        file = self._data.find(position)
-        return file.path if file is not None else str(position)
 
     def _end_in_file(self, index: int, file_end: int) -> int:
         """Behind the last entry from ``index`` on that stands below ``file_end``, its filler
@@ -592,12 +396,6 @@ class EntryStore:
         self.staging.restart(end)
         self.staging.state[FILE_END] = 0
 
-    def _first_index(self, first: MappedFile) -> LedgerIndex:
-        for hole in self.holes.values():
-            if hole.offset == first.first_offset:
-                return LedgerIndex(hole.index)
-        return decode_entry_header(first.view, 0, first.first_offset).index
-
     # Recovery
 
     def resume(self, end_offset: int) -> None:
@@ -622,25 +420,13 @@ class EntryStore:
         """Entries found by recovery, in order: their index units must be there and agree, else they
         are written.
         """
-        units = _units_of(scan)
+        units = units_of(scan)
         if not units:
             return
         first = scan.entry_index[0]
         if not self._index.agrees(first, units):
             self._index.put(first, units)
         self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
-
-    def agrees(self, position: int) -> bool:
-        """Whether the entry at ``position`` is readable and its index unit says so."""
-        file = self._data.find(position)
-        if file is None:
-            return False
-        try:
-            header = decode_entry_header(file.view, position - file.first_offset, position)
-        except RecordFault:
-            return False
-        unit = encode_index_unit(position, header.size, header.index, header.term)
-        return self._index.agrees(header.index, unit)
 
     def settle(self) -> None:
         """After recovery: begin index from the first entry, index files cut to the end, committed
@@ -662,11 +448,3 @@ class EntryStore:
         if remembered >= self.begin_index:
             self.commit_to(LedgerIndex(min(remembered, self.end.index)))
 
-
-def _units_of(scan: Scan) -> bytes:
-    """The index units of entries that a scan has found."""
-    rows = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
-    return b"".join(
-        encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
-        for position, size, index, term in rows
-    )

@@ -19,7 +19,7 @@ from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
-from rmqpy.store.entry_store import DATA_SIZE_KEY
+from rmqpy.store.entry_recovery import DATA_SIZE_KEY
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.member_files import MemberFiles

@@ -16,7 +16,7 @@ from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
-from rmqpy.store.entry_store import DamagedEntry
+from rmqpy.store.stored_entries import DamagedEntry
 
 DATA = "/store/dledger-n0/data"
 INDEX = "/store/dledger-n0/index"

@@ -10,7 +10,7 @@ import pytest
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.store.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
-from rmqpy.store.entry_store import DamagedEntry
+from rmqpy.store.stored_entries import DamagedEntry
 
 FILE_SIZE = 4096
 

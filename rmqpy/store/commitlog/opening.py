@@ -36,8 +36,8 @@ from rmqpy.store.commitlog.recovery import (
     last_safe_file,
     unclean_start,
 )
-from rmqpy.store.entry_recovery import EntryOpening, open_entries
-from rmqpy.store.entry_store import EntryPaths, EntryStore
+from rmqpy.store.entry_recovery import EntryOpening, EntryPaths, open_entries
+from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
 from rmqpy.store.old_log import OldLog, open_old_log
