@@ -36,6 +36,7 @@ from rmqpy.testing.processes import (
     ServerProcess,
     Site,
     dledger_settings,
+    group_settings,
 )
 
 ROUTE_WAIT_MS = 20_000
@@ -106,7 +107,13 @@ class Cluster:
     broker_name: str
     probe: Probe
     admin: MqAdmin
+    others: tuple[ServerProcess, ...] = ()
+    """Members of the group that follow ``broker``."""
     _topics: int = 0
+
+    def stop(self) -> None:
+        for server in (*self.others, self.broker, self.namesrv):
+            server.stop()
 
     def topic(self, queues: int = 4) -> str:
         """A new topic that the name server knows."""
@@ -180,7 +187,10 @@ Pair = dict[str, Cluster]
 
 @pytest.fixture(scope="session")
 def pair_of(ground: Ground) -> Callable[[str, str, Mapping[str, str]], Pair]:
-    """Starts a pair under a name, in a mode, with settings; their owner stops it."""
+    """Starts a pair under a name, in a mode, with settings; their owner stops it.
+
+    Modes: classic; dledger, a group of one; group, one of three.
+    """
 
     def start(name: str, mode: str, settings: Mapping[str, str]) -> Pair:
         return {kind: _cluster(ground, kind, f"{name}-{kind}-{mode}", mode, settings)
@@ -193,6 +203,8 @@ def _cluster(
     ground: Ground, kind: str, name: str, mode: str, settings: Mapping[str, str]
 ) -> Cluster:
     namesrv = ground.namesrv(kind, f"{name}-namesrv")
+    if mode == "group":
+        return _group(ground, kind, namesrv, name, settings)
     own = dict(settings)
     if mode == "dledger":
         own |= dledger_settings("broker-a", ground.block(1).first)
@@ -201,6 +213,26 @@ def _cluster(
     broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
     probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
     return Cluster(namesrv, broker, spec.broker_name, probe, admin)
+
+
+def _group(
+    ground: Ground, kind: str, namesrv: ServerProcess, name: str, settings: Mapping[str, str]
+) -> Cluster:
+    """Three members; ``broker`` is the one that they have made their leader."""
+    ports = list(ground.block(len(MEMBERS)))
+    members = {}
+    for number, member in enumerate(MEMBERS):
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            settings={**settings, **ELECTION, **group_settings("broker-a", ports, number)},
+        )
+        members[member] = ground.take(ground.site(kind).broker(f"{name}-{member}", spec).start())
+    leader = Brokers(ground.site(kind).root, namesrv, members, spec.broker_name).leader()
+    broker = members.pop(leader)
+    probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
+    followers = tuple(members.values())
+    return Cluster(namesrv, broker, spec.broker_name, probe, admin, followers)
 
 
 def clean_exit_codes(kind: str) -> tuple[int, ...]:

@@ -32,8 +32,7 @@ def pair(request, pair_of):
     clusters = pair_of("elsewhere", request.param, SETTINGS)
     yield clusters
     for cluster in clusters.values():
-        cluster.broker.stop()
-        cluster.namesrv.stop()
+        cluster.stop()
 
 
 @pytest.fixture(scope="module", params=["go", "cpp"])
