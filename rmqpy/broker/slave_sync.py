@@ -11,9 +11,11 @@ code  what                    port     then
 ====  ======================  =======  ========================================================
 
 First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
-and the name servers' answers name it), then each ``PERIOD_MS``. Each request stands alone: one that
-fails is tried again with the next round, and then, or while no master is known, the name servers
-are asked again with every round (Java waits for the next registration).
+and the name servers' answers name it), then each ``PERIOD_MS``. A master of ours is asked each
+``LOOK_MS`` besides whether topics or groups have changed (:mod:`.table_versions`), so that one
+which is killed takes with it what was made in its last second, not in its last ten. Each request
+stands alone: one that fails is tried again with the next round, and then, or while no master is
+known, the name servers are asked again with every round (Java waits for the next registration).
 
 A topic or group that the master does not have is removed only if the master is known to have had
 it: it was in a table that this master gave before; in a classic group, also if the master's version
@@ -35,6 +37,7 @@ from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.identity import FAST_PORT_DISTANCE, Identity
 from rmqpy.broker.masters import Master, MasterChoice
 from rmqpy.broker.offsets import ConsumerOffsets
+from rmqpy.broker.table_versions import KNOWN_VERSION, VERSION
 from rmqpy.broker.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 
 FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
+LOOK_MS: Final = 1_000
 TIMEOUT_MS: Final = 3_000
 NAMES_SHOWN: Final = 5
 _ALL: Final = frozenset(
@@ -134,6 +138,15 @@ class Lineage:
         return Taken(version, frozenset(missing))
 
 
+@define(slots=True, frozen=True)
+class Told:
+    """What a master said last of a table, and which version of our own has come of it."""
+
+    master: str
+    version: str
+    own: DataVersion
+
+
 @define(slots=True, eq=False)
 class SlaveSync:
     """See the module's text."""
@@ -142,6 +155,8 @@ class SlaveSync:
     _topics: Lineage = field(init=False)
     _groups: Lineage = field(init=False)
     _timer: Timer | None = field(default=None, init=False)
+    _look_timer: Timer | None = field(default=None, init=False)
+    _told: dict[int, Told] = field(factory=dict, init=False)
     _faults: dict[int, str] = field(factory=dict, init=False)
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
@@ -173,9 +188,10 @@ class SlaveSync:
         self._plan(FIRST_MS)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._look_timer = None
 
     @property
     def has_all(self) -> bool:
@@ -217,22 +233,57 @@ class SlaveSync:
         if not masters:
             return
         master = masters[0]
-        fast = _fast_address(master)
-        self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, fast, master, self._take_topics)
+        self._ask_topics(master, "")
         for code, take in (
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
         ):
-            self._ask(code, master.address, master, take)
+            self._ask(RemotingCommand.request(code), master.address, master, take)
+        self._ask_groups(master, "")
+
+    def _plan_look(self) -> None:
+        """The master tells versions: ask it soon whether they are others."""
+        if self._look_timer is None:
+            self._look_timer = self.around.scheduler.call_later(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        around = self.around
+        masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        if around.identity.is_slave and masters:
+            master = masters[0]
+            self._ask_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
+            groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
+            self._ask_groups(master, groups)
+
+    def _known(self, code: int, master: Master) -> str:
+        """The version of the master's that our table has come of, and is no other since."""
+        told = self._told.get(code)
+        current = told is not None and told.master == master.address and told.own is self._own(code)
+        return told.version if told is not None and current else ""
+
+    def _own(self, code: int) -> DataVersion:
+        around = self.around
+        topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
+        return around.topics.data_version if topics else around.groups.data_version
+
+    def _ask_topics(self, master: Master, known: str) -> None:
+        request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
+        self._ask(request, _fast_address(master), master, self._take_topics)
+
+    def _ask_groups(self, master: Master, known: str) -> None:
+        request = _table_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, known)
+        self._ask(request, master.address, master, self._take_groups)
 
     def _ask(
         self,
-        code: RequestCode,
+        request: RemotingCommand,
         address: str,
         master: Master,
         take: Callable[[Master, bytes], None],
     ) -> None:
+        code = request.code
+
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if not self.around.identity.is_slave or self._timer is None:
                 return
@@ -241,7 +292,12 @@ class SlaveSync:
                     raise error or RemoteFault("no answer")
                 if response.code != ResponseCode.SUCCESS:
                     raise RemoteFault(f"refused with {response.code}: {response.remark}")
-                take(master, response.body)
+                version = response.ext_fields.get(VERSION, "")
+                if response.body or not version:
+                    take(master, response.body)
+                if version:
+                    self._told[code] = Told(master.address, version, self._own(code))
+                    self._plan_look()
             except RmqError as fault:
                 self._failed(code, f"{address}: {fault}")
             else:
@@ -249,7 +305,7 @@ class SlaveSync:
                 self._fetched.add(code)
                 self._done_ms = self.around.scheduler.monotonic_ms()
 
-        self.around.network.request(address, RemotingCommand.request(code), TIMEOUT_MS, answered)
+        self.around.network.request(address, request, TIMEOUT_MS, answered)
 
     def _failed(self, code: int, fault: str) -> None:
         if self._faults.get(code) != fault:
@@ -298,6 +354,12 @@ class SlaveSync:
             if kept:
                 _log.warning("%s that the master does not have are kept: %s", what, _shown(kept))
             self._kept[code] = kept
+
+
+def _table_request(code: RequestCode, known: str) -> RemotingCommand:
+    request = RemotingCommand.request(code)
+    request.ext_fields[KNOWN_VERSION] = known
+    return request
 
 
 def _fast_address(master: Master) -> str:

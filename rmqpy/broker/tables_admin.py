@@ -11,6 +11,7 @@ from rmqpy.broker.identity import Identity
 from rmqpy.broker.offsets import ConsumerOffsets
 from rmqpy.broker.ports import HandlerTable, Store
 from rmqpy.broker.statistics import Statistics
+from rmqpy.broker.table_versions import answer_with_table
 from rmqpy.broker.topics import QUEUES_LIMIT, TopicTable
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -84,11 +85,8 @@ class TableAdminProcessor:
         return RemotingCommand.response_to(request)
 
     def all_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response_to(
-            request,
-            header=GetAllTopicConfigResponseHeader(),
-            body=self.topics.encoded(),
-        )
+        topics, header = self.topics, GetAllTopicConfigResponseHeader()
+        return answer_with_table(request, topics.data_version, topics.encoded, header)
 
     def delete_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = DeleteTopicRequestHeader.decode(request.ext_fields).topic
@@ -111,7 +109,8 @@ class TableAdminProcessor:
         return RemotingCommand.response_to(request)
 
     def all_groups(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response_to(request, body=self.groups.wrapper().encode())
+        groups = self.groups
+        return answer_with_table(request, groups.data_version, lambda: groups.wrapper().encode())
 
     def delete_group(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.registration import RegistrationAnswer
-from rmqpy.broker.slave_sync import FIRST_MS, PERIOD_MS
+from rmqpy.broker.slave_sync import FIRST_MS, LOOK_MS, PERIOD_MS
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.config import BrokerRole
 from rmqpy.model.errors import NetworkFault
@@ -38,7 +38,11 @@ class Pair:
     slave: Any
     asked: list[tuple[str, int]]
     dead: bool = False
+    is_java: bool = True
+    """The master knows nothing of versions in questions."""
     registered: int = 0
+    answered: list[int] = field(factory=list)
+    """Lengths of bodies."""
 
     def name(self, address: str = MASTER) -> None:
         answer = RegistrationAnswer(f"{address[:-1]}2", address)
@@ -57,7 +61,12 @@ class Pair:
                 if self.dead:
                     done(None, NetworkFault("connection refused"))
                 else:
-                    done(self.master.ask(command.code), None)
+                    if self.is_java:
+                        command = RemotingCommand.request(command.code)
+                    self.master.tell(command)
+                    answer = self.master.channel.take_one()
+                    self.answered.append(len(answer.body))
+                    done(answer, None)
                 self.slave.scheduler.run_until_idle()
 
     @property
@@ -264,3 +273,49 @@ def test_a_master_without_a_table_says_so(pair: Any) -> None:
             done(refusal, None)
     fault = both.slave.broker.slave_sync.runtime_info()["slaveSyncFault_45"]
     assert "No delay offset in this broker" in fault
+
+
+def test_a_master_of_ours_is_asked_for_changes_each_second(pair: Any) -> None:
+    both = pair(**DLEDGER)
+    both.is_java = False
+    both.name()
+    both.run(0)
+    before = len(both.asked)
+    both.run(LOOK_MS)
+    assert sorted(code for _, code in both.asked[before:]) == [21, 201]
+    leader = both.master.broker
+    leader.topics.put(TopicConfig("just-made", 3, 3))
+    leader.groups.put(SubscriptionGroupConfig("just-made"))
+    both.run(LOOK_MS)
+    assert both.topics.get("just-made") == leader.topics.get("just-made")
+    assert "just-made" in both.slave.broker.groups.groups
+
+
+def test_what_has_not_changed_is_not_sent_again(pair: Any) -> None:
+    both = pair()
+    both.is_java = False
+    both.name()
+    both.run(0)
+    bodies = both.answered
+    assert bodies[0] and bodies[3] and len(bodies) == 4
+    for _ in range(9):
+        both.run(LOOK_MS)
+    assert bodies[4:] == [0] * 18
+    both.run(LOOK_MS)
+    assert len(bodies) == 28, "the round of all tables"
+    bodies.clear()
+    both.topics.put(TopicConfig("own"))
+    both.run(LOOK_MS)
+    assert bodies[0] and bodies[1:] == [0], "one that is no longer what the master told"
+    bodies.clear()
+    both.run(LOOK_MS)
+    assert bodies == [0, 0]
+
+
+def test_who_gives_the_whole_table_is_asked_as_often_as_by_java(pair: Any) -> None:
+    both = pair()
+    both.name()
+    both.run(0)
+    for _ in range(9):
+        both.run(LOOK_MS)
+    assert len(both.asked) == 4
