@@ -17,7 +17,8 @@ from rmqpy.dledger.member import Dice, Membership, Options
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.config import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.model.runtime import Scheduler
-from rmqpy.net.dledger_driver import TICK_MS, DLedgerDriver, DriverSurroundings
+from rmqpy.net.dledger_driver import DLedgerDriver
+from rmqpy.net.dledger_surroundings import TICK_MS, DriverSurroundings
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 

@@ -73,7 +73,7 @@ class MemberView:
         changed = disk.ledger_from is not None or disk.ledger_removed
         if changed or entries.stored_index != self.stored:
             assert running.driver is not None
-            if not running.driver.is_cutting:
+            if not running.driver.carrier.is_cutting:
                 self._entries(running)
         if entries.committed_index != self.committed:
             self._commits(running, entries.committed_index)
@@ -122,7 +122,7 @@ class MemberView:
         driver = self._parts[0].driver if self._parts is not None else None
         self._parts = None
         kept = [] if power_lost else self.entries
-        if working or (driver is not None and driver.is_cutting):
+        if working or (driver is not None and driver.carrier.is_cutting):
             kept = [entry for entry in kept if self.promises.has_committed(entry)]
         self.kept = {entry.index: entry.position for entry in kept}
         self.rotten = {flip.index for flip in self.host.disk.flips.values()}

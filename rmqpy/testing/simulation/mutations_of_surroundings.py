@@ -12,7 +12,7 @@ from rmqpy.dledger.node import Node, Ready
 from rmqpy.dledger.transfer import Transfer
 from rmqpy.model.config_keys import BrokerRole
 from rmqpy.namesrv import routes
-from rmqpy.net.dledger_driver import DLedgerDriver
+from rmqpy.net.dledger_carrier import ReadyCarrier
 from rmqpy.net.dledger_peers import Peers
 from rmqpy.store.commitlog import dledger
 from rmqpy.store.commitlog.joined import JoinedCommitLog
@@ -72,14 +72,14 @@ def new_log_expires_before_the_old_one(to: Planting) -> None:
 
 @bug
 def old_log_dropped_with_any_cut(to: Planting) -> None:
-    real = to.real(DLedgerDriver, "_cut_log")
+    real = to.real(ReadyCarrier, "_cut_log")
 
-    def cut_log(self: DLedgerDriver, ready: Ready) -> None:
+    def cut_log(self: ReadyCarrier, ready: Ready) -> None:
         if ready.begin_again or ready.truncate_from is not None:
             self._store.drop_old_log()
         real(self, ready)
 
-    to.put(DLedgerDriver, "_cut_log", cut_log)
+    to.put(ReadyCarrier, "_cut_log", cut_log)
 
 
 @bug
