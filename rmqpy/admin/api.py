@@ -63,7 +63,6 @@ from rmqpy.remoting.headers import (
     GetConsumeStatsRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
-    GetKVListByNamespaceRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicsByClusterRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -400,11 +399,6 @@ class Admin:
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
         for server in self.name_servers:
             await self.ask(server, RequestCode.DELETE_KV_CONFIG, header)
-
-    async def kv_of_namespace(self, namespace: str) -> dict[str, str]:
-        header = GetKVListByNamespaceRequestHeader(namespace=namespace)
-        response = await self._name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
-        return dict(KVTable.decode(response.body).table)
 
     async def wipe_write_perm(self, server: str, broker_name: str) -> int:
         """How many topics of the broker lost the permission in this name server."""

@@ -14,9 +14,6 @@ PhysicalOffset = NewType("PhysicalOffset", int)
 QueueOffset = NewType("QueueOffset", int)
 """Number of a message in its queue, from 0; its consume queue unit stands at 20 times this."""
 
-FilePosition = NewType("FilePosition", int)
-"""Byte inside one file."""
-
 LedgerIndex = NewType("LedgerIndex", int)
 """Number of a DLedger entry, from 0; -1 means none."""
 

@@ -79,7 +79,6 @@ class NameServerCounts:
     """What happened since the start."""
 
     refused: int = 0
-    unsupported: int = 0
     failures: int = 0
     expired: int = 0
 
@@ -154,7 +153,6 @@ class NameServer:
     def _answer(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         answer = self._answers.get(command.code)
         if answer is None:
-            self.counts.unsupported += 1
             remark = f" request type {command.code} not supported"
             return _refused(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         try:

@@ -68,7 +68,6 @@ class PageStore:
     audit: StoreAudit = field(init=False)
     cells: Counter[tuple[int, Severity]] = field(factory=Counter)
     findings: list[Finding] = field(factory=list)
-    placeless: int = 0
     over_time: Counter[tuple[str, int]] = field(factory=Counter)
 
 
@@ -313,8 +312,6 @@ def take_findings(store: PageStore, axis: Axis, findings: Iterable[Finding]) -> 
     for finding in findings:
         if finding.offset >= 0:
             store.cells[axis.cell(finding.offset), finding.code.severity] += 1
-        else:
-            store.placeless += 1
         if len(store.findings) < SHOWN_FINDINGS:
             store.findings.append(finding)
 

@@ -97,7 +97,6 @@ BATCH_BYTES: Final = 8 << 20
 """Records of about so many bytes make a batch: what waits in Spark's queues is bounded by it."""
 TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
 """Further from 1970 no timestamp in microseconds goes."""
-IPV4_HOST: Final = 8
 
 
 def message_schema(columns: Sequence[str] = COLUMNS) -> pyarrow.Schema:

@@ -51,10 +51,6 @@ class DyingFiles(MemoryFiles):
         made.dies_at = dies_at
         return made
 
-    def set_to_die(self, dies_at: int | None) -> Self:
-        self.dies_at = dies_at
-        return self
-
 
 @define
 class LoneLeader:

@@ -62,8 +62,6 @@ class StoreReading:
 
     messages: list[FoundMessage] = field(factory=list)
     problems: list[str] = field(factory=list)
-    classic_end: int = 0
-    """Behind the last record of the classic part."""
     entry_indexes: list[int] = field(factory=list)
 
     def bodies(self, topic: str) -> list[bytes]:
@@ -113,7 +111,6 @@ def _read_classic(folder: Path, reading: StoreReading) -> None:
                 if record_end is None:
                     return
                 at = record_end
-                reading.classic_end = base + at
 
 
 def _read_entries(folder: Path, reading: StoreReading) -> None:

@@ -10,7 +10,6 @@ from rmqpy.upgrade.ground import UpgradeRefused
 from rmqpy.upgrade.survey import Survey
 
 FLAG = "enableDLegerCommitLog"
-DLEDGER_KEYS = (FLAG, "dLegerGroup", "dLegerPeers", "dLegerSelfId")
 
 
 def dledger_config(files: FileLayer, survey: Survey, keys: Mapping[str, str]) -> str:

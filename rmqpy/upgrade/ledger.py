@@ -47,14 +47,13 @@ class EntryFile:
 class Ledger:
     """``end_index`` -1: no entries. ``committed_index`` is what the checkpoint says; ``too_long``
     the offsets of messages whose properties leave no room for the way back; ``version`` the highest
-    of the records (4.9 reads version 1 only); ``last_stored_ms`` the store time of the last one.
+    of the records (4.9 reads version 1 only).
     """
 
     files: list[EntryFile] = field(factory=list)
     end_index: int = -1
     end_term: int = -1
     committed_index: int = -1
-    last_stored_ms: int = 0
     version: int = 1
     too_long: list[int] = field(factory=list)
 
@@ -185,7 +184,6 @@ def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
 
 def _take_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
     ledger.end_index, ledger.end_term = scan.entry_index[-1], scan.term[-1]
-    ledger.last_stored_ms = scan.store_timestamp_ms[-1]
     for offset, length in zip(scan.offset, scan.properties_length, strict=True):
         position = offset - file.first_offset
         first = position == layout.ENTRY_HEADER_SIZE

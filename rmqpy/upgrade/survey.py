@@ -59,7 +59,6 @@ class Survey:
     config_path: str | None = None
     config: dict[str, str] | None = None
     tables: dict[str, str] = field(factory=dict)
-    clock_ms: int = 0
     disk_total: int = 0
     disk_free: int = 0
     largest_record: int = 0
@@ -149,7 +148,6 @@ def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
         config_path=plan.config_path,
         config=read_config(files, plan.config_path),
         tables=_tables(files, directory),
-        clock_ms=plan.now_ms(),
         disk_total=total,
         disk_free=free,
         largest_record=_largest(audit, "largest_record"),

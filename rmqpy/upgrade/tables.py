@@ -34,7 +34,6 @@ MEMBERS = {
     DELAYS: "offsetTable",
 }
 DATA_VERSION = "dataVersion"
-EMPTY_OTHERS = ("consumerFilter.json",)
 
 Ends = Mapping[tuple[str, int], int]
 """Topic and queue id → the queue offset behind its last message."""

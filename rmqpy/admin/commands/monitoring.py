@@ -12,7 +12,6 @@ from rmqpy.model.errors import RmqError
 from rmqpy.model.names import group_of_retry_topic, is_retry_topic
 
 ROUND_SECONDS: Final = 60
-BEHIND_REPORTED: Final = 1
 _NOTIFY: Final = "[MONITOR]  [NOTIFY] "
 
 
