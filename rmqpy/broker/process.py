@@ -184,15 +184,7 @@ class BrokerProcess:
         page = _metrics_page(broker)
         running = _Running(store, broker, network, (main, fast), member, group, page)
         try:
-            await main.listen(addresses.bind, broker.identity.listen_port)
-            await fast.listen(addresses.bind, broker.identity.fast_port)
-            if running.member is not None:
-                await running.member.listen(configuration, addresses.bind)
-            if group is not None:
-                await group.listen(_replication_host(configuration, addresses))
-            if page is not None:
-                where = parse_address(configuration.remoting.metrics_listen_address or "")
-                _log.info("metrics at http://%s/metrics", await page.listen(*where))
+            await running.open_sockets(configuration, addresses)
         except BaseException:
             await running.close_sockets()
             raise
@@ -239,10 +231,23 @@ class _Running:
     store: MessageStore
     broker: Broker
     network: RemotingClient
-    servers: tuple[RemotingServer, ...]
+    servers: tuple[RemotingServer, RemotingServer]
+    """The ordinary one and that of the fast port."""
     member: _Member | None
     group: ClassicGroup | None
     page: MetricsPage | None
+
+    async def open_sockets(self, configuration: BrokerConfiguration, addresses: Addresses) -> None:
+        main, fast = self.servers
+        await main.listen(addresses.bind, self.broker.identity.listen_port)
+        await fast.listen(addresses.bind, self.broker.identity.fast_port)
+        if self.member is not None:
+            await self.member.listen(configuration, addresses.bind)
+        if self.group is not None:
+            await self.group.listen(_replication_host(configuration, addresses))
+        if self.page is not None:
+            where = parse_address(configuration.remoting.metrics_listen_address or "")
+            _log.info("metrics at http://%s/metrics", await self.page.listen(*where))
 
     async def close_sockets(self) -> None:
         if self.page is not None:

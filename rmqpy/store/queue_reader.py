@@ -55,6 +55,16 @@ class _Page:
     bytes: int = 0
     count: int = 0
 
+    @classmethod
+    def of(cls, settings: StoreSettings, wanted: int) -> _Page:
+        return cls(
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+            wanted,
+        )
+
     def is_full(self, size: int, far: bool) -> bool:
         """Whether a message of ``size`` bytes must go to the next page."""
         if self.count == 0:
@@ -154,14 +164,7 @@ class QueueReader:
             return GetMessageResult(
                 GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file_start(offset)
             )
-        settings, log = self._settings, self._log
-        page = _Page(
-            settings.max_transfer_bytes_on_message_in_memory,
-            settings.max_transfer_count_on_message_in_memory,
-            settings.max_transfer_bytes_on_message_in_disk,
-            settings.max_transfer_count_on_message_in_disk,
-            max_count,
-        )
+        log, page = self._log, _Page.of(self._settings, max_count)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE)
         end = pulled = log.confirm_offset
         scanned = 0

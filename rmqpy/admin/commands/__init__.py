@@ -6,6 +6,7 @@ from rmqpy.admin.command import Command
 from rmqpy.admin.commands import (
     access,
     brokers,
+    clients,
     dledger,
     export,
     groups,
@@ -22,6 +23,7 @@ from rmqpy.admin.commands import (
 _MODULES = (
     topics,
     groups,
+    clients,
     brokers,
     namesrv,
     messages,

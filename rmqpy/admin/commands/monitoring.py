@@ -6,9 +6,11 @@ import asyncio
 from typing import Final
 
 from rmqpy.admin.command import Call, Command, option
-from rmqpy.admin.commands.groups import consumer_suspicions
+from rmqpy.admin.commands.clients import any_broker, connections, differ, suspicions
+from rmqpy.admin.commands.groups import behind_of, consume_stats
 from rmqpy.admin.outcome import Outcome
-from rmqpy.model.errors import RmqError
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.names import group_of_retry_topic, is_retry_topic
 
 ROUND_SECONDS: Final = 60
@@ -36,11 +38,41 @@ async def _round(call: Call) -> list[str]:
         if is_retry_topic(topic):
             group = group_of_retry_topic(topic)
             try:
-                lines = await consumer_suspicions(call, group)
+                lines = await _suspicions_of(call, group)
             except RmqError as fault:
                 lines = [f"not examined: {fault}"]
             findings += [f"{_NOTIFY}consumerGroup: {group}, {line}" for line in lines]
     return findings
+
+
+async def _suspicions_of(call: Call, group: str) -> list[str]:
+    """What seems to be wrong with a group: messages that wait, different subscriptions, queues that
+    are not consumed. Nothing where it is offline and has no messages waiting.
+    """
+    lines = []
+    try:
+        behind = behind_of(await consume_stats(call, group))
+    except Refusal:
+        behind = 0  # it has never consumed
+    if behind > 0:
+        lines.append(f"undone messages: {behind}")
+    try:
+        connection = await connections(call, group, None)
+    except Refusal as refusal:
+        if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        return [*lines, "nobody consumes them"] if lines else []
+    address = await any_broker(call, group)
+    infos = {
+        client.client_id: await call.admin.running_info(address, group, client.client_id)
+        for client in connection.connection_set
+    }
+    if differ(infos.values()):
+        lines.append("different subscriptions in the same group")
+    now_ms = call.admin.instance.clock.now_ms()
+    for client_id, info in infos.items():
+        lines += suspicions(client_id, info, now_ms)
+    return lines
 
 
 COMMANDS = (
