@@ -14,6 +14,7 @@ SOURCES = (
     "crc32",
     "properties",
     "scan",
+    "search",
     "parts",
     "tally",
     "header",

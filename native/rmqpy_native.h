@@ -78,6 +78,12 @@ typedef struct {
 
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
+/* Where the magic code of a record begins, between `start` and before `stop`; -1: nowhere. */
+int64_t rmq_find_magic(const uint8_t *view, size_t length, size_t start, size_t stop);
+
+/* Behind the last byte that is not zero, at least `position`. */
+int64_t rmq_content_end(const uint8_t *view, size_t length, size_t position);
+
 /* Where parts of a record stand in the view: the fields of rmqpy.codec.parts.Parts, in that order. */
 enum rmq_part {
     RMQ_PART_BODY,
@@ -376,6 +382,8 @@ typedef struct {
     size_t topic_length;
     int32_t queue_id;
     int32_t any_tags;
+    int32_t has_topic; /* it is one by the rule for names; rmq_tally_add_queue sets it */
+    int32_t reserved;
     int64_t count, unqueued;
     int64_t first_queue_offset, first_frame, last_queue_offset, last_frame, next_queue_offset;
     int64_t right_units;

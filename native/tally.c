@@ -3,6 +3,10 @@
 
 #include "rmqpy_native.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #define UNIT_SIZE 20
 #define ENTRY_UNIT_SIZE 32
 #define UNITS_MAX ((int64_t)1 << 56) /* queue offsets and indexes that can have a unit */
@@ -13,6 +17,8 @@
 #define CHECKSUM_SIZE 20u
 #define CHECKSUM_DIGITS 10u
 #define FRAME_HEAD 8u
+#define LINE 64u /* of the cache */
+#define AHEAD 2048u
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define INNER_BATCH 0x80
@@ -98,27 +104,90 @@ static int has_head(const uint8_t *piece, size_t length, const uint8_t *head, si
     return length >= head_length && memcmp(piece, head, head_length) == 0;
 }
 
-/* Are the properties well-formed? On the way: the sum of the CRCs of all that are no place's. */
-static int take_properties(rmq_slice raw, int digests, uint64_t *sum)
+/* Which of up to 64 bytes end a name, which end a property, and are any beyond ASCII. */
+typedef struct {
+    uint64_t names, properties, high;
+} byte_marks;
+
+#ifdef __SSE2__
+static byte_marks mark(const uint8_t *at)
+{
+    const __m128i name = _mm_set1_epi8(NAME_VALUE_SEPARATOR), property = _mm_set1_epi8(PROPERTY_SEPARATOR);
+    byte_marks marks = {0, 0, 0};
+
+    for (int i = 0; i < 4; i++) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + 16 * i));
+        marks.names |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, name)) << 16 * i;
+        marks.properties |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, property)) << 16 * i;
+        marks.high |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes);
+    }
+    return marks;
+}
+#else
+static byte_marks mark(const uint8_t *at)
+{
+    byte_marks marks = {0, 0, 0};
+
+    for (int i = 0; i < 64; i++) {
+        marks.names |= (uint64_t)(at[i] == NAME_VALUE_SEPARATOR) << i;
+        marks.properties |= (uint64_t)(at[i] == PROPERTY_SEPARATOR) << i;
+        marks.high |= at[i] & 0x80u;
+    }
+    return marks;
+}
+#endif
+
+/* 64 bytes a step. Each property must have a separator behind its name, and the name a byte at least. */
+static int is_well_formed(rmq_slice raw)
+{
+    uint8_t rest[64] = {0};
+    uint64_t high = 0, first = 1; /* does a property begin with the step? */
+    int named = 0;                /* has the one under way its separator? */
+
+    if (raw.length > 0 && raw.at[raw.length - 1] == 0)
+        return 0;
+    for (size_t i = 0; i < raw.length; i += 64) {
+        const uint8_t *at = raw.at + i;
+        const size_t left = raw.length - i;
+        if (left < 64)
+            at = memcpy(rest, at, left);
+        byte_marks marks = mark(at);
+        if (marks.names & (marks.properties << 1 | first))
+            return 0;
+        first = marks.properties >> 63;
+        high |= marks.high;
+        for (uint64_t ends = marks.properties; ends != 0; ends &= ends - 1) {
+            const uint64_t until = ends ^ (ends - 1); /* up to and with the lowest end */
+            if (!named && (marks.names & until) == 0)
+                return 0;
+            marks.names &= ~until;
+            named = 0;
+        }
+        named |= marks.names != 0;
+    }
+    if (raw.length > 0 && raw.at[raw.length - 1] != PROPERTY_SEPARATOR && !named)
+        return 0;
+    return high == 0 || is_utf8(raw);
+}
+
+/* The sum of the CRCs of all that are no place's. */
+static uint64_t sum_properties(rmq_slice raw)
 {
     const uint8_t *piece = raw.at;
     const uint8_t *const end = raw.at + raw.length;
-    int well_formed = raw.length == 0 || (end[-1] != 0 && is_utf8(raw));
+    uint64_t sum = 0;
 
     while (piece < end) {
         const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
         if (stop == NULL)
             stop = end;
         const size_t length = (size_t)(stop - piece);
-        const uint8_t *const middle = length > 0 ? memchr(piece, NAME_VALUE_SEPARATOR, length) : NULL;
-        if (middle == NULL || middle == piece)
-            well_formed = 0;
-        if (digests && length > 0 && !has_head(piece, length, CHECKSUM_HEAD, sizeof CHECKSUM_HEAD - 1)
+        if (length > 0 && !has_head(piece, length, CHECKSUM_HEAD, sizeof CHECKSUM_HEAD - 1)
             && !has_head(piece, length, COVER_HEAD, sizeof COVER_HEAD - 1))
-            *sum += rmq_crc32(piece, length);
+            sum += rmq_crc32(piece, length);
         piece = stop + 1;
     }
-    return well_formed;
+    return sum;
 }
 
 static void check_checksum(const frame_walk *walk)
@@ -237,8 +306,9 @@ static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, i
     row[4] = (int64_t)queue->bucket_place;
 }
 
-static void take_digest(const frame_walk *walk, uint64_t properties)
+static void take_digest(const frame_walk *walk)
 {
+    const uint64_t properties = sum_properties(walk->raw);
     rmq_tally_queue *const queue = walk->queue;
     const uint8_t *const record = walk->state->view + walk->places.start;
     const size_t head = walk->places.head_size;
@@ -284,7 +354,6 @@ static void take_record(frame_walk *walk)
     const uint8_t *const record = state->view + places->start;
     const size_t store_position = 56u + ((walk->sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
     const int64_t told_place = rmq_load_long(record + 28);
-    uint64_t properties = 0;
 
     take_sizes(walk, rmq_load_long(record + store_position));
     if (state->check_crc && places->body_length > 0) {
@@ -294,9 +363,9 @@ static void take_record(frame_walk *walk)
     }
     if (told_place != walk->place)
         tell(walk, RMQ_EVENT_PLACE, walk->number, told_place, walk->place, 0);
-    if (!take_properties(walk->raw, state->digests, &properties))
+    if (!is_well_formed(walk->raw))
         tell(walk, RMQ_EVENT_PROPERTIES, walk->number, 0, 0, 0);
-    if (!is_topic(state->view + places->topic, places->topic_length))
+    if (!walk->queue->has_topic)
         tell(walk, RMQ_EVENT_TOPIC, walk->number, 0, 0, 0);
     check_checksum(walk);
     rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
@@ -306,7 +375,7 @@ static void take_record(frame_walk *walk)
         take_keys(walk, &known);
     take_queue(walk, &known);
     if (state->digests)
-        take_digest(walk, properties);
+        take_digest(walk);
 }
 
 static void take_header(const frame_walk *walk, int64_t previous)
@@ -345,13 +414,29 @@ static void take_header(const frame_walk *walk, int64_t previous)
         tell(walk, RMQ_EVENT_ENTRY_UNIT, -1, unit == NULL ? -1 : rmq_load_long(unit + 4), walk->frame, 0);
 }
 
+static uint64_t add_word(uint64_t hash, const uint8_t *at, size_t length)
+{
+    uint64_t word = 0;
+
+    memcpy(&word, at, length);
+    hash = (hash ^ word) * QUEUE_FACTOR;
+    return hash ^ hash >> 32;
+}
+
+static uint32_t hash_queue(const uint8_t *topic, size_t length, int32_t queue_id)
+{
+    uint64_t hash = (uint64_t)length << 32 ^ (uint32_t)queue_id;
+
+    for (; length >= 8; topic += 8, length -= 8)
+        hash = add_word(hash, topic, 8);
+    return (uint32_t)add_word(hash, topic, length);
+}
+
 /* The number of the queue of a record; -1 when the caller has to add it. */
 static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, size_t length, int32_t queue_id)
 {
-    uint32_t hash = 2166136261u ^ (uint32_t)queue_id;
+    const uint32_t hash = hash_queue(topic, length, queue_id);
 
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ topic[i]) * 16777619u;
     for (uint32_t place = hash & state->table_mask;; place = (place + 1) & state->table_mask) {
         const int32_t number = state->table[place];
         if (number < 0)
@@ -364,12 +449,10 @@ static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, si
 
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number)
 {
-    const rmq_tally_queue *const queue = &state->queues[number];
-    uint32_t hash = 2166136261u ^ (uint32_t)queue->queue_id;
+    rmq_tally_queue *const queue = &state->queues[number];
+    uint32_t place = hash_queue(queue->topic, queue->topic_length, queue->queue_id) & state->table_mask;
 
-    for (size_t i = 0; i < queue->topic_length; i++)
-        hash = (hash ^ queue->topic[i]) * 16777619u;
-    uint32_t place = hash & state->table_mask;
+    queue->has_topic = is_topic(queue->topic, queue->topic_length);
     while (state->table[place] >= 0)
         place = (place + 1) & state->table_mask;
     state->table[place] = number;
@@ -428,6 +511,18 @@ static void count_frame(const frame_walk *walk, size_t size)
         block[0] = (int64_t)walk->start;
 }
 
+/* All lines will be read; the processor itself fetches none beyond the page. */
+static void fetch_ahead(const rmq_tally_state *state, size_t size)
+{
+    const size_t from = state->position + AHEAD;
+
+    if (!state->check_crc || from >= state->length)
+        return;
+    const size_t count = size < state->length - from ? size : state->length - from;
+    for (size_t i = 0; i < count; i += LINE)
+        __builtin_prefetch(state->view + from + i);
+}
+
 enum rmq_stop rmq_tally(rmq_tally_state *state)
 {
     while (state->position < state->stop) {
@@ -438,6 +533,7 @@ enum rmq_stop rmq_tally(rmq_tally_state *state)
         const enum rmq_stop stop = measure_frame(state, walk.start, &walk.places, &size);
         if (stop != RMQ_END)
             return stop;
+        fetch_ahead(state, size);
         const uint8_t *const record = state->view + walk.places.start;
         walk.number = find_queue(state, state->view + walk.places.topic, walk.places.topic_length, rmq_load_int(record + 12));
         if (walk.number < 0)

@@ -312,7 +312,9 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
             check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "topic beyond the view");
         }
     }
-    check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the two ways of the CRC disagree");
+    check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the ways of the CRC disagree");
+    const int64_t magic = rmq_find_magic(view, size, size / 4, size), end = rmq_content_end(view, size, size / 4);
+    check(magic < (int64_t)size && end >= (int64_t)(size / 4) && end <= (int64_t)size, "found beyond the view");
     free(cells);
     free(view);
 }

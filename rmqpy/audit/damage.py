@@ -24,10 +24,11 @@ from typing import Final
 from attrs import define
 
 from rmqpy.audit.findings import FindingCode
+from rmqpy.audit.log_bytes import LogBytes
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.search import content_end, find_frames, is_frame
+from rmqpy.codec.search import find_frames, is_frame
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 __all__ = ["Diagnosis", "FileView", "closes_the_file", "diagnose", "next_frame", "was_a_frame"]
@@ -42,14 +43,18 @@ _LONG: Final = struct.Struct(">q")
 
 @define(slots=True, frozen=True)
 class FileView:
-    """The bytes of one log file, and how they are framed. ``view`` may end before the file does,
+    """The bytes of one log file, and how they are framed. ``data`` may end before the file does,
     where nothing behind is to be looked at.
     """
 
-    view: memoryview
+    data: LogBytes
     base_offset: int
     file_size: int
     dledger: bool
+
+    @property
+    def view(self) -> memoryview:
+        return self.data.view
 
     @property
     def record_shift(self) -> int:
@@ -107,7 +112,7 @@ def next_frame(file: FileView, position: int) -> int | None:
             return end
     best: tuple[int, int] | None = None
     passed = position
-    stop = content_end(file.view, position)
+    stop = file.data.content_end(position)
     for start in find_frames(
         file.view, file.base_offset, position + 1, stop, dledger=file.dledger
     ):
@@ -201,7 +206,7 @@ def _run(file: FileView, start: int) -> tuple[int, bool]:
         if scan.stop is StopReason.BLANK:
             return position, closes_the_file(file, position)
         if scan.stop is StopReason.ZERO:
-            return position, content_end(file.view, position) == position
+            return position, file.data.content_end(position) == position
         return position, was_a_frame(file, position)
     return position, True
 

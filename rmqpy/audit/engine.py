@@ -27,11 +27,12 @@ from rmqpy.audit.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.findings import Finding, FindingCode, Severity
 from rmqpy.audit.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.live import lock_holder
+from rmqpy.audit.log_bytes import LogBytes, map_log
 from rmqpy.audit.log_facts import TAIL_CODES
 from rmqpy.audit.log_reader import LogReader
 from rmqpy.audit.merging import RowMerge, RowResult
 from rmqpy.audit.queue_check import QueueCheck
-from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
+from rmqpy.audit.queue_units import QueueUnits, map_row
 from rmqpy.audit.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.model.config import StoreSettings
@@ -143,31 +144,31 @@ class ThreadRunner:
     def __init__(self, files: FileLayer, workers: int) -> None:
         self._files = files
         self._workers = max(1, workers)
-        self._views: dict[str, memoryview] = {}
+        self._open: dict[str, LogBytes] = {}
         self._lock = threading.Lock()
 
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         def audit(work: WorkRange) -> RangeResult:
-            return audit_range(self._view(work.path), work, plan)
+            return audit_range(self._data(work.path), work, plan)
 
         for result in in_order(audit, works, self._workers):
             yield result
             if result.work.is_last:
                 with self._lock:
-                    self._views.pop(result.work.path, None)
+                    self._open.pop(result.work.path, None)
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
-        return audit_range(map_file(self._files, work.path), work, plan, begin)
+        return audit_range(map_log(self._files, work.path), work, plan, begin)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return in_order(lambda part: file_md5s(self._files, part), parts, self._workers)
 
-    def _view(self, path: str) -> memoryview:
+    def _data(self, path: str) -> LogBytes:
         with self._lock:
-            view = self._views.get(path)
-            if view is None:
-                view = self._views[path] = map_file(self._files, path)
-            return view
+            data = self._open.get(path)
+            if data is None:
+                data = self._open[path] = map_log(self._files, path)
+            return data
 
 
 def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

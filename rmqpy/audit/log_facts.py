@@ -1,23 +1,28 @@
 """One log of a store directory: where it begins and ends, its first and last record, and what
 stands behind that one.
 
-Cheap: only the first frame and the files from the last one with content on are read. What is found
-there has one of ``TAIL_CODES``; what is wrong further inside is found by the full audit.
+Cheap: only the first frame and the files from the last one with content on are read, bodies only at
+their ends. What is found there has one of ``TAIL_CODES``; what is wrong further inside is found by
+the full audit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import evolve
+
 from rmqpy.audit.directory import FileRow, StoreDirectory
 from rmqpy.audit.facts import LogFacts, RecordFacts, TailKind
 from rmqpy.audit.findings import Finding, FindingCode
+from rmqpy.audit.log_bytes import LogBytes, map_log
 from rmqpy.audit.merging import RowMerge, RowResult
-from rmqpy.audit.queue_units import map_file
 from rmqpy.audit.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec import layout
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import decode_message
-from rmqpy.codec.search import content_end
-from rmqpy.codec.tally import TallyPlan
+from rmqpy.codec.tally import BLOCK_SIZE, TallyPlan
 from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.files import FileLayer
 
@@ -32,6 +37,9 @@ TAIL_CODES = frozenset(
     )
 )
 
+TAIL_BYTES: Final = 16 << 20
+"""Of a file's content: so far from its end bodies are looked at."""
+
 
 def read_log_facts(
     files: FileLayer, directory: StoreDirectory, row: FileRow, confirmed: int | None
@@ -42,7 +50,7 @@ def read_log_facts(
     relative = directory.relative
     found: list[Finding] = []
     end, last, ending = _TailReader(files, directory.root, found).read(row, confirmed)
-    view = map_file(files, row.files[0].path)
+    view = map_log(files, row.files[0].path).view
     tail, tail_bytes = _tail_kind(ending, found)
     ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
     facts = LogFacts(
@@ -73,23 +81,19 @@ class _TailReader:
         self._files = files
         self._root = root
         self._found = found
+        self._open: dict[str, LogBytes] = {}
 
     def read(self, row: FileRow, confirmed: int | None) -> tuple[int, RecordFacts | None, Ending]:
         """(end, last record, why the log ends), from the last file with content on."""
         works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
-        views = {work.path: map_file(self._files, work.path) for work in works[-1:]}
         number = len(works) - 1
-        while number > 0 and not content_end(views[works[number].path]):
+        while number > 0 and not self._data(works[number]).content_end():
             number -= 1
-            views[works[number].path] = map_file(self._files, works[number].path)
         while number >= 0:
-            path = works[number].path
-            views.setdefault(path, map_file(self._files, path))
-            result = self._walk(works[number:], views)
+            result = self._walk(works[number:])
             if result.tally.records or number == 0:
                 break
             number -= 1
-            self._found.clear()
         if number < 0:
             return row.first_offset, None, Ending.ZEROS
         if not result.tally.records:
@@ -97,23 +101,51 @@ class _TailReader:
         frame = result.tally.last_frame
         holder = row.file_at(frame)
         assert holder is not None
-        view = views[holder.path]
+        view = self._open[holder.path].view
         last = record_at(view, holder.first_offset, frame, row.framing)
         return result.end, last, result.ending
 
-    def _walk(self, works: list[WorkRange], views: dict[str, memoryview]) -> RowResult:
-        plan = TallyPlan(dledger=False, digests=False)
+    def _data(self, work: WorkRange) -> LogBytes:
+        data = self._open.get(work.path)
+        if data is None:
+            data = self._open[work.path] = map_log(self._files, work.path)
+        return data if work.limit is None else data.up_to(work.limit - work.first_offset)
+
+    def _walk(self, works: list[WorkRange]) -> RowResult:
+        """All of these files: what decides is the last record, so where it has been looked at
+        thoroughly, it does not matter that the others were not.
+        """
+        parts = [part for work in works for part in self._parts(work)]
+        result = self._merged(parts)
+        thorough = [part for part, is_end in parts if is_end]
+        last = result.tally.last_frame
+        if last < 0 or any(part.start <= last < part.stop for part in thorough):
+            return result
+        return self._merged([(work, True) for work in works])
+
+    def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
+        """With "is this the end of the content?"."""
+        end = self._data(work).content_end()
+        start = work.first_offset + (max(end - TAIL_BYTES, 0) & -BLOCK_SIZE)
+        if start > work.start:
+            yield evolve(work, stop=start), False
+        yield evolve(work, start=start), True
+
+    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> RowResult:
+        self._found.clear()
+
+        def plan(is_end: bool) -> TallyPlan:
+            return TallyPlan(dledger=False, digests=False, check_crc=is_end)
 
         def again(work: WorkRange, begin: int) -> RangeResult:
-            return audit_range(views[work.path], work, plan, begin)
+            return audit_range(self._data(work), work, plan(True), begin)
 
         def keep(findings: list[Finding]) -> None:
             self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
 
-        merge = RowMerge(works[0].row, again, keep)
-        for work in works:
-            view = views.setdefault(work.path, map_file(self._files, work.path))
-            merge.take(audit_range(view, work, plan))
+        merge = RowMerge(parts[0][0].row, again, keep)
+        for work, is_end in parts:
+            merge.take(audit_range(self._data(work), work, plan(is_end)))
         return merge.finish()
 
 

@@ -17,13 +17,12 @@ from attrs import define, field
 
 from rmqpy.audit.damage import FileView, next_frame
 from rmqpy.audit.directory import LogFile, StoreDirectory
-from rmqpy.audit.queue_units import map_file
+from rmqpy.audit.log_bytes import map_log
 from rmqpy.codec.chosen import scan_records, walk_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.search import content_end
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
 from rmqpy.store.commitlog.recovery import Framing
@@ -123,10 +122,10 @@ def file_view(
     files: FileLayer, file: LogFile, framing: Framing, limit: int | None = None
 ) -> FileView:
     """A log file, up to ``limit``."""
-    view = map_file(files, file.path)
+    data = map_log(files, file.path)
     if limit is not None:
-        view = view[: max(limit - file.first_offset, 0)]
-    return FileView(view, file.first_offset, file.size, framing is Framing.DLEDGER)
+        data = data.up_to(limit - file.first_offset)
+    return FileView(data, file.first_offset, file.size, framing is Framing.DLEDGER)
 
 
 @define(slots=True)
@@ -204,7 +203,7 @@ class MessageWalk:
         view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
-        if content_end(view, position) == position:
+        if self.file.data.content_end(position) == position:
             return None
         after = next_frame(self.file, position)
         # An entry whose index does not follow the one before is a frame all the same.

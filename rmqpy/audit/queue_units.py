@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from attrs import define
 
 from rmqpy.audit.directory import FileRow, QueueFolder, StoreDirectory
+from rmqpy.codec.chosen import content_end
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
-from rmqpy.codec.search import content_end
 from rmqpy.codec.tally import UnitRow
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.names import SCHEDULE_TOPIC

@@ -19,12 +19,13 @@ from attrs import define, evolve, field
 from rmqpy.audit.damage import FileView, closes_the_file, diagnose, next_frame, was_a_frame
 from rmqpy.audit.directory import FileRow, LogFile
 from rmqpy.audit.findings import Finding, FindingCode
+from rmqpy.audit.log_bytes import LogBytes
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import crc32
 from rmqpy.codec.chosen_tally import tally_frames
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.search import content_end, find_frames
+from rmqpy.codec.search import find_frames
 from rmqpy.codec.tally import (
     BLOCK_DIGEST_BYTES,
     BLOCK_SHIFT,
@@ -157,14 +158,14 @@ def _work(
 
 
 def audit_range(
-    view: memoryview, work: WorkRange, plan: TallyPlan, begin: int | None = None
+    data: LogBytes, work: WorkRange, plan: TallyPlan, begin: int | None = None
 ) -> RangeResult:
-    """Audit the frames of ``work`` in its file, whose bytes are ``view``. ``begin``: the offset of
+    """Audit the frames of ``work`` in its file, whose bytes are ``data``. ``begin``: the offset of
     the first frame, when it is known.
     """
-    if work.limit is not None and work.limit < work.first_offset + work.file_size:
-        view = view[: max(work.limit - work.first_offset, 0)]
-    return _RangeWalk(view, work, plan).run(begin)
+    if work.limit is not None:
+        data = data.up_to(work.limit - work.first_offset)
+    return _RangeWalk(data, work, plan).run(begin)
 
 
 _Told = tuple[str, str, str]
@@ -173,12 +174,13 @@ NOTHING: _Told = ("", "", "")
 
 
 class _RangeWalk:
-    def __init__(self, view: memoryview, work: WorkRange, plan: TallyPlan) -> None:
-        self.view = view
+    def __init__(self, data: LogBytes, work: WorkRange, plan: TallyPlan) -> None:
+        self.data = data
+        self.view = data.view
         self.work = work
         self.base = work.first_offset
         dledger = work.framing is Framing.DLEDGER
-        self.file = FileView(view, self.base, work.file_size, dledger)
+        self.file = FileView(data, self.base, work.file_size, dledger)
         self.tally = Tally(evolve(plan, dledger=dledger))
         self.findings: list[Finding] = []
         self.stretches: list[tuple[int, int]] = []
@@ -233,7 +235,7 @@ class _RangeWalk:
         start = self.work.start - self.base
         if self.work.is_first:
             return start
-        stop = self.work.stop - self.base
+        stop = min(self.work.stop - self.base, self.data.data_end)
         frames = find_frames(self.view, self.base, start, stop, dledger=self.file.dledger)
         return next(frames, None)
 
@@ -262,7 +264,7 @@ class _RangeWalk:
         if reason is StopReason.BLANK and closes_the_file(self.file, position):
             self._check_filler(position)
             return Ending.FILLER
-        if reason is StopReason.ZERO and content_end(self.view, position) == position:
+        if reason is StopReason.ZERO and self.data.content_end(position) == position:
             return Ending.LIMIT if self._is_limited else Ending.ZEROS
         after = next_frame(self.file, position)
         if reason is StopReason.BLANK:
@@ -288,13 +290,13 @@ class _RangeWalk:
             found=found.found,
             expected=found.expected,
         )
-        self.lost_bytes = content_end(self.view, position) - position
+        self.lost_bytes = self.data.content_end(position) - position
         self.lost_a_frame = was_a_frame(self.file, position)
         return Ending.LOST
 
     def _check_filler(self, position: int) -> None:
         if self.file.dledger:
-            end = content_end(self.view, position + layout.ENTRY_FILLER_SIZE)
+            end = self.data.content_end(position + layout.ENTRY_FILLER_SIZE)
             if end > position + layout.ENTRY_FILLER_SIZE:
                 length = end - position - layout.ENTRY_FILLER_SIZE
                 self._find(FindingCode.FILLER_NOT_ZERO, position, length)

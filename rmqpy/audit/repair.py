@@ -31,13 +31,13 @@ from rmqpy.audit.directory import FileRow, LogFile, StoreDirectory, read_directo
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.findings import Finding
 from rmqpy.audit.live import lock_holder
+from rmqpy.audit.log_bytes import map_log
 from rmqpy.audit.queue_units import QueueUnits, map_file, units_within
 from rmqpy.codec import layout
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.scan import StopReason, measure_record
-from rmqpy.codec.search import content_end
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
@@ -239,7 +239,7 @@ class _Planner:
                     kind=ActionKind.SET_ASIDE, file=self._relative(file), kept_as=f"{name}.file"
                 )
         position = offset - holder.first_offset
-        length = content_end(map_file(self._files, holder.path), position) - position
+        length = map_log(self._files, holder.path).content_end(position) - position
         yield self._keep(holder, position, length)
         yield Action(
             kind=ActionKind.WRITE, file=self._relative(holder), position=position, length=length

@@ -10,19 +10,21 @@ What only audits need is in :mod:`rmqpy.codec.chosen_tally`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import entry_run, hashes, packing, parts, scan
+from rmqpy.codec import entry_run, hashes, packing, parts, places, scan
 
 __all__ = [
+    "content_end",
     "crc32",
     "decode_run",
     "encode_run",
     "gather",
     "implementation",
+    "magic_places",
     "pack_records",
     "property_parts",
     "put_packed_keys",
@@ -49,6 +51,13 @@ class _WalkRecords(Protocol):
     def __call__(
         self, view: memoryview, base_offset: int, stop: int, *, dledger: bool
     ) -> tuple[int, scan.StopReason]: ...
+
+
+class _ContentEnd(Protocol):
+    def __call__(self, view: memoryview, position: int = ...) -> int: ...
+
+
+_MagicPlaces = Callable[[memoryview, int, int], Iterator[int]]
 
 
 class _RecordParts(Protocol):
@@ -90,6 +99,8 @@ class _Choice:
     encode_run: _EncodeRun
     decode_run: _DecodeRun
     walk_records: _WalkRecords
+    magic_places: _MagicPlaces
+    content_end: _ContentEnd
     record_parts: _RecordParts
     gather: _Gather
     property_parts: _PropertyParts
@@ -106,6 +117,8 @@ def _pure(reason: str) -> _Choice:
         entry_run.encode_run,
         entry_run.decode_run,
         scan.walk_records,
+        places.magic_places,
+        places.content_end,
         parts.record_parts,
         parts.gather,
         parts.property_parts,
@@ -129,6 +142,8 @@ def _choose(environment: str | None) -> _Choice:
         native_run.encode_run,
         native_run.decode_run,
         native.walk_records,
+        native.magic_places,
+        native.content_end,
         native.record_parts,
         native.gather,
         native.property_parts,
@@ -146,6 +161,8 @@ scan_records = _choice.scan_records
 encode_run = _choice.encode_run
 decode_run = _choice.decode_run
 walk_records = _choice.walk_records
+magic_places = _choice.magic_places
+content_end = _choice.content_end
 record_parts = _choice.record_parts
 gather = _choice.gather
 property_parts = _choice.property_parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
@@ -25,10 +25,12 @@ from rmqpy.codec.scan import (
 )
 
 __all__ = [
+    "content_end",
     "crc32",
     "ffi",
     "gather",
     "lib",
+    "magic_places",
     "property_parts",
     "record_parts",
     "scan_records",
@@ -101,6 +103,19 @@ def walk_records(
             if row < len(frames):
                 return frames[row], StopReason.LIMIT
     return end, why
+
+
+def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
+    """See :func:`rmqpy.codec.places.magic_places`."""
+    data = ffi.from_buffer("uint8_t[]", view)
+    while (place := lib.rmq_find_magic(data, len(data), start, stop)) >= 0:
+        yield place
+        start = place + 1
+
+
+def content_end(view: memoryview, position: int = 0) -> int:
+    """See :func:`rmqpy.codec.places.content_end`."""
+    return lib.rmq_content_end(ffi.from_buffer("uint8_t[]", view), len(view), position)
 
 
 def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -> Parts:

@@ -15,7 +15,8 @@ from attrs import define
 from rmqpy.audit.directory import StoreDirectory
 from rmqpy.audit.engine import ThreadRunner
 from rmqpy.audit.file_md5 import FilePart, FileSums, file_md5s
-from rmqpy.audit.queue_units import QueueUnits, map_file, map_row
+from rmqpy.audit.log_bytes import map_log
+from rmqpy.audit.queue_units import QueueUnits, map_row
 from rmqpy.audit.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally import TallyPlan
 from rmqpy.pipeline.tasks import WAVE_PIECES, run_pieces
@@ -62,7 +63,7 @@ class RangeTask:
             entry_units=map_row(files, ledger.index) if self.entry_units and ledger else None,
             keys=self.keys,
         )
-        return audit_range(map_file(files, work.path), work, plan)
+        return audit_range(map_log(files, work.path), work, plan)
 
 
 def _md5s(part: FilePart) -> FileSums:

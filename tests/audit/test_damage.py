@@ -17,7 +17,8 @@ from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.findings import FindingCode as Code
 from rmqpy.audit.key_check import KeyCheck, open_index
-from rmqpy.audit.queue_units import QueueUnits, map_file
+from rmqpy.audit.log_bytes import map_log
+from rmqpy.audit.queue_units import QueueUnits
 from rmqpy.audit.ranges import audit_range, split_row
 from rmqpy.codec.chosen import scan_records
 from rmqpy.codec.tally import TallyPlan
@@ -502,7 +503,7 @@ def test_a_result_can_be_sent_to_another_process(classic):
     works = list(split_row(directory.classic, directory.root))
     plan = TallyPlan(dledger=False, units_of=QueueUnits(Disk(), directory), keys=(0, 1 << 40))
     for work in works:
-        result = audit_range(map_file(Disk(), work.path), pickle.loads(pickle.dumps(work)), plan)
+        result = audit_range(map_log(Disk(), work.path), pickle.loads(pickle.dumps(work)), plan)
         assert pickle.loads(pickle.dumps(result)) == result
     assert pickle.loads(pickle.dumps(result.tally.queues)) == result.tally.queues
 

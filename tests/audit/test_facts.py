@@ -8,11 +8,21 @@ import sys
 
 import pytest
 
+from rmqpy.audit import log_facts
 from rmqpy.audit.facts import Mode, TailKind
 from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.findings import FindingCode
 from rmqpy.model.config import StoreSettings
 from rmqpy.store.disk import Disk
+
+
+@pytest.fixture(params=[log_facts.TAIL_BYTES, 1])
+def _tail_bytes(request, monkeypatch):
+    """Whether little or much of a log's end is looked at: the same is found."""
+    monkeypatch.setattr(log_facts, "TAIL_BYTES", request.param)
+
+
+pytestmark = pytest.mark.usefixtures("_tail_bytes")
 
 
 def facts_of(store, **more):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqpy.codec import chosen, hashes, message, scan
+from rmqpy.codec import chosen, hashes, layout, message, places, scan
 from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
@@ -82,10 +82,23 @@ def test_crc_is_equal(data: bytes, start: int) -> None:
 
 def test_crc_of_every_length() -> None:
     data = bytes((n * 7 + n // 251) & 0xFF for n in range(4096))
-    for length in [*range(600), 1023, 1024, 1040, 2047, 2048, 4095, 4096]:
+    for length in [*range(1100), 2047, 2048, 4095, 4096]:
         piece = data[:length]
         assert in_c(piece) == (hashes.crc32(piece),) * 2, length
         assert native.crc32(piece) == hashes.crc32(piece), length
+
+
+PIECES = st.sampled_from([*layout.MAGIC_BYTES, b"\xda", b"\xda\xa3\x20", b"\0", bytes(300), b"x"])
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(0, 700), st.integers(0, 1400))
+def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
+    view = memoryview(data)
+    stop = min(stop, len(data))
+    found = [places.magic_places(view, start, stop), native.magic_places(view, start, stop)]
+    assert list(found[0]) == list(found[1])
+    assert places.content_end(view, start) == native.content_end(view, start)
+    assert places.content_end(view[:stop]) == native.content_end(view[:stop])
 
 
 @given(st.lists(drafts(), max_size=4), st.data())

@@ -28,10 +28,9 @@ from enum import Enum
 from attrs import define, field
 
 from rmqpy.codec import layout, property_crc
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.chosen import content_end, magic_places, scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.search import content_end, magic_places
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.interface import closes_file
 from rmqpy.store.files import FileLayer
