@@ -27,7 +27,7 @@ from rmqpy.broker.hot_conditions import HotConditions, HotSources, HotSurroundin
 from rmqpy.broker.hot_rows import HotRows
 from rmqpy.broker.hot_shapes import PropertyPlans, SendLine, SendShapes, cut_header
 from rmqpy.broker.reply_templates import ReplyField, send_template
-from rmqpy.broker.send import stored_sys_flag
+from rmqpy.broker.send_drafts import stored_sys_flag
 from rmqpy.codec.chosen import crc32
 from rmqpy.codec.layout import (
     BLANK_SIZE,

@@ -24,7 +24,7 @@ from typing import Final
 
 from attrs import define, evolve
 
-from rmqpy.broker.send import stored_properties
+from rmqpy.broker.send_drafts import stored_properties
 from rmqpy.codec.hashes import java_hash_of_bytes
 from rmqpy.codec.properties import (
     NAME_VALUE_SEPARATOR,

@@ -7,6 +7,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
+from rmqpy.model.errors import Refusal
 
 
 @define(slots=True, frozen=True)
@@ -56,3 +57,9 @@ def remark_of(status: PutMessageStatus, max_message_size: int) -> str | None:
     """The remark, with the limit of this broker where it names one."""
     remark = _ANSWERS[status].remark
     return remark % max_message_size if remark is not None and "%d" in remark else remark
+
+
+def refusal_of(status: PutMessageStatus, max_message_size: int) -> Refusal:
+    """What answers a message that was not stored."""
+    remark = remark_of(status, max_message_size)
+    return Refusal(answer_to(status).code, remark or status.value)

@@ -15,7 +15,8 @@ from rmqpy.broker.copies import encoded
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.own_messages import OwnMessages
 from rmqpy.broker.ports import HandlerTable
-from rmqpy.broker.send import MSG_REGION, TRACE_ON, SendProcessor
+from rmqpy.broker.send import MSG_REGION, TRACE_ON
+from rmqpy.broker.send_drafts import SendDrafts
 from rmqpy.codec.message import offset_msg_id
 from rmqpy.codec.properties import (
     PROPERTY_MESSAGE_REPLY_TO_CLIENT,
@@ -46,7 +47,7 @@ class ReplyProcessor:
     identity: Identity
     clients: ClientTable
     calls: ClientCalls
-    sends: SendProcessor
+    drafts: SendDrafts
     messages: OwnMessages
     clock: Clock
 
@@ -67,7 +68,7 @@ class ReplyProcessor:
     def _reply(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> RemotingCommand | None:
-        draft = self.sends.draft_of_reply(channel, request, header)
+        draft = self.drafts.reply(channel, request, header)
         properties = decode_properties(draft.properties)
         asker = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         waiting = self._producer(asker) if asker is not None else None

@@ -19,7 +19,9 @@ from rmqpy.broker.query import QueryProcessor
 from rmqpy.broker.replies import ReplyProcessor
 from rmqpy.broker.send import SendProcessor, SendSurroundings
 from rmqpy.broker.send_back import SendBackProcessor
+from rmqpy.broker.send_drafts import SendDrafts
 from rmqpy.broker.transactions import TransactionProcessor
+from rmqpy.model.runtime import Clock
 
 if TYPE_CHECKING:
     from rmqpy.broker.service import Broker, BrokerSurroundings
@@ -39,7 +41,14 @@ class Traffic:
     def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
         """The processors over the tables of ``broker``."""
         clock, identity, store = around.scheduler, broker.identity, broker.store
-        sends, pulls = _sends(broker, around), _pulls(broker, around)
+        drafts = SendDrafts(
+            identity=identity,
+            topics=broker.topics,
+            groups=broker.groups,
+            clock=clock,
+            pick_queue=around.pick_queue,
+        )
+        sends, pulls = _sends(broker, drafts, clock), _pulls(broker, around)
         heartbeats = HeartbeatProcessor(
             clock, broker.clients, broker.topics, broker.groups, broker.locks, broker.filters
         )
@@ -60,7 +69,7 @@ class Traffic:
             identity=identity,
             clients=broker.clients,
             calls=broker.calls,
-            sends=sends,
+            drafts=drafts,
             messages=broker.own_messages,
             clock=clock,
         )
@@ -82,18 +91,16 @@ class Traffic:
         )
 
 
-def _sends(broker: Broker, around: BrokerSurroundings) -> SendProcessor:
+def _sends(broker: Broker, drafts: SendDrafts, clock: Clock) -> SendProcessor:
     return SendProcessor(
         SendSurroundings(
             identity=broker.identity,
-            topics=broker.topics,
-            groups=broker.groups,
+            drafts=drafts,
             sink=broker.store,
             gate=broker.gate,
             replication=broker.replication,
             statistics=broker.statistics,
-            clock=around.scheduler,
-            pick_queue=around.pick_queue,
+            clock=clock,
         )
     )
 

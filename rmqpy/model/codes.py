@@ -166,7 +166,7 @@ class ResponseCode(IntEnum):
 
 class PutMessageStatus(Enum):
     """What became of one put (Java PutMessageStatus; the mapping to response codes is in
-    broker/send.py).
+    broker/put_status.py).
     """
 
     PUT_OK = "PUT_OK"
