@@ -143,10 +143,26 @@ size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
     return wanted;
 }
 
+/* 31 to the power of the index: terms of a sum that do not wait for each other. */
+static const uint32_t POWERS[] = {1u,        31u,        961u,        29791u,    923521u,
+                                  28629151u, 887503681u, 1742810335u, 2487512833u};
+
+/* hash goes on with eight characters of ASCII. */
+static uint32_t hash_eight(uint32_t hash, const uint8_t *text)
+{
+    uint32_t sum = hash * POWERS[8];
+
+    for (int i = 0; i < 8; i++)
+        sum += text[i] * POWERS[7 - i];
+    return sum;
+}
+
 uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
 {
     size_t i = 0;
 
+    for (; length - i >= 8 && rmq_are_ascii(text + i); i += 8)
+        hash = hash_eight(hash, text + i);
     while (i < length) {
         uint32_t code = text[i];
         i += code < 0x80u ? 1 : rmq_decode_utf8(text + i, length - i, &code);

@@ -455,6 +455,15 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     rmq_store32(at + 4, (uint32_t)(uint64_t)value);
 }
 
+/* Whether the eight bytes are ASCII. */
+static inline int rmq_are_ascii(const uint8_t *eight)
+{
+    uint64_t word;
+
+    memcpy(&word, eight, sizeof word);
+    return (word & 0x8080808080808080u) == 0;
+}
+
 static inline int rmq_is_within(size_t length, int64_t position, int64_t size)
 {
     return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;

@@ -77,14 +77,10 @@ static int is_utf8(rmq_slice text)
     size_t i = 0;
 
     while (i < text.length) {
-        uint64_t eight;
         uint32_t code;
-        if (i + 8 <= text.length) {
-            memcpy(&eight, text.at + i, 8);
-            if ((eight & 0x8080808080808080u) == 0) {
-                i += 8;
-                continue;
-            }
+        if (text.length - i >= 8 && rmq_are_ascii(text.at + i)) {
+            i += 8;
+            continue;
         }
         if (text.at[i] < 0x80u) {
             i++;

@@ -33,7 +33,7 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
-from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
 
 TOPICS_MAX: Final = 4096
 READERS_MAX: Final = 4096
@@ -61,26 +61,27 @@ class CFiles:
 
     row: MappedFiles
     views: Cdata = None
-    _count: int = 0
+    _seen: int = -1
+    """``changes`` of the row at the last :meth:`renew`."""
     _first_offset: int = -1
-    _alive: list[Cdata] = field(factory=list)
+    _mapped: dict[MappedFile, Cdata] = field(factory=dict)
+    """The views of files in use, kept alive."""
 
     def changed(self) -> bool:
-        row = self.row
-        return len(row) != self._count or row.min_offset != self._first_offset
+        return self.row.changes != self._seen
 
     def renew(self, target: Cdata) -> None:
-        """Describe the row as it is now in an ``rmq_files``; what was mapped stays so if the row
-        only grew.
+        """Describe the row as it is now in an ``rmq_files``; what was mapped and is still
+        there stays so.
         """
         row = self.row
-        old, old_count = self.views, self._count if row.min_offset == self._first_offset else 0
+        self._seen = row.changes
+        known = self._mapped
+        self._mapped = {file: known[file] for file in row if file in known}
         self.views = ffi.new("const uint8_t *[]", max(1, len(row)))
-        for number in range(min(old_count, len(row))):
-            self.views[number] = old[number]
-        if not old_count:
-            self._alive.clear()
-        self._count, self._first_offset = len(row), row.min_offset
+        for number, file in enumerate(row):
+            self.views[number] = self._mapped.get(file, ffi.NULL)
+        self._first_offset = row.min_offset
         target.views = self.views
         target.first_offset = row.min_offset
         target.file_size = row.file_size
@@ -89,13 +90,10 @@ class CFiles:
     def learn(self, offset: int) -> None:
         """Map the file that holds ``offset``."""
         file = self.row.find(offset)
-        if file is None:
+        if file is None or file in self._mapped or self.changed():
             return
-        number = (offset - self._first_offset) // self.row.file_size
-        if number < self._count and self.views[number] == ffi.NULL:
-            view = ffi.from_buffer("uint8_t[]", file.view)
-            self._alive.append(view)
-            self.views[number] = view
+        view = self._mapped[file] = ffi.from_buffer("uint8_t[]", file.view)
+        self.views[(offset - self._first_offset) // self.row.file_size] = view
 
 
 @define(slots=True, eq=False)

@@ -287,12 +287,16 @@ class Broker:
         self.store.commit()
         if self.hot is not None:
             self.hot.let_go()
-        if self.store.failure is not None or self.store.shortage is not None:
+        if not self.store.is_well:
             self._store_failed()
         self.gate.release()
-        self.dispatch()
+        if self.store.dispatch_due:
+            self.dispatch()
+        else:
+            self.hold.wake()
         self._turning = False
-        self._flushing.begin_if_awaited()
+        if not self.gate.is_empty:
+            self._flushing.begin_if_awaited()
 
     def in_turn(self, work: Callable[[], None]) -> None:
         """Run work that may write messages as a turn of its own: they are committed at its end."""

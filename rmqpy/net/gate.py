@@ -100,6 +100,11 @@ class ReplyGate(Generic[Ticket]):
         """Replies that wait now."""
         return sum(lane.count for lane in self._lanes.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no reply waits."""
+        return not any(lane.replies for lane in self._lanes.values())
+
     def has_room(self, count: int) -> bool:
         """Whether ``count`` more replies may wait. Ask before storing what they answer."""
         for lane in self._lanes.values():

@@ -111,6 +111,11 @@ class Dispatch:
         return behind if behind > 0 else 0
 
     @property
+    def is_behind(self) -> bool:
+        """Whether :meth:`run` has something to do."""
+        return self.queue_cursor < self._log.confirm_offset or self.index_cursor < self.queue_cursor
+
+    @property
     def index_behind_bytes(self) -> int:
         """Readable log that the key index does not have yet."""
         return max(0, self.queue_cursor - self.index_cursor) if self._index is not None else 0

@@ -163,6 +163,12 @@ class EntryStore(StoredEntries):
         state[INDEX] = end.index + 1
         state[TERM] = end.term
 
+    @property
+    def has_staged(self) -> bool:
+        """Whether :meth:`commit` has something to write or to report."""
+        state = self.staging.state
+        return state[STAGED] != 0 or state[UNITS] != 0
+
     def commit(self) -> None:
         """Write what is staged: entries with one write a file, then their index units."""
         self._commit_data()

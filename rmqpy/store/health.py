@@ -59,6 +59,11 @@ class StoreHealth:
         self._short.pop(writer, None)
 
     @property
+    def is_well(self) -> bool:
+        """Whether everything that had to be written could be."""
+        return self.failure is None and not self._short
+
+    @property
     def shortage(self) -> str | None:
         """What waits for room on the disk."""
         return next(iter(self._short.values()), None)

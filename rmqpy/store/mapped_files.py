@@ -120,6 +120,8 @@ class MappedFiles:
         self._directories = tuple(sorted(directories))
         self.file_size = file_size
         self._row: list[MappedFile] = []
+        self.changes = 0
+        """How often a file came or went."""
 
     def load(self, size_key: str) -> None:
         """Find the files; all bytes of each count as written until recovery says otherwise.
@@ -147,6 +149,7 @@ class MappedFiles:
                     " side of the gap away",
                 )
         self._row = row
+        self.changes += 1
 
     def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
         if self._files.is_dir(path):
@@ -219,6 +222,7 @@ class MappedFiles:
         )
         file.create()
         self._row.append(file)
+        self.changes += 1
         return file
 
     def cut(self, offset: int) -> None:
@@ -235,11 +239,13 @@ class MappedFiles:
 
     def drop_last(self) -> None:
         file = self._row.pop()
+        self.changes += 1
         file.close()
         self._files.unlink(file.path)
 
     def take_first(self) -> MappedFile:
         """The first file leaves the row; it stays on the disk, and open."""
+        self.changes += 1
         return self._row.pop(0)
 
     def sync_directories(self) -> None:

@@ -154,6 +154,11 @@ class MessageStore:
         return self._dispatch.behind_bytes
 
     @property
+    def dispatch_due(self) -> bool:
+        """Whether :meth:`dispatch` has something to do."""
+        return self._dispatch.is_behind or not self.health.is_well
+
+    @property
     def settling(self) -> bool:
         """Whether the consume queues do not have yet what the log had at the start."""
         return self._dispatch.queue_cursor < self._settled_offset
@@ -166,6 +171,11 @@ class MessageStore:
     def disk_full(self) -> bool:
         """Whether puts are refused for lack of room."""
         return self.health.is_disk_full or self.health.shortage is not None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is neither a :attr:`failure` nor a :attr:`shortage`."""
+        return self.health.is_well
 
     @property
     def failure(self) -> str | None:

@@ -194,6 +194,8 @@ class StorePuts:
         """
         if self._health.failure is not None:
             return
+        if not self._log.has_staged and not self._write_ms and self._health.is_well:
+            return
         began_ms = self._clock.monotonic_ms()
         try:
             self._log.commit()

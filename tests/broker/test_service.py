@@ -97,8 +97,7 @@ def test_a_failed_dispatch_stops_the_store_not_the_broker(
 
     with monkeypatch.context() as patch:
         patch.setattr(kit.store, "dispatch", broken)
-        kit.tell(RemotingCommand.request(28))
-    assert kit.channel.take_one().code == 0
+        assert kit.send().code == 0
     assert kit.send().code == 14
 
 

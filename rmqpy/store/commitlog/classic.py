@@ -103,6 +103,10 @@ class ClassicCommitLog:
             self.commit()
             self.staging.grow(length)
 
+    @property
+    def has_staged(self) -> bool:
+        return self.staging.state[STAGED] != 0
+
     def commit(self) -> None:
         staging = self.staging
         if not staging.state[STAGED]:

@@ -98,6 +98,10 @@ class DLedgerCommitLog:
         if count:
             self.entries.make_files(sizes)
 
+    @property
+    def has_staged(self) -> bool:
+        return self.entries.has_staged
+
     def commit(self) -> None:
         self.entries.commit()
 

@@ -100,6 +100,10 @@ class CommitLog(Protocol):
         Refused with a status (nothing staged) when the log cannot take them.
         """
 
+    @property
+    def has_staged(self) -> bool:
+        """Whether :meth:`commit` has something to write or to report."""
+
     def commit(self) -> None:
         """Write what is staged; raises OSError after which nothing more may be acknowledged."""
 

@@ -55,6 +55,10 @@ class JoinedCommitLog:
     def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
         return self.new.append(records, store_timestamp_ms)
 
+    @property
+    def has_staged(self) -> bool:
+        return self.new.has_staged
+
     def commit(self) -> None:
         self.new.commit()
 
