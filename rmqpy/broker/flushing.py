@@ -3,7 +3,8 @@ commit).
 
 A task is taken on the loop, run where it may block, and reported back; one of a kind runs at a
 time. A flush of the log serves everybody who waited when it began; whoever came later is served by
-the next, which begins at once. Nobody waits for a flush of the derived files.
+the next. That one waits a moment for company (:class:`Company`). Nobody waits for a flush of the
+derived files.
 
 A failed flush is final: what may be lost cannot be told, so the store accepts nothing more and
 every waiting sender is told that its message is not safe.
@@ -14,16 +15,23 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+
+from attrs import define
 
 from rmqpy.broker.ports import Store
 from rmqpy.broker.send import SendGate
-from rmqpy.model.runtime import Scheduler
+from rmqpy.model.runtime import Scheduler, Timer
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.flushes import QueueFlush
 
 FLUSHED = "flushed"
 """Name of the watermark that a flush raises."""
+
+COMPANY_MS: Final = 1
+ALONE_FIRST: Final = 8
+ALONE_MAX: Final = 512
+"""Of flushes that begin at once behind one that waited in vain."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +101,41 @@ class _Flushing(ABC, Generic[T]):
         """Another flush may be wanted already."""
 
 
+@define(slots=True, eq=False)
+class Company:
+    """Whether a flush had better wait for more who need it.
+
+    A sync costs the same for one message as for a thousand. Senders that wait for their answers
+    would fall into two halves, one of which waits while the other is synced. So behind a flush the
+    next one waits until as many are there again as were on the way when it ended, for
+    ``COMPANY_MS`` at most. Where they do not come, the following flushes wait for nobody, more of
+    them each time.
+    """
+
+    _expected: int = 0
+    _alone: int = 0
+    """Flushes that still begin at once."""
+    _alone_next: int = ALONE_FIRST
+
+    def flushed(self, on_the_way: int) -> None:
+        """A flush has ended, when so many replies waited: for it, or for the next."""
+        self._expected = 0 if self._alone else on_the_way
+        self._alone = max(0, self._alone - 1)
+
+    def is_complete(self, waiting: int) -> bool:
+        if waiting < self._expected:
+            return False
+        if self._expected:
+            self._expected, self._alone_next = 0, ALONE_FIRST
+        return True
+
+    def did_not_come(self) -> None:
+        """It was waited for in vain."""
+        self._expected = 0
+        self._alone = self._alone_next
+        self._alone_next = min(2 * self._alone_next, ALONE_MAX)
+
+
 class LogFlushing(_Flushing[FlushTask]):
     """Of the commit log."""
 
@@ -101,11 +144,29 @@ class LogFlushing(_Flushing[FlushTask]):
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
+        self._company = Company()
+        self._timer: Timer | None = None
 
     def begin_if_awaited(self) -> None:
-        """Begin to flush when a reply waits for it."""
+        """Begin to flush when a reply waits for it, and so do those that are expected."""
+        if self._running or not self._awaited():
+            return
+        if self._company.is_complete(self._gate.waiting):
+            self._begin_now()
+        elif self._timer is None:
+            self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
+
+    def _waited(self) -> None:
+        self._timer = None
         if not self._running and self._awaited():
-            self.begin()
+            self._company.did_not_come()
+            self._begin_now()
+
+    def _begin_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.begin()
 
     def _awaited(self) -> bool:
         return any(
@@ -117,6 +178,7 @@ class LogFlushing(_Flushing[FlushTask]):
         return self._store.flush_task()
 
     def _flushed(self, task: FlushTask) -> None:
+        self._company.flushed(self._gate.waiting)
         self._store.flushed(task.offset)
 
     def _failed(self, error: BaseException) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import define
 
+from rmqpy.broker.flushing import COMPANY_MS
 from rmqpy.broker.put_status import answer_to, remark_of
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
 from rmqpy.model.codes import PutMessageStatus
@@ -428,9 +429,21 @@ def test_sync_flush_answers_after_the_flush_that_it_begins(build: Any) -> None:
     kit.tell(kit.send_command(b"second"))
     kit.scheduler.advance(1)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
-    kit.scheduler.advance(7)
+    kit.scheduler.advance(COMPANY_MS + 7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1"]
     assert kit.store.flushed_offset == kit.store.max_physical_offset
+
+
+def test_the_next_flush_begins_when_the_same_number_waits_again(build: Any) -> None:
+    kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    kit.scheduler.blocking_ms = 7
+    kit.tell(kit.send_command(b"first"))
+    kit.tell(kit.send_command(b"second"))
+    kit.scheduler.advance(7)
+    assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
+    kit.tell(kit.send_command(b"third"))
+    kit.scheduler.advance(7)
+    assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1", "2"]
 
 
 def test_sync_flush_does_not_make_wait_false_wait(build: Any) -> None:

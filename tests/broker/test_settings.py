@@ -20,6 +20,7 @@ def settings(kit: Any) -> dict[str, str]:
 
 
 def test_a_change_is_in_effect_at_once_and_only_in_memory_without_a_file(kit: Any) -> None:
+    assert settings(kit)["maxMessageSize"] == "4194304"
     answer = kit.ask(UPDATE, body=b"autoCreateTopicEnable=false\nmaxMessageSize=1000\n")
     assert answer.code == 0 and "there is no configuration file" in answer.remark
     assert settings(kit)["maxMessageSize"] == "1000"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from rmqpy.broker.flushing import COMPANY_MS
 from rmqpy.model.config_keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
@@ -180,6 +181,7 @@ def test_sync_flush_replies_wait(pair: Callable[..., Any], assert_same: Any) -> 
         assert len(side.channels[0].written) in (0, 40)
         side.end_turn()
         side.kit.scheduler.run_until_idle()
+        side.kit.scheduler.advance(COMPANY_MS)
         assert len(side.channels[0].written) == 80
     assert_same(both)
 

@@ -1,0 +1,54 @@
+"""Group commit: whether a flush waits for company."""
+
+from __future__ import annotations
+
+from rmqpy.broker.flushing import ALONE_FIRST, ALONE_MAX, Company
+
+
+def test_the_first_flush_waits_for_nobody() -> None:
+    assert Company().is_complete(1)
+
+
+def test_all_who_were_on_the_way_are_waited_for() -> None:
+    company = Company()
+    company.flushed(256)
+    assert not company.is_complete(128) and not company.is_complete(255)
+    assert company.is_complete(256)
+    assert company.is_complete(1), "only once a flush"
+
+
+def test_who_sends_alone_is_flushed_at_once() -> None:
+    company = Company()
+    for _ in range(3):
+        company.flushed(1)
+        assert company.is_complete(1)
+
+
+def test_waiting_in_vain_is_done_ever_more_seldom() -> None:
+    company = Company()
+    company.flushed(2)
+    alone = []
+    for _ in range(8):
+        assert not company.is_complete(1)
+        company.did_not_come()
+        company.flushed(2)
+        count = 0
+        while company.is_complete(1):
+            count += 1
+            company.flushed(2)
+        alone.append(count)
+    assert alone[:2] == [ALONE_FIRST, 2 * ALONE_FIRST]
+    assert alone == sorted(alone) and alone[-1] == ALONE_MAX
+
+
+def test_company_that_comes_again_is_waited_for_again() -> None:
+    company = Company()
+    company.flushed(2)
+    company.did_not_come()
+    for _ in range(ALONE_FIRST):
+        company.flushed(2)
+        assert company.is_complete(1)
+    company.flushed(2)
+    assert not company.is_complete(1) and company.is_complete(2)
+    company.flushed(2)
+    assert not company.is_complete(1)
