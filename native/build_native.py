@@ -22,6 +22,7 @@ SOURCES = (
     "replies",
     "feed",
     "pull",
+    "access",
     "base64",
     "push",
     "index",

@@ -16,6 +16,7 @@ typedef struct {
     int64_t *tail; /* the queue's next offset */
     rmq_draft message;
     rmq_properties properties;
+    const uint8_t *raw;
     int64_t raw_length; /* of the properties as they came */
     int is_batch;
 } sending;
@@ -101,18 +102,18 @@ static int check_properties(const rmq_core *core, const rmq_properties *found)
 static int take_properties(const rmq_core *core, sending *now)
 {
     const rmq_text text = now->request->texts[SEND_PROPERTIES];
-    const uint8_t *raw = text.at;
 
+    now->raw = text.at;
     now->raw_length = text.length;
     if (now->raw_length > core->scratch_capacity)
         return RMQ_IS_COLD;
     if (text.escaped || text.high) {
         now->raw_length = rmq_unescape(text, core->scratch);
-        raw = core->scratch;
+        now->raw = core->scratch;
         if (now->raw_length < 0)
             return RMQ_IS_COLD;
     }
-    if (!rmq_read_properties(raw, now->raw_length, &now->properties) || !check_properties(core, &now->properties))
+    if (!rmq_read_properties(now->raw, now->raw_length, &now->properties) || !check_properties(core, &now->properties))
         return RMQ_IS_COLD;
     rmq_order_properties(core, &now->properties);
     return RMQ_IS_HOT;
@@ -167,6 +168,7 @@ static void answer_send(rmq_core *core, int64_t peer, const sending *now, const 
     rmq_answer answer = {.opaque = now->request->opaque, .offsets = offsets, .offset_count = count};
     uint8_t *const out = core->out + core->out_used;
 
+    core->answered++;
     if (now->request->flag & FLAG_ONEWAY)
         return;
     answer.numbers[RMQ_QUEUE_NUMBER] = now->message.queue_id;
@@ -213,7 +215,8 @@ static int take_send(rmq_core *core, int64_t peer, const rmq_request *request)
     if (!core->send_enabled)
         return RMQ_IS_COLD;
     now.request = request;
-    if (!read_send(core, &core->peers[peer], &now) || !take_properties(core, &now))
+    if (!read_send(core, &core->peers[peer], &now) || !take_properties(core, &now)
+        || !rmq_may(core, request, (rmq_slice){now.raw, (size_t)now.raw_length}, now.topic->accounts))
         return RMQ_IS_COLD;
     now.is_batch = batch.at != NULL && !rmq_is_text(batch, "false");
     if (now.is_batch) {

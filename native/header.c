@@ -156,13 +156,22 @@ static int take_number(cursor *in, rmq_text *found, int32_t *value)
     return 1;
 }
 
-static int put_text(rmq_request *request, int number, rmq_text value)
+/* `name`: of a text that has no number. */
+static int put_text(rmq_request *request, int number, rmq_text name, rmq_text value)
 {
-    if (number < 0)
-        return 1;
-    if (request->texts[number].at != NULL)
+    rmq_text *target;
+
+    if (number >= 0)
+        target = &request->texts[number];
+    else if (rmq_is_text(name, "AccessKey"))
+        target = &request->access_key;
+    else if (rmq_is_text(name, "Signature"))
+        target = &request->signature;
+    else
+        return request->other_fields = 1;
+    if (target->at != NULL)
         return 0; /* twice */
-    request->texts[number] = value;
+    *target = value;
     return 1;
 }
 
@@ -174,7 +183,7 @@ static inline int may_escape(int32_t code, int number)
 static int take_ext_fields(cursor *in, rmq_request *request)
 {
     const int letters = request->code == 310 || request->code == 320;
-    rmq_text name, value;
+    rmq_text name = {NULL, 0, 0, 0}, value;
 
     if (!take(in, '{'))
         return 0;
@@ -193,7 +202,7 @@ static int take_ext_fields(cursor *in, rmq_request *request)
                 return 0;
             number = text_number(request->code, name.at, name.length);
         }
-        if ((value.escaped && !may_escape(request->code, number)) || !put_text(request, number, value))
+        if ((value.escaped && !may_escape(request->code, number)) || !put_text(request, number, name, value))
             return 0;
     } while (take(in, ','));
     return take(in, '}');
@@ -267,9 +276,10 @@ static void learn(const cursor *whole, const rmq_request *request, rmq_model *mo
     model->end = whole->end;
     model->request = *request;
     model->count = 0;
-    for (int i = 0; i < RMQ_VARYING - 1; i++)
+    for (int i = 0; i < RMQ_VARYING - 2; i++)
         add_varying(model, varying[i], request->texts[varying[i]]);
     add_varying(model, RMQ_TEXTS, request->opaque_text);
+    add_varying(model, RMQ_SIGNATURE_TEXT, request->signature);
 }
 
 static inline int take_same(cursor *in, const uint8_t *from, const uint8_t *to)
@@ -299,7 +309,7 @@ static int read_like(const rmq_model *model, cursor in, rmq_request *request)
                 return 0;
             continue;
         }
-        rmq_text *const text = &request->texts[number];
+        rmq_text *const text = number == RMQ_SIGNATURE_TEXT ? &request->signature : &request->texts[number];
         if (!take_rest_of_string(&in, text) || (text->escaped && !may_escape(request->code, number)))
             return 0;
         in.at--; /* the quote is the model's next byte */
@@ -335,7 +345,8 @@ static int read_binary(const cursor *in, rmq_request *request)
         for (uint32_t i = 0; i < length; i++)
             high |= value.at[i];
         value.high = high >= 0x80u;
-        if (!put_text(request, text_number(request->code, name, name_length), value))
+        const rmq_text named = {name, (uint32_t)name_length, 0, 0};
+        if (!put_text(request, text_number(request->code, name, name_length), named, value))
             return 0;
         at = value.at + length;
     }

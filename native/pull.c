@@ -177,7 +177,8 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         return RMQ_IS_COLD;
     rmq_reader *const reader = find_reader(core, request->texts);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
-        || !choose_codes(request->texts, numbers, reader, &code_count))
+        || !choose_codes(request->texts, numbers, reader, &code_count)
+        || !rmq_may(core, request, (rmq_slice){NULL, 0}, reader->accounts))
         return RMQ_IS_COLD;
     const rmq_topic *const topic = &core->topics[reader->topic];
     if (numbers[QUEUE_ID] >= topic->queue_count || topic->queues[numbers[QUEUE_ID]] < 0)
@@ -200,6 +201,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     if (reader->found == 0)
         core->touched[core->touched_count++] = reader - core->readers;
     reader->found++;
+    core->answered++;
     reader->messages += found.count;
     if (!(request->flag & FLAG_ONEWAY))
         write_page(core, peer, request, &found, queue);

@@ -148,6 +148,7 @@ typedef struct {
     int32_t queue_count;  /* length of `queues` */
     int32_t sys_flag;     /* added to that of every message */
     int32_t reserved;
+    uint64_t accounts; /* who may send to it: a bit for each of rmq_core.accounts */
 } rmq_topic;
 
 /* state: what store/consume_queue.py keeps of the queue, shared. */
@@ -172,7 +173,17 @@ typedef struct {
     int32_t commits;     /* the group has an offset table for the topic: it may commit */
     int64_t found;       /* answers with messages, and the messages, since Python last took them */
     int64_t messages;
+    uint64_t accounts; /* who may read as this group */
 } rmq_reader;
+
+/* Of access control: the key that names an account, and HMAC-SHA1 behind the first block of each of its hashes. */
+typedef struct {
+    const uint8_t *key;
+    uint32_t key_length;
+    uint32_t inner[5], outer[5];
+} rmq_account;
+
+void rmq_set_secret(rmq_account *account, const uint8_t *secret, size_t length);
 
 typedef struct {
     int32_t fd; /* -1: closed */
@@ -258,6 +269,7 @@ typedef struct {
     int32_t wait_false_is_hot; /* a reply that need not wait waits for nothing else either */
     int32_t reserved;
     int64_t put_messages, put_bytes; /* since Python last took them */
+    int64_t answered;                /* requests, one-way ones too; likewise */
     uint8_t *scratch;
     int64_t scratch_capacity;
     /* reading */
@@ -268,6 +280,10 @@ typedef struct {
     int64_t commit_capacity, commit_count;
     int64_t *touched; /* readers with counts that Python has not taken; room for every reader */
     int64_t touched_count;
+    /* access control */
+    const rmq_account *accounts; /* at most 64 */
+    int32_t account_count;
+    int32_t guarded; /* only what an account has signed that may do it is hot */
 } rmq_core;
 
 enum rmq_status {
@@ -630,6 +646,8 @@ enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_re
 typedef struct {
     rmq_text texts[RMQ_TEXTS];
     rmq_text opaque_text; /* in JSON */
+    rmq_text access_key, signature;
+    int32_t other_fields; /* there are ext fields of other names */
     int32_t code, opaque, flag;
     int32_t binary; /* of the frame, like what follows */
     const uint8_t *body;
@@ -637,12 +655,12 @@ typedef struct {
 } rmq_request;
 
 /* The JSON header that was read last in a buffer: the next one is compared with it before it is read. */
-enum { RMQ_VARYING = 4 };
+enum { RMQ_VARYING = 5, RMQ_SIGNATURE_TEXT = RMQ_TEXTS + 1 };
 typedef struct {
     const uint8_t *begin, *end; /* NULL: none yet */
     rmq_request request;
     struct {
-        int number; /* of a text; RMQ_TEXTS: the opaque */
+        int number; /* of a text; RMQ_TEXTS: the opaque; RMQ_SIGNATURE_TEXT */
         rmq_text text;
     } varying[RMQ_VARYING]; /* in the order of their places */
     int count;
@@ -696,6 +714,9 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
 int rmq_out_has_room(const rmq_core *core, int64_t length);
 
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
+
+/* access.c: whether one of `accounts` has signed the request. `properties`: those of a send, without escapes. */
+int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts);
 
 /* Note that [start, out_used + length) goes to `peer`. There is room for an entry. */
 void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end);

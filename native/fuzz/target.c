@@ -94,7 +94,7 @@ static void make_names(world *it)
             core->queues[place] = (rmq_queue){.state = it->state[place], .tail = it->queue_files[place], .tail_room = QUEUE_BYTES,
                                               .files = {&it->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
-        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0};
+        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0, 1};
         core->readers[topic] = (rmq_reader){.topic = topic, .codes = it->codes, .code_count = topic,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1};
         memcpy(it->reader_keys[topic], GROUP, sizeof GROUP); /* with its zero */

@@ -1,8 +1,9 @@
 """Access control of a broker, put together: the files, the rules, the table of demands, and the
 administration of accounts.
 
-Checked is every request at both ports of clients before its handler runs. With access control on no
-frame is answered by the C core, which knows no accounts.
+Checked is every request at both ports of clients before its handler runs. The C core checks the
+signatures of plain sends and pulls itself (:mod:`.hot_accounts`) and refuses nobody; the hot path
+in Python knows no accounts and is left out.
 """
 
 from __future__ import annotations
@@ -76,6 +77,19 @@ class AccessControl:
         except Refusal as refusal:
             self._log(channel, request, refusal)
             raise
+
+    @property
+    def rules(self) -> AccessRules:
+        """As the files say now; others when one of them has changed."""
+        return self._keeper.rules
+
+    def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
+        """Whether an account may send this, if it has signed."""
+        return self._keeper.has_rights(access_key, request)
+
+    def checked_elsewhere(self, count: int) -> None:
+        """So many requests were found to be allowed by the hot path."""
+        self._keeper.allowed += count
 
     def stop(self) -> None:
         self._files.stop()

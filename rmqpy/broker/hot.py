@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from rmqpy.broker.hosts import born_host
+from rmqpy.broker.hot_accounts import HotAccounts
 from rmqpy.broker.hot_conditions import SENDS, HotConditions, HotSources, HotSurroundings
 from rmqpy.broker.hot_dispatch import HotDispatch
 from rmqpy.broker.hot_replies import set_reply_templates
@@ -74,6 +75,7 @@ class HotPath:
         self._make_buffers()
         self._conditions = HotConditions(sources, around)
         self._tables = HotTables(self.core, sources)
+        self._accounts = HotAccounts(self.core, sources.access)
         log = sources.store.log
         dledger = sources.store.dledger
         self._dledger = dledger
@@ -316,6 +318,9 @@ class HotPath:
         if core.put_messages:
             statistics.messages_put(core.put_messages, core.put_bytes, 0)
             core.put_messages = core.put_bytes = 0
+        if core.answered:
+            self._accounts.answered(core.answered)
+            core.answered = 0
         for i in range(core.touched_count):
             number = core.touched[i]
             reader = core.readers[number]
@@ -334,6 +339,7 @@ class HotPath:
             self._take_over()
         if self._conditions.changed():
             self._tables.clear()
+            self._accounts.clear()
             self._set_constants()
 
     def _share_log(self) -> None:
@@ -383,14 +389,15 @@ class HotPath:
         names = ("topic", "queueId") if command.code == RequestCode.SEND_MESSAGE else ("b", "e")
         topic, queue_id = (command.ext_fields.get(name, "") for name in names)
         if queue_id.isdecimal() and len(queue_id) < 6:
-            self._tables.learn_send(topic, int(queue_id))
+            self._tables.learn_send(topic, int(queue_id), self._accounts.bit(command))
 
     def _learn_pull(self, command: RemotingCommand) -> None:
         fields = command.ext_fields
         queue_id, offset = fields.get("queueId", ""), fields.get("queueOffset", "")
         if queue_id.isdecimal() and offset.isdecimal() and len(queue_id) < 6 and len(offset) < 16:
             group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
-            self._tables.learn_pull(group, topic, int(queue_id), int(offset))
+            accounts = self._accounts.bit(command)
+            self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
 
     def _set_constants(self) -> None:
         """What follows from settings and identity."""

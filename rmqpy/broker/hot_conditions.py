@@ -3,8 +3,8 @@ the hot path in C (:mod:`.hot`) and by that in Python (:mod:`.hot_python`).
 
 Whatever is learned from a request that the processors have answered is right until
 :meth:`HotConditions.changed` says so: the topic table, the group table, the settings, the role, the
-members of groups, the consume queues (of which some may have been removed), or the table of next
-queue offsets are others.
+members of groups, the consume queues (of which some may have been removed), the table of next
+queue offsets, or the rules of access control are others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from attrs import define
 
+from rmqpy.broker.access import AccessControl
 from rmqpy.broker.clients import ClientTable
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.identity import Identity
@@ -52,6 +53,7 @@ class HotSources:
     groups: GroupTable
     clients: ClientTable
     store: MessageStore
+    access: AccessControl | None
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class HotConditions:
         self._around = around
         self._queue_table = sources.store.parts.queues
         self._tails = sources.store.tails
-        self._stamp: tuple[object, ...] = (None,) * 7
+        self._stamp: tuple[object, ...] = (None,) * 8
         self._sends_from_ms = _NEVER_MS
         self.marks: Sequence[Watermark] = ()
         """What the reply to a send waits for."""
@@ -86,7 +88,8 @@ class HotConditions:
         """Whether what was learned has to be forgotten; says so once for each change."""
         sources = self._sources
         identity = sources.identity
-        topics, groups, configuration, role, clients, removals, generation = self._stamp
+        topics, groups, configuration, role, clients, removals, generation, rules = self._stamp
+        access = sources.access.rules if sources.access is not None else None
         if (
             topics is sources.topics.data_version
             and groups is sources.groups.data_version
@@ -95,6 +98,7 @@ class HotConditions:
             and clients == sources.clients.changes
             and removals == self._queue_table.removals
             and generation == self._tails.generation
+            and rules is access
         ):
             return False
         self._stamp = (
@@ -105,6 +109,7 @@ class HotConditions:
             sources.clients.changes,
             self._queue_table.removals,
             self._tails.generation,
+            access,
         )
         store = sources.store
         self.marks = (*store.acknowledged(True), *self._around.replication.marks)

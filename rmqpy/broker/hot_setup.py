@@ -23,8 +23,8 @@ def accelerate(
     broker: Broker, store: MessageStore, clock: Clock, implementation: str = chosen.implementation
 ) -> Feed | None:
     """Sends, pulls and dispatch of ``broker`` by C, as far as C can; without C plain sends of a
-    classic log, and their dispatch, by one pass of Python. The rest stays as it was. None: all of
-    it does.
+    classic log, and their dispatch, by one pass of Python, which knows no accounts. The rest stays
+    as it was. None: all of it does.
     """
     sources = HotSources(
         identity=broker.identity,
@@ -32,6 +32,7 @@ def accelerate(
         groups=broker.groups,
         clients=broker.clients,
         store=store,
+        access=broker.access,
     )
     around = HotSurroundings(
         gate=broker.gate,
@@ -46,7 +47,7 @@ def accelerate(
         fast = HotPath(sources, around)
         _tie(broker, store, fast, fast)
         return fast
-    if not isinstance(store.log, ClassicCommitLog):
+    if broker.access is not None or not isinstance(store.log, ClassicCommitLog):
         return None
     plain = HotPython(sources, around)
     _tie(broker, store, plain, plain.rows)

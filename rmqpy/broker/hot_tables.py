@@ -165,8 +165,8 @@ class HotTables:
 
     # Learning
 
-    def learn_send(self, topic: str, queue_id: int) -> None:
-        """Python has stored a message in this queue."""
+    def learn_send(self, topic: str, queue_id: int, accounts: int) -> None:
+        """Python has stored a message in this queue; ``accounts``: the bit of who may send it."""
         config = self._sources.topics.get(topic)
         if config is None or not may_send(topic):
             return
@@ -176,14 +176,21 @@ class HotTables:
         target = self._core.topics[line.number]
         target.send_queues = target.queue_count
         target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
+        target.accounts |= accounts
         if 0 <= queue_id < target.send_queues:
             line.cells[queue_id] = self._sources.store.tails.place((topic.encode(), queue_id))
 
-    def learn_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Python has answered a pull from this place."""
+    def learn_pull(
+        self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
+    ) -> None:
+        """Python has answered a pull of a group, of a topic, from this place; ``accounts``: the
+        bit of who may ask so.
+        """
+        group, topic = reader_name
         reader = self._reader(group, topic)
         if reader is None or not self.learn_queue(topic, queue_id):
             return
+        reader.accounts |= accounts
         queue = self._queues[topic, queue_id]
         if queue.files.changed():
             number = self._topics[topic].queues[queue_id]
@@ -270,7 +277,7 @@ class HotTables:
             len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
         )
         self._topics[topic] = line
-        self._core.topics[line.number] = (line.cells, line.queues, 0, count, 0, 0)
+        self._core.topics[line.number] = (line.cells, line.queues, 0, count, 0, 0, 0)
         self._slot(self._core.topic_table, name).item = line.number
         return line
 
@@ -294,7 +301,8 @@ class HotTables:
             number = self._readers[group, topic] = len(self._readers)
             self._reader_names.append((group, topic))
             self._slot(self._core.reader_table, f"{group}\0{topic}".encode()).item = number
-            self._core.readers[number].found = self._core.readers[number].messages = 0
+            target = self._core.readers[number]
+            target.found = target.messages = target.accounts = 0
         reader = self._core.readers[number]
         reader.topic = line.number
         reader.read_queues = config.read_queue_nums

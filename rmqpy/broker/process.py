@@ -291,8 +291,7 @@ def _main_server(
     """The server of the hot path where there is one, the ordinary one otherwise (or with
     ``RMQPY_FAST=0`` in the environment).
     """
-    guarded = broker.access is not None  # the hot paths know no accounts
-    if guarded or os.environ.get("RMQPY_FAST") == "0":
+    if os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker, scheduler, *bounds)
     from rmqpy.broker.hot_setup import accelerate
     from rmqpy.net.fast_server import FastServer

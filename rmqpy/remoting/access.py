@@ -131,6 +131,17 @@ class Gatekeeper:
             raise
         self.allowed += 1
 
+    def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
+        """Whether an account may send this request to its topics and groups, if it has signed."""
+        declared = self.declared.get(request.code)
+        account = self.rules.accounts.get(access_key)
+        if declared is None or declared.level is not Level.ACCOUNT or account is None:
+            return False
+        try:
+            return account.lacks(_needs(declared, request)) is None
+        except Refusal:
+            return False
+
     def _check(self, address: str, request: RemotingCommand) -> None:
         declared = self.declared.get(request.code)
         if declared is None:
@@ -151,8 +162,7 @@ class Gatekeeper:
             )
         if at_home:
             return
-        needs = [need for need in declared.resources(request) if need != _TRACE]
-        lacking = account.lacks(needs)
+        lacking = account.lacks(_needs(declared, request))
         if lacking is not None:
             raise _refusal(f"No permission for {lacking}, accessKey={account.access_key}")
 
@@ -168,6 +178,10 @@ class Gatekeeper:
 
 _TRACE: Final = Need(TRACE_TOPIC, PUB)
 """Open to every account, as in Java: clients write their traces there."""
+
+
+def _needs(declared: Declared, request: RemotingCommand) -> Sequence[Need]:
+    return [need for need in declared.resources(request) if need != _TRACE]
 
 
 def _refusal(text: str) -> Refusal:

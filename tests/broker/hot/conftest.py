@@ -23,6 +23,7 @@ from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command
 from rmqpy.store.watermark import Watermark
 from rmqpy.testing.memory_channel import MemoryChannel
+from rmqpy.testing.memory_files import MemoryFiles
 
 CHUNK = 1 << 16
 
@@ -175,6 +176,13 @@ class Alone:
         return Proposal(Term(3), LedgerIndex(self.proposed + 1)), max(0, self.limit + 1 - waiting)
 
 
+def files_with(given: dict[str, str]) -> MemoryFiles:
+    files = MemoryFiles()
+    for path, text in given.items():
+        files.put(path, text.encode())
+    return files
+
+
 def lead(kit: Any, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
     log = kit.store.dledger
@@ -211,7 +219,8 @@ def pair(
         from rmqpy.broker.hot_setup import accelerate
 
         pending_limit = settings.pop("pending_limit", 10_000)
-        pure, hot = build(**settings), build(**settings)
+        given = settings.pop("given_files", {})
+        pure, hot = (build(files=files_with(given), **settings) for _ in range(2))
         if "enable_dledger_commit_log" in settings:
             lead(pure, pending_limit)
             lead(hot, pending_limit)
@@ -220,7 +229,7 @@ def pair(
             Slave(hot)
         feed = accelerate(hot.broker, hot.store, hot.scheduler, request.param)
         if feed is None:
-            pytest.skip("in Python a DLedger log has the ordinary way only")
+            pytest.skip("in Python a DLedger log and accounts have the ordinary way only")
         feed.core.frame_max = (1 << 24) - 4
         feeds.append(feed)
         return Pure(pure), Hot(hot, feed, request.param)

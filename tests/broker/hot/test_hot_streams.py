@@ -15,9 +15,11 @@ from attrs import define
 
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.model.config_keys import BrokerRole, FlushDiskType
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
+from rmqpy.testing.memory_channel import MemoryChannel
 
 SEEDS = int(os.environ.get("RMQPY_HOT_SEEDS", "60"))
 FRAMES = 120
@@ -44,6 +46,40 @@ SETTINGS: list[dict[str, Any]] = [
     {**DLEDGER, "pending_limit": 5},
     {**DLEDGER, "mapped_file_size_commit_log": 1 << 13},
 ]
+ACCESS_FILE = "/rocketmq/conf/plain_acl.yml"
+LONG_SECRET = "a-secret-of-more-than-one-block-" * 3
+ACCOUNTS = f"""\
+globalWhiteRemoteAddresses: [10.8.8.8]
+accounts:
+- accessKey: plain-user
+  secretKey: plain-secret
+  topicPerms: [T=PUB|SUB, new-topic=PUB, U=SUB]
+  groupPerms: [CG=SUB, TG=SUB]
+- accessKey: reading-user
+  secretKey: {LONG_SECRET}
+  topicPerms: [T=SUB]
+  groupPerms: [CG=SUB]
+- {{accessKey: administrator, secretKey: admin-secret, admin: true}}
+- {{accessKey: homely-user, secretKey: homely-secret, whiteRemoteAddress: 10.0.0.*}}
+"""
+GUARDED: dict[str, Any] = {
+    "acl_enable": True,
+    "rocketmq_home": "/rocketmq",
+    "given_files": {ACCESS_FILE: ACCOUNTS},
+}
+KNOWS_ACCOUNTS = pytest.mark.parametrize("pair", ["c"], indirect=True)
+"""The hot path in Python is not used with access control."""
+PLAIN = Credentials("plain-user", "plain-secret")
+SIGNERS = [
+    *[PLAIN] * 12,
+    *[Credentials("administrator", "admin-secret")] * 3,
+    *[Credentials("reading-user", LONG_SECRET)] * 3,
+    Credentials("homely-user", "homely-secret"),
+    Credentials("plain-user", "plain-secret", "token"),
+    Credentials("plain-user", "another-secret"),
+    Credentials("nobody-here", "plain-secret"),
+    None,
+]
 TOPICS = ["T"] * 12 + ["U", "U", "new-topic", "SELF_TEST_TOPIC", "%RETRY%G", "é", ""]
 NAMES = ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "CLUSTER", "a", "Aa", "BB", "key-1", "ключ", "b" * 40]
 VALUES = [
@@ -67,6 +103,7 @@ class Stream:
     """What a seed makes of clients."""
 
     dice: random.Random
+    signs: bool = False
     opaque: int = 0
 
     def frame(self) -> bytes:
@@ -79,6 +116,11 @@ class Stream:
             command = self.pull()
         else:
             command = self.other()
+        signer = self.dice.choice(SIGNERS) if self.signs else None
+        if signer is not None:
+            command = signer.signed(command)
+            if self.dice.random() < 0.1:
+                self.falsify(command)
         self.opaque += 1
         command.opaque = self.dice.choice([self.opaque, -self.opaque, self.opaque << 12])
         command.serialize_type = int(self.dice.random() < 0.4)
@@ -89,6 +131,19 @@ class Stream:
         if command.serialize_type == 0 and self.dice.random() < 0.2:
             frame = _loosened(frame)
         return self.mutated(frame) if self.dice.random() < 0.04 else frame
+
+    def falsify(self, command: RemotingCommand) -> None:
+        """Change what was signed, or the signature."""
+        fields, dice = command.ext_fields, self.dice
+        kind = dice.random()
+        if kind < 0.2:
+            command.body += b"x"
+        elif kind < 0.5:
+            fields[dice.choice(["_UNIQUE_KEY_QUERY", "o", "AccessKez", "Signatur"])] = "1"
+        else:
+            name = dice.choice([*fields])
+            changed = ["", fields[name] + "=", fields[name][:-1], "ü", "a\\b"]
+            fields[name] = dice.choice(changed)
 
     def send(self) -> RemotingCommand:
         code = self.dice.choice([310, 310, 310, 310, 320, 10])
@@ -223,22 +278,25 @@ def _loosened(frame: bytes) -> bytes:
     return head + header + body
 
 
-def _run(pair: Any, dice: random.Random, frames: int = FRAMES) -> None:
+def _run(pair: Any, stream: Stream, frames: int = FRAMES) -> None:
     """The same stream to both, cut at random, over turns and three connections."""
+    dice = stream.dice
     for side in pair:
+        home = MemoryChannel(peer=("10.8.8.8", 1))
         side.connect(("10.0.0.1", 1234))
         side.connect(("10.0.0.1", 1235))
         side.connect(("2001:db8::5", 40000))
-        side.kit.heartbeat(group="CG", subscriptions=(SubscriptionData("T", "*", sub_version=5),))
+        everything = (SubscriptionData("T", "*", sub_version=5),)
+        side.kit.heartbeat(home, group="CG", subscriptions=everything)
         tags = SubscriptionData("T", "TagA || x", ["TagA", "x"], [2598919, 120], 5)
-        side.kit.heartbeat(group="TG", client_id="c2", subscriptions=(tags,))
+        side.kit.heartbeat(home, group="TG", client_id="c2", subscriptions=(tags,))
         side.kit.heartbeat(
+            home,
             group="BG",
             client_id="c3",
             message_model="BROADCASTING",
-            subscriptions=(SubscriptionData("T", "*", sub_version=5),),
+            subscriptions=everything,
         )
-    stream = Stream(dice)
     waiting = [b"".join(stream.frame() for _ in range(frames // 3)) for _ in range(3)]
     while any(waiting):
         for _ in range(dice.choice([1, 1, 2, 4])):
@@ -258,5 +316,112 @@ def test_equal_on_random_streams(pair: Callable[..., Any], assert_same: Any, see
     dice = random.Random(seed)
     both = pair(**dice.choice(SETTINGS))
     both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
-    _run(both, dice)
+    _run(both, Stream(dice))
+    assert_same(both)
+
+
+def access_of(side: Any) -> dict[str, str]:
+    counts: dict[str, str] = side.kit.broker.access.runtime_info()
+    return counts
+
+
+@KNOWS_ACCOUNTS
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_equal_on_random_signed_streams(
+    pair: Callable[..., Any], assert_same: Any, seed: int
+) -> None:
+    dice = random.Random(seed)
+    both = pair(**GUARDED, **dice.choice(SETTINGS))
+    both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
+    _run(both, Stream(dice, signs=True))
+    assert_same(both)
+    assert access_of(both[0]) == access_of(both[1])
+
+
+def _signed_sends(count: int, signer: Credentials) -> list[bytes]:
+    header = {**Stream(random.Random(1)).header(), "b": "T", "e": "0", "f": "0", "i": "a\x01ä"}
+    header |= {"g": "1", "h": "0", "m": "false", "n": "b"}
+    return [
+        encode_command(signer.signed(RemotingCommand(310, n, ext_fields=header, body=b"b%d" % n)))
+        for n in range(count)
+    ]
+
+
+PULL = {
+    "consumerGroup": "CG",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+
+
+@KNOWS_ACCOUNTS
+@pytest.mark.parametrize("serialize_type", [0, 1])
+@pytest.mark.parametrize("code", [310, 320, 10, 11])
+def test_signed_requests_of_each_kind_are_hot(
+    pair: Callable[..., Any], assert_same: Any, code: int, serialize_type: int
+) -> None:
+    """The order in which the texts are signed is that of their names."""
+    both = pair(**GUARDED)
+    stream = Stream(random.Random(1))
+    fields = {**stream.header(), "b": "T", "e": "0", "f": "0", "g": "1", "h": "0"}
+    fields |= {"i": "k\x01ä", "j": "0", "k": "false", "l": "16", "m": str(code == 320).lower()}
+    body = b"some body, longer than one block of the hash that is made of it, by some bytes"
+    if code == 320:
+        body = encode_batch_body([BatchItem(0, body, b"KEYS\x01k"), BatchItem(0, b"", b"")])
+    signed = PULL if code == 11 else fields
+    if code == 10:
+        signed = {LONG_NAMES[name]: fields[name] for name in LONG_NAMES}
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _signed_sends(1, PLAIN)[0])
+        side.end_turn()
+        for number in range(6):
+            request = RemotingCommand(
+                code, number, ext_fields=signed, body=b"" if code == 11 else body
+            )
+            request.serialize_type = serialize_type
+            side.receive(0, encode_command(PLAIN.signed(request)))
+            side.end_turn()
+    assert_same(both)
+    assert both[1].handed_back == ({310: 1, code: 1} if code == 11 else {310: 1})
+    assert access_of(both[0]) == access_of(both[1])
+
+
+@KNOWS_ACCOUNTS
+def test_what_is_signed_is_hot_until_the_rules_are_others(
+    pair: Callable[..., Any], assert_same: Any
+) -> None:
+    both = pair(**GUARDED)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for frame in _signed_sends(50, PLAIN):
+            side.receive(0, frame)
+        side.end_turn()
+    assert both[1].handed_back[310] == 1, "the first one"
+    unsigned = Credentials("plain-user", "guessed-secret")
+    for side in both:
+        for frame in _signed_sends(5, unsigned):
+            side.receive(0, frame)
+        side.end_turn()
+    assert both[1].handed_back[310] == 6
+    assert access_of(both[1]) == {
+        "accessRequestsAllowed": "50",
+        "accessRequestsRefused": "5",
+    }
+    for side in both:
+        side.kit.files.put(ACCESS_FILE, ACCOUNTS.replace("T=PUB|SUB", "T=SUB").encode())
+        side.kit.scheduler.advance(6_000)
+        for frame in _signed_sends(50, PLAIN):
+            side.receive(0, frame)
+        side.end_turn()
+    assert both[1].handed_back[310] == 56, "each is Python's to refuse"
+    assert access_of(both[1])["accessRequestsRefused"] == "55"
     assert_same(both)

@@ -1,0 +1,191 @@
+/* Who sent a request: the signature of access control 1.0 (rmqpy/remoting/access.py), HMAC-SHA1 in Base64 over the
+ * values of all ext fields in the order of their names, then the body. Whether who has signed may do what he asks for
+ * was learned from Python, a bit for each account. Nobody is refused here: what is not allowed is cold. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define BLOCK 64u
+#define DIGEST 20u
+#define SIGNATURE_LENGTH 28u
+#define INNER 0x36u
+#define OUTER 0x5Cu
+
+typedef struct {
+    uint32_t state[5];
+    uint64_t length;
+    uint8_t block[BLOCK];
+} sha1;
+
+static const uint32_t FIRST[5] = {0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u, 0xC3D2E1F0u};
+
+/* Which text follows which, by name: those of code 10, and of a pull. Those of 310 and 320 stand in order. */
+static const uint8_t SEND_ORDER[RMQ_TEXTS] = {
+    SEND_BATCH, SEND_BORN, SEND_DEFAULT_TOPIC, SEND_DEFAULT_QUEUES, SEND_FLAG, SEND_MAX_RECONSUME, SEND_GROUP,
+    SEND_PROPERTIES, SEND_QUEUE_ID, SEND_RECONSUME, SEND_SYS_FLAG, SEND_TOPIC, SEND_UNIT, SEND_BROKER
+};
+static const uint8_t PULL_ORDER[RMQ_TEXTS] = {
+    PULL_COMMIT, PULL_GROUP, PULL_TYPE, PULL_COUNT, PULL_QUEUE_ID, PULL_OFFSET, PULL_VERSION, PULL_EXPRESSION,
+    PULL_SUSPEND, PULL_SYS_FLAG, PULL_TOPIC, 11, 12, 13
+};
+
+static inline uint32_t rotated(uint32_t value, unsigned bits)
+{
+    return (value << bits) | (value >> (32 - bits));
+}
+
+static inline uint32_t word_at(uint32_t *words, unsigned i)
+{
+    if (i >= 16)
+        words[i & 15] = rotated(words[(i + 13) & 15] ^ words[(i + 8) & 15] ^ words[(i + 2) & 15] ^ words[i & 15], 1);
+    return words[i & 15];
+}
+
+static void take_block(uint32_t *state, const uint8_t *block)
+{
+    uint32_t words[16], a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
+
+    for (unsigned i = 0; i < 16; i++)
+        words[i] = rmq_load32(block + 4 * i);
+#define STEP(mix, constant)                                                                                            \
+    do {                                                                                                               \
+        const uint32_t next = rotated(a, 5) + (mix) + e + (constant) + word_at(words, i);                              \
+        e = d;                                                                                                         \
+        d = c;                                                                                                         \
+        c = rotated(b, 30);                                                                                            \
+        b = a;                                                                                                         \
+        a = next;                                                                                                      \
+    } while (0)
+    for (unsigned i = 0; i < 20; i++)
+        STEP(d ^ (b & (c ^ d)), 0x5A827999u);
+    for (unsigned i = 20; i < 40; i++)
+        STEP(b ^ c ^ d, 0x6ED9EBA1u);
+    for (unsigned i = 40; i < 60; i++)
+        STEP((b & c) | (d & (b | c)), 0x8F1BBCDCu);
+    for (unsigned i = 60; i < 80; i++)
+        STEP(b ^ c ^ d, 0xCA62C1D6u);
+#undef STEP
+    state[0] += a;
+    state[1] += b;
+    state[2] += c;
+    state[3] += d;
+    state[4] += e;
+}
+
+static void take_bytes(sha1 *hash, const uint8_t *at, size_t length)
+{
+    const size_t held = hash->length % BLOCK;
+
+    if (length == 0)
+        return;
+    hash->length += length;
+    if (held != 0) {
+        const size_t used = length < BLOCK - held ? length : BLOCK - held;
+        memcpy(hash->block + held, at, used);
+        if (held + used < BLOCK)
+            return;
+        take_block(hash->state, hash->block);
+        at += used;
+        length -= used;
+    }
+    for (; length >= BLOCK; at += BLOCK, length -= BLOCK)
+        take_block(hash->state, at);
+    if (length != 0)
+        memcpy(hash->block, at, length);
+}
+
+static void finish(sha1 *hash, uint8_t *digest)
+{
+    static const uint8_t PADDING[BLOCK] = {0x80};
+    const uint64_t bits = hash->length * 8;
+    uint8_t length[8];
+
+    take_bytes(hash, PADDING, 1 + (BLOCK + 55 - hash->length % BLOCK) % BLOCK);
+    rmq_store_long(length, (int64_t)bits);
+    take_bytes(hash, length, sizeof length);
+    for (unsigned i = 0; i < 5; i++)
+        rmq_store32(digest + 4 * i, hash->state[i]);
+}
+
+/* Begin with what another hash has taken: whole blocks. */
+static void resume(sha1 *hash, const uint32_t *state, uint64_t length)
+{
+    memcpy(hash->state, state, sizeof hash->state);
+    hash->length = length;
+}
+
+void rmq_set_secret(rmq_account *account, const uint8_t *secret, size_t length)
+{
+    uint8_t key[BLOCK] = {0}, block[BLOCK];
+    sha1 hash;
+
+    if (length > BLOCK) {
+        resume(&hash, FIRST, 0);
+        take_bytes(&hash, secret, length);
+        finish(&hash, key);
+    } else {
+        memcpy(key, secret, length);
+    }
+    memcpy(account->inner, FIRST, sizeof account->inner);
+    memcpy(account->outer, FIRST, sizeof account->outer);
+    for (unsigned i = 0; i < BLOCK; i++)
+        block[i] = key[i] ^ INNER;
+    take_block(account->inner, block);
+    for (unsigned i = 0; i < BLOCK; i++)
+        block[i] = key[i] ^ OUTER;
+    take_block(account->outer, block);
+}
+
+static int find_account(const rmq_core *core, rmq_text key)
+{
+    for (int32_t i = 0; key.at != NULL && i < core->account_count; i++)
+        if (core->accounts[i].key_length == key.length && memcmp(core->accounts[i].key, key.at, key.length) == 0)
+            return i;
+    return -1;
+}
+
+/* 0: a text is not signed as it stands there, or not in an order that is known here. */
+static int take_texts(sha1 *hash, const rmq_request *request, rmq_slice properties)
+{
+    const uint8_t *const order = request->code == 10 ? SEND_ORDER : request->code == 11 ? PULL_ORDER : NULL;
+
+    for (unsigned i = 0; i < RMQ_TEXTS; i++) {
+        const unsigned number = order != NULL ? order[i] : i;
+        const rmq_text text = request->texts[number];
+        if (number == SEND_PROPERTIES && properties.at != NULL)
+            take_bytes(hash, properties.at, properties.length);
+        else if (text.high || text.escaped)
+            return 0;
+        else
+            take_bytes(hash, text.at, text.length);
+    }
+    return 1;
+}
+
+int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts)
+{
+    const rmq_text given = request->signature, key = request->access_key;
+    uint8_t digest[DIGEST], text[SIGNATURE_LENGTH + 4];
+    unsigned differing = 0;
+    sha1 hash;
+
+    if (!core->guarded)
+        return RMQ_IS_HOT;
+    const int number = find_account(core, key);
+    if (number < 0 || !(accounts >> number & 1u) || request->other_fields || given.length != SIGNATURE_LENGTH)
+        return RMQ_IS_COLD;
+    const rmq_account *const account = &core->accounts[number];
+    resume(&hash, account->inner, BLOCK);
+    take_bytes(&hash, key.at, key.length);
+    if (!take_texts(&hash, request, properties))
+        return RMQ_IS_COLD;
+    take_bytes(&hash, request->body, (size_t)request->body_length);
+    finish(&hash, digest);
+    resume(&hash, account->outer, BLOCK);
+    take_bytes(&hash, digest, DIGEST);
+    finish(&hash, digest);
+    rmq_put_base64(text, digest, DIGEST);
+    for (unsigned i = 0; i < SIGNATURE_LENGTH; i++)
+        differing |= text[i] ^ given.at[i];
+    return differing == 0 ? RMQ_IS_HOT : RMQ_IS_COLD;
+}
