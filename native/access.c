@@ -56,12 +56,17 @@ static void take_block(uint32_t *state, const uint8_t *block)
         b = a;                                                                                                         \
         a = next;                                                                                                      \
     } while (0)
+/* Without the loops no word has to be looked for. */
+#pragma GCC unroll 20
     for (unsigned i = 0; i < 20; i++)
         STEP(d ^ (b & (c ^ d)), 0x5A827999u);
+#pragma GCC unroll 20
     for (unsigned i = 20; i < 40; i++)
         STEP(b ^ c ^ d, 0x6ED9EBA1u);
+#pragma GCC unroll 20
     for (unsigned i = 40; i < 60; i++)
         STEP((b & c) | (d & (b | c)), 0x8F1BBCDCu);
+#pragma GCC unroll 20
     for (unsigned i = 60; i < 80; i++)
         STEP(b ^ c ^ d, 0xCA62C1D6u);
 #undef STEP
