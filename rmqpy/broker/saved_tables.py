@@ -44,6 +44,7 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.body import Body
 from rmqpy.store.files import FileLayer
+from rmqpy.store.paths import quarantine_folder
 from rmqpy.store.queue_table import QueueName
 from rmqpy.store.small_files import BACKUP_SUFFIX
 
@@ -107,7 +108,7 @@ class SavedTables:
                 if name != TOPICS_FILE:
                     raise
                 _log.error("%s", fault)
-                _set_aside(files, file.path, f"{root}/rmqpy/quarantine")
+                _set_aside(files, file.path, quarantine_folder(root))
                 saved = None
             if saved is not None:
                 table.restore(saved)

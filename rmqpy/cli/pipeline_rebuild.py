@@ -88,7 +88,7 @@ def _ground(replica: LocalReplica) -> tuple[Ground, StoreFacts]:
     if log is None:
         raise UpgradeRefused(f"{replica.name}: there is no log to build from")
     settings = replica.plan.settings or settings_of_facts(root, log.file_size, facts.as_json())
-    ground = Ground(files, upgrade_work(f"{root}/rmqpy"), settings, now_ms=now_ms)
+    ground = Ground(files, upgrade_work(root), settings, now_ms=now_ms)
     journal = load_journal(files, ground.work)
     if journal is not None and journal.is_half_done:
         raise UpgradeRefused(

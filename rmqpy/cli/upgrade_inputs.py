@@ -147,7 +147,7 @@ def ground_at(situation: Situation, root: str) -> Any:
     sources = Replicas({each.name: each for each in situation.group.replicas})
     plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=Md5.NONE)
     survey = LocalReplica(situation.files, plan).survey()
-    work = upgrade_work(f"{root}/rmqpy")
+    work = upgrade_work(root)
     settings = shown_settings(survey)
     return Ground(situation.files, work, settings, sources, situation.progress, now_ms)
 

@@ -10,20 +10,21 @@ import json
 
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.files import FileLayer
+from rmqpy.store.paths import own_folder
 
 JOURNAL_NAME = "journal.json"
 APPLYING = "applying"
 ROLLING_BACK = "rolling_back"
 
 
-def upgrade_work(own: str) -> str:
-    """Where the upgrade keeps its files, below ``<storePathRootDir>/rmqpy``."""
-    return f"{own}/upgrade"
+def upgrade_work(root: str) -> str:
+    """Where the upgrade keeps its files."""
+    return f"{own_folder(root)}/upgrade"
 
 
-def refuse_half_done(files: FileLayer, own: str) -> None:
+def refuse_half_done(files: FileLayer, root: str) -> None:
     """Raises StoreFault when a plan was begun here and neither finished nor taken back."""
-    path = f"{upgrade_work(own)}/{JOURNAL_NAME}"
+    path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
     if not files.exists(path):
         return
     try:

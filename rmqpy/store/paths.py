@@ -13,6 +13,16 @@ OWN_FORMAT = 1
 """Version of what we keep in ``rmqpy/``."""
 
 
+def own_folder(root: str) -> str:
+    """What is ours alone."""
+    return f"{root}/rmqpy"
+
+
+def quarantine_folder(root: str) -> str:
+    """What was cut off or set aside."""
+    return f"{own_folder(root)}/quarantine"
+
+
 @define(slots=True, frozen=True)
 class StorePaths:
     root: str
@@ -49,7 +59,7 @@ class StorePaths:
 
     @property
     def own(self) -> str:
-        return f"{self.root}/rmqpy"
+        return own_folder(self.root)
 
     @property
     def certificate(self) -> str:
@@ -78,7 +88,7 @@ class StorePaths:
 
     @property
     def quarantine(self) -> str:
-        return f"{self.own}/quarantine"
+        return quarantine_folder(self.root)
 
     def dledger(self, self_id: str) -> str:
         return f"{self.root}/dledger-{self_id}"

@@ -74,7 +74,7 @@ def _start_locked(
 ) -> StoreParts:
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
-    refuse_half_done(files, paths.own)
+    refuse_half_done(files, paths.root)
     checkpoint = StoreCheckpoint(
         files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
     )

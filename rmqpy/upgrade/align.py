@@ -53,7 +53,7 @@ class _Aligning:
     @property
     def keep(self) -> str:
         tag = digest_of(f"{self.replica.name}|{self.survey.manifest.end}|align".encode())[:8]
-        return f"{upgrade_work(f'{self.root}/rmqpy')}/keep-{tag}"
+        return f"{upgrade_work(self.root)}/keep-{tag}"
 
     def plan(self) -> NodePlan:
         self._check()

@@ -110,7 +110,7 @@ class _Leaving:
     @property
     def _keep(self) -> str:
         tag = digest_of(f"{self.wish.replica}|{self.ledger.end_index}".encode())[:8]
-        return f"{upgrade_work(self._paths.own)}/keep-{tag}"
+        return f"{upgrade_work(self._paths.root)}/keep-{tag}"
 
     def plan(self) -> NodePlan:
         settings = self.ground.settings

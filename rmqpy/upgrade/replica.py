@@ -102,7 +102,7 @@ class LocalReplica:
         return self.messages().sums(topic, queue_id, first, end)
 
     def status(self) -> dict[str, Any]:
-        journal = load_journal(self.files, upgrade_work(f"{self.plan.root}/rmqpy"))
+        journal = load_journal(self.files, upgrade_work(self.plan.root))
         if journal is None:
             return {"state": "untouched"}
         return {

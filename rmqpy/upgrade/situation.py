@@ -107,7 +107,7 @@ class Situation:
         assert isinstance(replica, LocalReplica), f"{replica.name} is not on this host"
         return Ground(
             replica.files,
-            upgrade_work(f"{replica.root}/rmqpy"),
+            upgrade_work(replica.root),
             self.settings_of(replica),
             Replicas({each.name: each for each in self.group.replicas}),
             self.progress,

@@ -11,6 +11,7 @@ from rmqpy.codec.message import encode_blank
 from rmqpy.store.files import FileLayer
 from rmqpy.store.half_done import upgrade_work
 from rmqpy.store.old_log import FileDigest, digest_of_blocks, keep_mark
+from rmqpy.store.paths import own_folder
 from rmqpy.upgrade.comparison import classic_log
 from rmqpy.upgrade.configuration import dledger_config
 from rmqpy.upgrade.ground import UpgradeRefused, digest_of
@@ -87,7 +88,7 @@ def keep_old_log(files: FileLayer, replica: Replica) -> None:
                 digest=digest_of_blocks(file.blocks),
             )
         )
-    keep_mark(files, f"{survey.root}/rmqpy", log.files[-1].end_offset, digests)
+    keep_mark(files, own_folder(survey.root), log.files[-1].end_offset, digests)
 
 
 def _broker_name(replica: Replica) -> str:
@@ -98,7 +99,7 @@ def _broker_name(replica: Replica) -> str:
 
 
 def _part(replica: Replica, root: str, ops: list[Op], notes: list[str]) -> NodePlan:
-    keep = f"{upgrade_work(f'{root}/rmqpy')}/keep-switch"
+    keep = f"{upgrade_work(root)}/keep-switch"
     return NodePlan(replica=replica.name, root=root, keep=keep, ops=tuple(ops), notes=tuple(notes))
 
 

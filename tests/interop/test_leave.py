@@ -74,7 +74,7 @@ class Journey:
 
     def leave(self):
         settings = load_broker_configuration(str(self.conf)).configuration.store
-        work = Ground(Disk(), upgrade_work(f"{self.store}/rmqpy"), settings, now_ms=lambda: 0)
+        work = Ground(Disk(), upgrade_work(str(self.store)), settings, now_ms=lambda: 0)
         ledger = read_ledger(work.files, settings)
         wish = LeaveWish(replica="n0", cut_index=agreed_index([ledger], 1), reads_version=1)
         plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(work, wish),))

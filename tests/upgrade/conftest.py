@@ -63,7 +63,7 @@ class Rig:
         return StoreSettings(**(values | self.changes))
 
     def ground(self, **changes: Any) -> Ground:
-        return Ground(self.files, upgrade_work(f"{self.root}/rmqpy"), self.settings(), **changes)
+        return Ground(self.files, upgrade_work(self.root), self.settings(), **changes)
 
     def with_flag(self, flag: bool) -> Rig:
         return evolve(self, flag=flag)

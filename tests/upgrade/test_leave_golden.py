@@ -33,7 +33,7 @@ def ground_of(root: Path, member: str, sizes: dict[str, int]) -> Ground:
         dledger_peers="n0-a:1;n1-a:2;n2-a:3",
         **sizes,
     )
-    return Ground(Disk(), upgrade_work(f"{root}/rmqpy"), settings, now_ms=lambda: 1)
+    return Ground(Disk(), upgrade_work(str(root)), settings, now_ms=lambda: 1)
 
 
 def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, Ground]]:
