@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,6 @@ import pytest
 
 from rmqpy.cli import main
 from rmqpy.cli.progress import ProgressLine
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -15,14 +14,6 @@ import pytest
 
 from rmqpy.cli import main
 from rmqpy.testing.ports import free_port_block
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture
