@@ -1,5 +1,6 @@
 """Access control 1.0 across implementations: Java's clients and mqadmin sign for our broker, our
-client and admin commands for Java's; the same accounts, the same answers.
+client and admin commands for Java's; the same accounts, the same answers, in classic mode and on
+DLedger.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rmqpy.client import (
 from rmqpy.model.errors import Refusal
 from rmqpy.testing.java import MqAdmin, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, ServerProcess
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
 
 pytestmark = pytest.mark.interop
 
@@ -82,16 +83,22 @@ class Guarded:
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module", params=["java", "rmqpy"])
+@pytest.fixture(
+    scope="module",
+    params=[(kind, mode) for mode in ("classic", "dledger") for kind in ("java", "rmqpy")],
+    ids="-".join,
+)
 def guarded(request, ground):
-    kind = request.param
-    name = f"guarded-{kind}"
+    kind, mode = request.param
+    name = f"guarded-{kind}-{mode}"
     site = ground.site(kind)
     home = site.root / f"{name}-broker"
     (home / "conf").mkdir(parents=True)
     (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
     namesrv = ground.namesrv(kind, f"{name}-namesrv")
     settings = {"aclEnable": "true", "autoCreateTopicEnable": "false"}
+    if mode == "dledger":
+        settings |= dledger_settings("broker-a", ground.block(1).first)
     if kind == "rmqpy":
         settings["rocketmqHome"] = str(home)
     spec = BrokerSpec(
