@@ -60,6 +60,13 @@ SLOW_S: Final = 20.0
 OPENED_AT_ONCE: Final = 200
 
 
+def frames_of_kinds(count: int) -> dict[str, int]:
+    """How many of each kind make ``count`` together, or a few more."""
+    heavy = len([kind for kind in KINDS if kind in HEAVY_KINDS])
+    each = -(-count * HEAVY_PART // ((len(KINDS) - heavy) * HEAVY_PART + heavy))
+    return {kind: max(1, -(-each // HEAVY_PART) if kind in HEAVY_KINDS else each) for kind in KINDS}
+
+
 @define
 class Target:
     """One server and what it went through."""
@@ -141,11 +148,10 @@ class Siege:
     wrong: list[str] = field(factory=list)
 
     async def frames(self, count: int, seed: int) -> None:
-        """``count`` frames a port, of all kinds in turn."""
-        each = max(1, count // len(KINDS))
-        async with self._measured(f"{each * len(KINDS):,} malformed frames"):
-            for kind in KINDS:
-                number = max(1, each // (HEAVY_PART if kind in HEAVY_KINDS else 1))
+        """At least ``count`` frames a port, of all kinds in turn."""
+        numbers = frames_of_kinds(count)
+        async with self._measured(f"{sum(numbers.values()):,} malformed frames"):
+            for kind, number in numbers.items():
                 await asyncio.gather(
                     *(
                         self._deliver(target, kind, enumerate(hostile_frames(kind, seed, number)))
@@ -213,6 +219,8 @@ class Siege:
             _, writer = await asyncio.open_connection(*target.address)
             with contextlib.suppress(ConnectionError):
                 for place in range(len(frame) - 1):
+                    if writer.is_closing():
+                        break
                     writer.write(frame[place : place + 1])
                     await asyncio.sleep(seconds / len(frame))
             await _close([writer])
