@@ -264,3 +264,19 @@ def test_retries_may_be_filtered_by_the_topic_they_came_from(build: Any) -> None
     kit.send(b"free", topic="%RETRY%CG", properties="RETRY_TOPIC\x01Other")
     answer = kit.pull(topic="%RETRY%CG", sys_flag=0, sub_version=1)
     assert bodies(answer) == [b"1", b"free"]
+
+
+@pytest.mark.parametrize("code", [301, 302])
+def test_classes_that_filter_are_no_requests(kit: Any, code: int) -> None:
+    """Java has forgotten them too: who subscribes with a class gets every message."""
+    answer = kit.ask(code)
+    assert answer.code == 3 and answer.remark == f" request type {code} not supported"
+
+
+def test_who_subscribes_with_a_class_gets_every_message(kit: Any) -> None:
+    by_class = SubscriptionData("T", "org.example.Filter", sub_version=1, class_filter_mode=True)
+    kit.heartbeat(group="CG", subscriptions=(by_class,))
+    kit.send(b"one", properties="TAGS\x01TagA")
+    kit.send(b"two")
+    answer = kit.pull(sys_flag=8, sub_version=1)
+    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "2")
