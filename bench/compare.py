@@ -30,6 +30,8 @@ from attrs import define, evolve, field, frozen
 from conditions import REALTIME_PRIORITY, admin_commands, realtime, stopped, use_memory
 from report import brief, machine, table, write_json
 from rows import (
+    ACCESS,
+    ACCOUNT,
     COUNTED,
     FAILOVER,
     FAILOVER_FAST,
@@ -47,6 +49,7 @@ from rows import (
 )
 from served import QUEUES, Served
 
+from rmqpy.remoting.access import Credentials
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
@@ -218,7 +221,9 @@ class Bench:
         topics = (TOPIC, PULL_TOPIC)
         if profile not in (GROUP, FAILOVER):
             own = self._settings(profile, f"bench-{kind}")
-            return Served([self._broker(kind, profile, name, own)], topics)
+            credentials = Credentials(*ACCOUNT) if profile == ACCESS else None
+            broker = self._broker(kind, profile, name, own)
+            return Served([broker], topics, credentials=credentials)
         self.ports.append(free_port_block(MEMBERS))
         ports = list(self.ports[-1])
         members = []
@@ -248,6 +253,8 @@ class Bench:
         if isinstance(site, JavaSite) and profile in (GROUP, FAILOVER):
             site = evolve(site, jvm=GROUP_JVM)
         broker = site.broker(f"{profile}-{name}", spec)
+        if profile == ACCESS:
+            write_accounts(broker)
         broker.argv[:0] = ["taskset", "-c", BROKER_CORE]
         return broker
 
@@ -258,6 +265,8 @@ class Bench:
             "maxTransferCountOnMessageInDisk": "32",
             "maxTransferBytesOnMessageInDisk": "262144",
         }
+        if profile == ACCESS:
+            return {**common, "aclEnable": "true"}
         if profile == "sync-flush":
             return {**common, "flushDiskType": "SYNC_FLUSH"}
         if profile == "dledger":
@@ -313,12 +322,33 @@ def memory_of(broker: Served) -> dict[str, Any]:
     return {"server_anon_kb": anonymous_kb}
 
 
+def write_accounts(broker: ServerProcess) -> None:
+    """One account, which may administrate too: it makes the topics."""
+    folder = broker.directory / "conf"
+    folder.mkdir(parents=True, exist_ok=True)
+    access_key, secret_key = ACCOUNT
+    account = {
+        "accessKey": access_key,
+        "secretKey": secret_key,
+        "whiteRemoteAddress": "",
+        "admin": True,
+        "defaultTopicPerm": "DENY",
+        "defaultGroupPerm": "DENY",
+        "topicPerms": [f"{TOPIC}=PUB|SUB"],
+    }
+    # JSON is YAML too.
+    (folder / "plain_acl.yml").write_text(json.dumps({"accounts": [account]}), encoding="utf-8")
+    broker.environment = {**broker.environment, "ROCKETMQ_HOME": str(broker.directory)}
+
+
 def build_generator(directory: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit("a C compiler (cc or gcc) is needed to build rmqload.c")
     program = directory / "rmqload"
-    command = [compiler, "-O2", "-o", str(program), str(HERE / "rmqload.c"), "-lm"]
+    native = HERE.parent / "native"
+    sources = [str(HERE / "rmqload.c"), str(native / "access.c"), str(native / "base64.c")]
+    command = [compiler, "-O2", "-I", str(native), "-o", str(program), *sources, "-lm"]
     subprocess.run(command, check=True)
     return program
 

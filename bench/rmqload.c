@@ -15,7 +15,9 @@
  * The last line of standard output is one JSON object. Exit code: 0 measured, 1 bad usage or no connection, 2 the
  * broker answered no request with success or sent something unreadable.
  *
- * Build: cc -O2 -Wall -Wextra -o rmqload rmqload.c -lm
+ * --access-key and --secret-key sign sends, as access control 1.0 asks for.
+ *
+ * Build: cc -O2 -Wall -Wextra -I../native -o rmqload rmqload.c ../native/access.c ../native/base64.c -lm
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -36,6 +38,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "rmqpy_native.h"
+
 #define CODE_SEND 310
 #define CODE_SEND_BATCH 320
 #define CODE_PULL 11
@@ -55,12 +59,13 @@
 #define MAX_PIDS 16
 #define MAX_CODES 16
 #define MAX_FIELDS 16
+#define SIGNATURE "Signature+Signature+Signatu=" /* as long as one; set in each copy */
 
-enum mode { SEND, SEND_BATCH, PULL };
+enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL };
 enum header { JSON, BINARY };
 
 static struct {
-    const char *host, *topic, *group;
+    const char *host, *topic, *group, *access_key, *secret_key;
     enum mode mode;
     enum header header;
     int port, queues, size, connections, window, batch, max_messages, pids[MAX_PIDS], pid_count;
@@ -175,9 +180,11 @@ static void set_opaque(uint8_t *p, uint32_t opaque) {
 }
 
 /* A send request of one queue; opaque, born time and unique keys are set in each copy. */
-struct template { struct bytes frame; size_t opaque_at, born_at, *keys_at; int keys; };
+struct changing { struct bytes text; size_t born_at, *keys_at; int keys; };
+struct template { struct changing frame, content; size_t opaque_at, signature_at; }; /* content: what is signed */
 
 static struct template *templates;
+static rmq_account account;
 
 static void add_batch(struct bytes *out, const struct bytes *body, const char *properties) {
     for (int i = 0; i < opt.batch; i++) {
@@ -193,6 +200,26 @@ static void add_batch(struct bytes *out, const struct bytes *body, const char *p
     }
 }
 
+static void find_places(struct changing *c, const char *born, const char *unique) {
+    uint8_t *begin = c->text.at, *end = begin + c->text.used, *found = begin;
+    c->born_at = (size_t)((uint8_t *)memmem(begin, c->text.used, born, BORN_CHARS) - begin);
+    c->keys_at = calloc((size_t)opt.batch + 1, sizeof *c->keys_at);
+    while ((found = memmem(found, (size_t)(end - found), unique, UNIQUE_KEY_CHARS))) {
+        c->keys_at[c->keys++] = (size_t)(found - begin);
+        found += UNIQUE_KEY_CHARS;
+    }
+}
+
+static void set_places(const struct changing *c, uint8_t *at, uint64_t born, uint64_t first_key) {
+    static const char hex[] = "0123456789ABCDEF";
+    set_digits(at + c->born_at, born, BORN_CHARS);
+    for (int i = 0; i < c->keys; i++) {
+        uint64_t key = first_key + (uint64_t)i;
+        uint8_t *end = at + c->keys_at[i] + UNIQUE_KEY_CHARS;
+        for (int digit = 1; digit <= UNIQUE_KEY_DIGITS; digit++, key >>= 4) end[-digit] = (uint8_t)hex[key & 15];
+    }
+}
+
 static void make_template(struct template *t, int queue) {
     static const char unique[UNIQUE_KEY_CHARS + 1] = "7F000001ABCD18B4AAC2#KEY-OF-TEST";
     char queue_text[16], born[BORN_CHARS + 1], properties[128];
@@ -202,19 +229,24 @@ static void make_template(struct template *t, int queue) {
     snprintf(properties, sizeof properties, "UNIQ_KEY\001%s\002WAIT\001true\002", unique);
     struct bytes body = {0}, batch = {0};
     for (int i = 0; i < opt.size; i++) *grow(&body, 1) = (uint8_t)('a' + (i * 7 + i / 26) % 26);
-    bool many = opt.mode == SEND_BATCH;
+    bool many = opt.mode == MODE_SEND_BATCH;
     if (many) add_batch(&batch, &body, properties);
     struct ext ext[] = {{"a", opt.group}, {"b", opt.topic}, {"c", "TBW102"}, {"d", "4"}, {"e", queue_text},
                         {"f", "0"}, {"g", born}, {"h", "0"}, {"i", many ? "WAIT\001true\002" : properties},
-                        {"j", "0"}, {"k", "false"}, {"m", many ? "true" : "false"}};
-    add_frame(&t->frame, many ? CODE_SEND_BATCH : CODE_SEND, ext, sizeof ext / sizeof *ext, many ? &batch : &body,
-              &t->opaque_at);
-    uint8_t *begin = t->frame.at, *end = begin + t->frame.used, *found = begin;
-    t->born_at = (size_t)((uint8_t *)memmem(begin, t->frame.used, born, BORN_CHARS) - begin);
-    t->keys_at = calloc((size_t)opt.batch + 1, sizeof *t->keys_at);
-    while ((found = memmem(found, (size_t)(end - found), unique, UNIQUE_KEY_CHARS))) {
-        t->keys_at[t->keys++] = (size_t)(found - begin);
-        found += UNIQUE_KEY_CHARS;
+                        {"j", "0"}, {"k", "false"}, {"m", many ? "true" : "false"},
+                        {"AccessKey", opt.access_key}, {"Signature", SIGNATURE}};
+    int count = sizeof ext / sizeof *ext - (opt.access_key ? 0 : 2);
+    const struct bytes *whole = many ? &batch : &body;
+    add_frame(&t->frame.text, many ? CODE_SEND_BATCH : CODE_SEND, ext, count, whole, &t->opaque_at);
+    find_places(&t->frame, born, unique);
+    if (opt.access_key) {
+        struct bytes *content = &t->content.text;
+        add(content, opt.access_key, strlen(opt.access_key));
+        for (int i = 0; i < count - 2; i++) add(content, ext[i].value, strlen(ext[i].value));
+        add(content, whole->at, whole->used);
+        find_places(&t->content, born, unique);
+        uint8_t *found = memmem(t->frame.text.at, t->frame.text.used, SIGNATURE, RMQ_SIGNATURE_LENGTH);
+        t->signature_at = (size_t)(found - t->frame.text.at);
     }
     free(body.at);
     free(batch.at);
@@ -323,22 +355,22 @@ static void add_pull(struct connection *c, uint32_t slot, size_t *opaque_at) {
 }
 
 static void add_send(struct connection *c, size_t *opaque_at) {
-    static const char hex[] = "0123456789ABCDEF";
     struct template *t = &templates[c->next_queue];
     c->next_queue = (c->next_queue + 1) % opt.queues;
-    uint8_t *copy = grow(&c->out, t->frame.used);
-    memcpy(copy, t->frame.at, t->frame.used);
-    set_digits(copy + t->born_at, now_ms, BORN_CHARS);
-    for (int i = 0; i < t->keys; i++) {
-        uint64_t key = ++key_counter;
-        uint8_t *end = copy + t->keys_at[i] + UNIQUE_KEY_CHARS;
-        for (int digit = 1; digit <= UNIQUE_KEY_DIGITS; digit++, key >>= 4) end[-digit] = (uint8_t)hex[key & 15];
+    uint8_t *copy = grow(&c->out, t->frame.text.used);
+    memcpy(copy, t->frame.text.at, t->frame.text.used);
+    set_places(&t->frame, copy, now_ms, key_counter + 1);
+    if (opt.access_key) {
+        const rmq_slice content = {t->content.text.at, t->content.text.used};
+        set_places(&t->content, t->content.text.at, now_ms, key_counter + 1);
+        rmq_sign(&account, &content, 1, copy + t->signature_at);
     }
+    key_counter += (uint64_t)t->frame.keys;
     *opaque_at = t->opaque_at;
 }
 
 static bool can_issue(const struct connection *c) {
-    return c->under_way < (int)SLOTS - 1 && (opt.mode != PULL || c->free_count > 0) && (!opt.count || issued < opt.count);
+    return c->under_way < (int)SLOTS - 1 && (opt.mode != MODE_PULL || c->free_count > 0) && (!opt.count || issued < opt.count);
 }
 
 static void issue(struct connection *c, uint64_t due) {
@@ -346,7 +378,7 @@ static void issue(struct connection *c, uint64_t due) {
     size_t start = c->out.used, opaque_at;
     c->sequence++;
     c->due[slot] = due;
-    if (opt.mode == PULL) add_pull(c, slot, &opaque_at);
+    if (opt.mode == MODE_PULL) add_pull(c, slot, &opaque_at);
     else add_send(c, &opaque_at);
     set_opaque(c->out.at + start + opaque_at, opaque);
     c->under_way++;
@@ -446,8 +478,8 @@ static void take_frame(struct connection *c, const uint8_t *frame, size_t size) 
     uint32_t slot = (opaque - OPAQUE_FIRST) & (SLOTS - 1);
     if (opaque < OPAQUE_FIRST || opaque >= OPAQUE_FIRST + OPAQUE_COUNT || !c->due[slot]) { unreadable++; return; }
     bool good = code == 0;
-    if (opt.mode == PULL) good = take_pull(c, slot, code, header + header_size, frame + size);
-    else if (good && measuring) messages += opt.mode == SEND_BATCH ? (uint64_t)opt.batch : 1;
+    if (opt.mode == MODE_PULL) good = take_pull(c, slot, code, header + header_size, frame + size);
+    else if (good && measuring) messages += opt.mode == MODE_SEND_BATCH ? (uint64_t)opt.batch : 1;
     if (!good) count_refusal(code, header, header_size);
     if (measuring) {
         if (good) answered++;
@@ -624,10 +656,10 @@ static int chosen(const char *name, const char *text, const char *const *words) 
 static void read_options(int argc, char **argv) {
     static const char *const modes[] = {"send", "send-batch", "pull", NULL}, *const headers[] = {"json", "rocketmq", NULL};
     enum { HOST, PORT, TOPIC, GROUP, MODE, HEADER, QUEUES, SIZE, CONNECTIONS, WINDOW, BATCH, MAX_MESSAGES, SECONDS, WARMUP,
-           RATE, COUNT, PID, VERIFY };
+           RATE, COUNT, PID, ACCESS_KEY, SECRET_KEY, VERIFY };
     static const char *const names[] = {"host", "port", "topic", "group", "mode", "header", "queues", "size", "connections",
                                         "window", "batch", "max-messages", "seconds", "warmup", "rate", "count", "pid",
-                                        "verify"};
+                                        "access-key", "secret-key", "verify"};
     struct option options[VERIFY + 2] = {0};
     for (int i = 0; i <= VERIFY; i++) options[i] = (struct option){names[i], i < VERIFY, NULL, i + 1};
     for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -652,19 +684,23 @@ static void read_options(int argc, char **argv) {
             case RATE: opt.rate = positive(name, optarg); break;
             case COUNT: opt.count = (uint64_t)positive(name, optarg); break;
             case PID: read_pids(optarg); break;
+            case ACCESS_KEY: opt.access_key = optarg; break;
+            case SECRET_KEY: opt.secret_key = optarg; break;
             case VERIFY: opt.verify = true; break;
         }
     }
     if (optind < argc) fail("unexpected word %s", argv[optind]);
     if (opt.window >= (int)SLOTS) fail("--window: less than %u", SLOTS);
     if (opt.count) opt.warmup = 0;
+    if (!opt.access_key != !opt.secret_key) fail("--access-key and --secret-key go together");
+    if (opt.access_key) rmq_set_secret(&account, (const uint8_t *)opt.secret_key, strlen(opt.secret_key));
 }
 
 int main(int argc, char **argv) {
     read_options(argc, argv);
     key_counter = clock_ns(CLOCK_REALTIME) >> 20 << 24; /* no key of an earlier run */
     templates = calloc((size_t)opt.queues, sizeof *templates);
-    for (int i = 0; i < opt.queues && opt.mode != PULL; i++) make_template(&templates[i], i);
+    for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) make_template(&templates[i], i);
     epoll_fd = epoll_create1(0);
     connections = calloc((size_t)opt.connections, sizeof *connections);
     for (int i = 0; i < opt.connections; i++) connections[i] = dial(i);

@@ -28,8 +28,13 @@ IDLE = "idle"
 START = "start"
 FAILOVER = "failover"
 FAILOVER_FAST = "failover-fast"
+ACCESS = "access"
+"""Profile with access control on: each send is signed, and checked."""
+ACCOUNT = ("bench-account", "the-secret-of-the-bench")
 GROUP = "dledger-3"
 """Profile of three members on one core."""
+
+SIGNED = ("--access-key", ACCOUNT[0], "--secret-key", ACCOUNT[1])
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "send-128": ("--size", "128"),
@@ -41,6 +46,8 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "rate-5000": ("--size", "128", "--connections", "16", "--rate", "5000"),
     "rate-5000-admin": ("--size", "128", "--connections", "16", "--rate", "5000"),
     "many-128": ("--size", "128"),
+    "send-128-signed": ("--size", "128", *SIGNED),
+    "send-1k-signed": ("--size", "1024", *SIGNED),
 }
 
 WITH_ADMIN = frozenset({"rate-5000-admin"})
@@ -104,6 +111,8 @@ ROWS = (
     ),
     _against_java("memory-idle-kb", "async", IDLE, "server_anon_kb", lower=True),
     _against_java("memory-10m-kb", "async", "many-128", "server_anon_kb", lower=True),
+    _against_java("send-128-access", ACCESS, "send-128-signed"),
+    _against_java("send-1k-access", ACCESS, "send-1k-signed"),
     _against_java("sync-flush-128", "sync-flush", "send-128", PER_SECOND),
     _against_java("dledger-128", "dledger", "send-128"),
     _against_java("dledger-1k", "dledger", "send-1k"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from attrs import define, field
 
 from rmqpy.model.errors import RmqError
+from rmqpy.remoting.access import Credentials
 from rmqpy.testing.blocking import BlockingConnection, create_topic, send_request
 from rmqpy.testing.processes import ServerProcess
 
@@ -27,6 +28,7 @@ class Served:
     members: list[ServerProcess]
     topics: Sequence[str]
     leader: int = 0
+    credentials: Credentials | None = None
     _found: bool = field(default=False, init=False)
 
     @property
@@ -83,7 +85,9 @@ class Served:
 
     def _takes_messages(self, member: ServerProcess) -> bool:
         try:
-            with BlockingConnection(member.address, PROBE_TIMEOUT_S) as connection:
+            with BlockingConnection(
+                member.address, PROBE_TIMEOUT_S, self.credentials
+            ) as connection:
                 if not self._found:
                     for topic in self.topics:
                         create_topic(connection, topic, QUEUES)

@@ -7,7 +7,6 @@
 
 #define BLOCK 64u
 #define DIGEST 20u
-#define SIGNATURE_LENGTH 28u
 #define INNER 0x36u
 #define OUTER 0x5Cu
 
@@ -149,20 +148,33 @@ static int find_account(const rmq_core *core, rmq_text key)
     return -1;
 }
 
-/* 0: a text is not signed as it stands there, or not in an order that is known here. */
-static int take_texts(sha1 *hash, const rmq_request *request, rmq_slice properties)
+void rmq_sign(const rmq_account *account, const rmq_slice *pieces, size_t count, uint8_t *text)
+{
+    uint8_t digest[DIGEST];
+    sha1 hash;
+
+    resume(&hash, account->inner, BLOCK);
+    for (size_t i = 0; i < count; i++)
+        take_bytes(&hash, pieces[i].at, pieces[i].length);
+    finish(&hash, digest);
+    resume(&hash, account->outer, BLOCK);
+    take_bytes(&hash, digest, DIGEST);
+    finish(&hash, digest);
+    rmq_put_base64(text, digest, DIGEST);
+}
+
+/* The texts in the order of their names; 0: one is not signed as it stands there. */
+static int list_texts(const rmq_request *request, rmq_slice properties, rmq_slice *pieces)
 {
     const uint8_t *const order = request->code == 10 ? SEND_ORDER : request->code == 11 ? PULL_ORDER : NULL;
 
     for (unsigned i = 0; i < RMQ_TEXTS; i++) {
         const unsigned number = order != NULL ? order[i] : i;
         const rmq_text text = request->texts[number];
-        if (number == SEND_PROPERTIES && properties.at != NULL)
-            take_bytes(hash, properties.at, properties.length);
-        else if (text.high || text.escaped)
+        const int unescaped = number == SEND_PROPERTIES && properties.at != NULL;
+        if (!unescaped && (text.high || text.escaped))
             return 0;
-        else
-            take_bytes(hash, text.at, text.length);
+        pieces[i] = unescaped ? properties : (rmq_slice){text.at, text.length};
     }
     return 1;
 }
@@ -170,27 +182,19 @@ static int take_texts(sha1 *hash, const rmq_request *request, rmq_slice properti
 int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts)
 {
     const rmq_text given = request->signature, key = request->access_key;
-    uint8_t digest[DIGEST], text[SIGNATURE_LENGTH + 4];
+    rmq_slice pieces[RMQ_TEXTS + 2] = {{key.at, key.length}};
+    uint8_t text[RMQ_SIGNATURE_LENGTH];
     unsigned differing = 0;
-    sha1 hash;
 
     if (!core->guarded)
         return RMQ_IS_HOT;
     const int number = find_account(core, key);
-    if (number < 0 || !(accounts >> number & 1u) || request->other_fields || given.length != SIGNATURE_LENGTH)
+    if (number < 0 || !(accounts >> number & 1u) || request->other_fields || given.length != RMQ_SIGNATURE_LENGTH
+        || !list_texts(request, properties, pieces + 1))
         return RMQ_IS_COLD;
-    const rmq_account *const account = &core->accounts[number];
-    resume(&hash, account->inner, BLOCK);
-    take_bytes(&hash, key.at, key.length);
-    if (!take_texts(&hash, request, properties))
-        return RMQ_IS_COLD;
-    take_bytes(&hash, request->body, (size_t)request->body_length);
-    finish(&hash, digest);
-    resume(&hash, account->outer, BLOCK);
-    take_bytes(&hash, digest, DIGEST);
-    finish(&hash, digest);
-    rmq_put_base64(text, digest, DIGEST);
-    for (unsigned i = 0; i < SIGNATURE_LENGTH; i++)
+    pieces[RMQ_TEXTS + 1] = (rmq_slice){request->body, (size_t)request->body_length};
+    rmq_sign(&core->accounts[number], pieces, RMQ_TEXTS + 2, text);
+    for (unsigned i = 0; i < RMQ_SIGNATURE_LENGTH; i++)
         differing |= text[i] ^ given.at[i];
     return differing == 0 ? RMQ_IS_HOT : RMQ_IS_COLD;
 }

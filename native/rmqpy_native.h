@@ -715,7 +715,11 @@ int rmq_out_has_room(const rmq_core *core, int64_t length);
 
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
 
-/* access.c: whether one of `accounts` has signed the request. `properties`: those of a send, without escapes. */
+/* access.c: the signature of an account for what the pieces are together. */
+#define RMQ_SIGNATURE_LENGTH 28u
+void rmq_sign(const rmq_account *account, const rmq_slice *pieces, size_t count, uint8_t *text);
+
+/* Whether one of `accounts` has signed the request. `properties`: those of a send, without escapes. */
 int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts);
 
 /* Note that [start, out_used + length) goes to `peer`. There is room for an entry. */

@@ -19,6 +19,7 @@ from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkFault, Refusal
 from rmqpy.model.message import StoredMessage
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
@@ -45,6 +46,8 @@ class BlockingConnection:
 
     address: str
     timeout_s: float = DEFAULT_TIMEOUT_S
+    credentials: Credentials | None = None
+    """What requests are signed with."""
     pushed: deque[RemotingCommand] = field(
         factory=lambda: deque(maxlen=PUSHED_KEPT_MAX), init=False
     )
@@ -63,6 +66,8 @@ class BlockingConnection:
 
     def send(self, *commands: RemotingCommand) -> list[int]:
         """Write all of them at once; returns the opaque given to each."""
+        if self.credentials is not None:
+            commands = tuple(self.credentials.signed(command) for command in commands)
         for command in commands:
             self._opaque += 1
             command.opaque = self._opaque
