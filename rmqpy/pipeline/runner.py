@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.audit.directory import StoreDirectory
 from rmqpy.audit.engine import ThreadRunner
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["RangeTask", "SparkRunner"]
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, kw_only=True)
 class RangeTask:
-    """What a worker does with a range: a tally plan without what is mapped."""
+    """What a worker does with ranges: a tally plan without what is mapped, which is mapped once for
+    all ranges of a Spark task.
+    """
 
     directory: StoreDirectory
     dledger: bool
@@ -39,6 +41,7 @@ class RangeTask:
     units: bool
     entry_units: bool
     keys: tuple[int, int] | None
+    _plan: TallyPlan | None = field(init=False, default=None)
 
     @classmethod
     def of(cls, plan: TallyPlan, directory: StoreDirectory) -> RangeTask:
@@ -53,9 +56,14 @@ class RangeTask:
         )
 
     def __call__(self, work: WorkRange) -> RangeResult:
+        if self._plan is None:
+            self._plan = self._open()
+        return audit_range(map_log(Disk(), work.path), work, self._plan)
+
+    def _open(self) -> TallyPlan:
         files = Disk()
         ledger = self.directory.ledger
-        plan = TallyPlan(
+        return TallyPlan(
             dledger=self.dledger,
             digests=self.digests,
             blocks=self.blocks,
@@ -63,7 +71,6 @@ class RangeTask:
             entry_units=map_row(files, ledger.index) if self.entry_units and ledger else None,
             keys=self.keys,
         )
-        return audit_range(map_log(files, work.path), work, plan)
 
 
 def _md5s(part: FilePart) -> FileSums:

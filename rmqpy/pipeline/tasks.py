@@ -1,9 +1,11 @@
 """Numbered pieces of work over Spark tasks, their results in order.
 
-A wave is one Spark job: ``spark.range`` with a partition a piece, mapped by ``mapInArrow``. What
-goes to a worker is the wave's pieces, what comes back a pickled value a piece. Two waves run at a
-time, so that the end of one does not leave cores idle; results of no more than five waves wait in
-the driver, whatever there is to do.
+A wave is one Spark job: ``spark.range`` over the pieces' numbers, mapped by ``mapInArrow``. A task
+costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit: where there are more
+pieces than a few for each core, some follow each other in one task. What goes to a worker is the
+wave's pieces, what comes back a pickled value a piece. Two waves run at a time, so that the end of
+one does not leave cores idle; results of no more than five waves wait in the driver, whatever there
+is to do.
 
 A piece may be done more than once (a worker died, speculation): only one answer comes back.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import islice
@@ -32,6 +35,8 @@ R = TypeVar("R")
 
 WAVE_PIECES: Final = 64
 WAVES_AT_A_TIME: Final = 2
+TASKS_A_CORE: Final = 4
+"""So many of a wave: less would leave cores idle at its end."""
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
@@ -58,7 +63,7 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    numbers = session.range(0, len(wave), 1, numPartitions=len(wave))
+    numbers = session.range(0, len(wave), 1, numPartitions=_tasks(session, len(wave)))
     try:
         rows = numbers.mapInArrow(_task(do, wave, __version__), ANSWER_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
@@ -66,6 +71,12 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     answers = {row["number"]: pickle.loads(row["answer"]) for row in rows}
     assert len(answers) == len(rows) == len(wave), "Spark lost or doubled a piece"
     return [answers[number] for number in range(len(wave))]
+
+
+def _tasks(session: SparkSession, pieces: int) -> int:
+    """How many for so many pieces; one each where the session cannot tell its cores (Connect)."""
+    context = getattr(session, "sparkContext", None)
+    return pieces if context is None else min(pieces, TASKS_A_CORE * context.defaultParallelism)
 
 
 def _task(
@@ -86,13 +97,19 @@ def _task(
     return run
 
 
-@cache
 def prepare_worker(version: str) -> None:
-    """Once a worker: it must be of the driver's version. Spark collects garbage behind every task;
-    what was imported is no part of that.
+    """At the begin of every task: the worker must be of the driver's version. Spark collects
+    garbage behind each, which is 20 ms for what pandas and pyarrow consist of: what was imported,
+    by the last task too, is taken out of that.
     """
     if version != __version__:
         raise RmqError(f"rmqpy {__version__} on a worker, {version} at the driver: make them equal")
+    _freeze(len(sys.modules))
+
+
+@cache
+def _freeze(_modules: int) -> None:
+    """Once for so many modules."""
     gc.collect()
     gc.freeze()
 

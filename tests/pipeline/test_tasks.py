@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -47,3 +48,28 @@ def test_a_killed_worker_costs_nothing(spark: Any, tmp_path: Path) -> None:
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(RmqError, match=r"0\.0\.0 at the driver"):
         prepare_worker("0.0.0")
+
+
+def collected(_number: int) -> int:
+    """How many objects a collection of garbage goes over."""
+    return len(gc.get_objects())
+
+
+def test_behind_a_task_little_is_collected(spark: Any) -> None:
+    for _ in range(2):
+        list(run_pieces(spark, collected, range(4)))
+    assert max(run_pieces(spark, collected, range(4))) < 5000
+
+
+def test_many_pieces_share_tasks(spark: Any) -> None:
+    pieces = range(41)
+    assert list(run_pieces(spark, task_of, pieces)) == sorted(run_pieces(spark, task_of, pieces))
+    assert len(set(run_pieces(spark, task_of, pieces))) == 8
+    assert len(set(run_pieces(spark, task_of, range(3)))) == 3
+
+
+def task_of(_number: int) -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return -1 if context is None else context.partitionId()
