@@ -247,5 +247,5 @@ class SendProcessor:
 def _busy() -> Refusal:
     return Refusal(
         ResponseCode.SYSTEM_BUSY,
-        "[OVERLOAD]system busy: too many sends wait for their acknowledgement",
+        "[OVERLOAD]system busy, start flow control for a while",
     )

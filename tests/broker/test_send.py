@@ -498,3 +498,12 @@ def test_who_sends_behind_a_slow_write_is_refused(build: Any, monkeypatch: Any) 
     assert answer.remark == "[REJECTREQUEST]system busy, start flow control for a while"
     assert kit.send(b"after").code == 0
     assert kit.store.max_queue_offset("T", 0) == 3
+
+
+def test_no_more_replies_wait_than_may(kit: Any, monkeypatch: Any) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(type(kit.broker.gate), "has_room", lambda _gate, _count: False)
+        answer = kit.send(b"too many")
+    assert answer.code == 2
+    assert answer.remark == "[OVERLOAD]system busy, start flow control for a while"
+    assert kit.send(b"after").code == 0
