@@ -67,6 +67,8 @@ HERE = Path(__file__).resolve().parent
 BROKER_CORE, GENERATOR_CORE = "0", "1"
 TOPIC = "bench"
 MEMBERS = 3
+SIGNING = ("access", "base64", "sha1")
+"""Of the C core, what the generator signs with."""
 PULL_FILL_COUNT = 200_000
 COUNTED_SECONDS_MAX = 900
 SETTLED_SECONDS = 8.0
@@ -347,7 +349,7 @@ def build_generator(directory: Path) -> Path:
         raise SystemExit("a C compiler (cc or gcc) is needed to build rmqload.c")
     program = directory / "rmqload"
     native = HERE.parent / "native"
-    sources = [str(HERE / "rmqload.c"), str(native / "access.c"), str(native / "base64.c")]
+    sources = [str(HERE / "rmqload.c"), *(str(native / f"{name}.c") for name in SIGNING)]
     command = [compiler, "-O2", "-I", str(native), "-o", str(program), *sources, "-lm"]
     subprocess.run(command, check=True)
     return program

@@ -17,7 +17,7 @@
  *
  * --access-key and --secret-key sign sends, as access control 1.0 asks for.
  *
- * Build: cc -O2 -Wall -Wextra -I../native -o rmqload rmqload.c ../native/access.c ../native/base64.c -lm
+ * Build: cc -O2 -Wall -Wextra -I../native -o rmqload rmqload.c ../native/access.c ../native/base64.c ../native/sha1.c -lm
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

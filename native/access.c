@@ -28,54 +28,6 @@ static const uint8_t PULL_ORDER[RMQ_TEXTS] = {
     PULL_SUSPEND, PULL_SYS_FLAG, PULL_TOPIC, 11, 12, 13
 };
 
-static inline uint32_t rotated(uint32_t value, unsigned bits)
-{
-    return (value << bits) | (value >> (32 - bits));
-}
-
-static inline uint32_t word_at(uint32_t *words, unsigned i)
-{
-    if (i >= 16)
-        words[i & 15] = rotated(words[(i + 13) & 15] ^ words[(i + 8) & 15] ^ words[(i + 2) & 15] ^ words[i & 15], 1);
-    return words[i & 15];
-}
-
-static void take_block(uint32_t *state, const uint8_t *block)
-{
-    uint32_t words[16], a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
-
-    for (unsigned i = 0; i < 16; i++)
-        words[i] = rmq_load32(block + 4 * i);
-#define STEP(mix, constant)                                                                                            \
-    do {                                                                                                               \
-        const uint32_t next = rotated(a, 5) + (mix) + e + (constant) + word_at(words, i);                              \
-        e = d;                                                                                                         \
-        d = c;                                                                                                         \
-        c = rotated(b, 30);                                                                                            \
-        b = a;                                                                                                         \
-        a = next;                                                                                                      \
-    } while (0)
-/* Without the loops no word has to be looked for. */
-#pragma GCC unroll 20
-    for (unsigned i = 0; i < 20; i++)
-        STEP(d ^ (b & (c ^ d)), 0x5A827999u);
-#pragma GCC unroll 20
-    for (unsigned i = 20; i < 40; i++)
-        STEP(b ^ c ^ d, 0x6ED9EBA1u);
-#pragma GCC unroll 20
-    for (unsigned i = 40; i < 60; i++)
-        STEP((b & c) | (d & (b | c)), 0x8F1BBCDCu);
-#pragma GCC unroll 20
-    for (unsigned i = 60; i < 80; i++)
-        STEP(b ^ c ^ d, 0xCA62C1D6u);
-#undef STEP
-    state[0] += a;
-    state[1] += b;
-    state[2] += c;
-    state[3] += d;
-    state[4] += e;
-}
-
 static void take_bytes(sha1 *hash, const uint8_t *at, size_t length)
 {
     const size_t held = hash->length % BLOCK;
@@ -88,14 +40,13 @@ static void take_bytes(sha1 *hash, const uint8_t *at, size_t length)
         memcpy(hash->block + held, at, used);
         if (held + used < BLOCK)
             return;
-        take_block(hash->state, hash->block);
+        rmq_take_blocks(hash->state, hash->block, 1);
         at += used;
         length -= used;
     }
-    for (; length >= BLOCK; at += BLOCK, length -= BLOCK)
-        take_block(hash->state, at);
-    if (length != 0)
-        memcpy(hash->block, at, length);
+    rmq_take_blocks(hash->state, at, length / BLOCK);
+    if (length % BLOCK != 0)
+        memcpy(hash->block, at + length - length % BLOCK, length % BLOCK);
 }
 
 static void finish(sha1 *hash, uint8_t *digest)
@@ -134,10 +85,10 @@ void rmq_set_secret(rmq_account *account, const uint8_t *secret, size_t length)
     memcpy(account->outer, FIRST, sizeof account->outer);
     for (unsigned i = 0; i < BLOCK; i++)
         block[i] = key[i] ^ INNER;
-    take_block(account->inner, block);
+    rmq_take_blocks(account->inner, block, 1);
     for (unsigned i = 0; i < BLOCK; i++)
         block[i] = key[i] ^ OUTER;
-    take_block(account->outer, block);
+    rmq_take_blocks(account->outer, block, 1);
 }
 
 static int find_account(const rmq_core *core, rmq_text key)

@@ -23,6 +23,7 @@ SOURCES = (
     "feed",
     "pull",
     "access",
+    "sha1",
     "base64",
     "push",
     "index",

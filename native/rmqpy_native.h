@@ -183,6 +183,10 @@ typedef struct {
     uint32_t inner[5], outer[5];
 } rmq_account;
 
+/* sha1.c: what whole blocks make of the state of a hash; the second one only without special instructions. */
+void rmq_take_blocks(uint32_t *state, const uint8_t *at, size_t count);
+void rmq_take_blocks_portable(uint32_t *state, const uint8_t *at, size_t count);
+
 void rmq_set_secret(rmq_account *account, const uint8_t *secret, size_t length);
 
 typedef struct {

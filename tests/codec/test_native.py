@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -142,3 +144,20 @@ def test_scans_of_golden_stores_are_equal(
         assert_same_scan(data, int(path.name), path.parent.name == "data")
         assert_same_scan(data, 1, path.parent.name == "data", limit=3)
         assert_same_scan(data[:5000], int(path.name), path.parent.name == "data")
+
+
+@pytest.mark.parametrize("name", ["rmq_take_blocks", "rmq_take_blocks_portable"])
+def test_sha1_of_whole_blocks(name: str) -> None:
+    lib, ffi = native.lib, native.ffi
+    take = getattr(lib, name)
+    dice = random.Random(5)
+    for length in (0, 1, 55, 56, 63, 64, 65, 119, 120, 1000, 4096):
+        data = dice.randbytes(length)
+        padded = data + b"\x80" + bytes((55 - length) % 64) + (8 * length).to_bytes(8)
+        first = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0]
+        state = ffi.new("uint32_t[5]", first)
+        for begin in range(0, len(padded), 192):
+            piece = padded[begin : begin + 192]
+            take(state, ffi.from_buffer("uint8_t[]", piece), len(piece) // 64)
+        found = b"".join(word.to_bytes(4) for word in state)
+        assert found == hashlib.sha1(data).digest(), length
