@@ -17,9 +17,11 @@ from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server import Doors
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
-from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20
 
@@ -170,6 +172,42 @@ def test_known_sends_do_not_reach_the_processors(
         assert kit.store.max_queue_offset("T", 0) == 301
 
     serving(main)
+
+
+@pytest.mark.parametrize(
+    "serving", [way for way in WAYS if way.startswith("c-")], indirect=True
+)
+def test_with_access_control_only_what_is_signed_is_taken(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer, forger = (Credentials("plain-user", word) for word in ("plain-secret", "guessed"))
+    files = MemoryFiles()
+    files.put(
+        "/rocketmq/conf/plain_acl.yml",
+        b"accounts: [{accessKey: plain-user, secretKey: plain-secret, topicPerms: [T=PUB]}]",
+    )
+
+    def signed(credentials: Credentials, opaque: int) -> bytes:
+        return encode_command(credentials.signed(decode_command(send(opaque)[4:])))
+
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        handled = []
+        handle = kit.broker.handle
+        monkeypatch.setattr(
+            kit.broker, "handle", lambda *given: (handled.extend(given[1]), handle(*given))[1]
+        )
+        client = await connect()
+        client.writer.write(signed(signer, 0))
+        await client.read(1)
+        client.writer.write(b"".join(signed(signer, n) for n in range(300)))
+        assert {answer.code for answer in await client.read(300)} == {0}
+        assert len(handled) == 1
+        client.writer.write(b"".join([send(1), signed(forger, 2), signed(signer, 3)]))
+        answers = {answer.opaque: answer.code for answer in await client.read(3)}
+        assert answers == {1: 1, 2: 1, 3: 0}
+        assert kit.store.max_queue_offset("T", 0) == 302
+
+    serving(main, files=files, acl_enable=True, rocketmq_home="/rocketmq")
 
 
 def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
