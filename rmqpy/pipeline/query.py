@@ -53,7 +53,9 @@ def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
 
 def is_export(folder: str) -> bool:
     """False: a store. RmqError when it is neither, or an export without messages or an end."""
-    if Path(folder, "commitlog").is_dir() or list(Path(folder).glob("dledger-*")):
+    # An export of a DLedger log has files that are called like its folder.
+    logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
+    if any(log.is_dir() for log in logs):
         return False
     if not done_export(folder)["rows"]:
         raise RmqError(f"{folder}: the export has no messages to ask about")

@@ -219,6 +219,16 @@ def test_a_target_in_use_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0", "D-dledger-v497"])
+def test_an_export_is_told_from_a_store(
+    name: str, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from rmqpy.pipeline.query import is_export
+
+    assert export(store_of(name), tmp_path / "out", "--engine", "local") == 0
+    assert is_export(str(tmp_path / "out")) and not is_export(str(store_of(name)))
+
+
 def test_sql_over_an_export(
     store_of: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
