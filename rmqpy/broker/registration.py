@@ -3,7 +3,8 @@
 ===========================  ==================================================
 at the start (with an id)    REGISTER_BROKER, the first of many
 after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
-when the topic table grows   one-way, once a loop turn; rarer with a large table (:mod:`.pace`)
+when the topic table grows   one-way, once a loop turn; rarer with a large table (:mod:`.pace`);
+                             with answers when somebody waits for them, as whoever makes a topic
 at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
@@ -16,7 +17,8 @@ DLedger group has no id before its first role and does not register.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from attrs import define, evolve, field
@@ -78,6 +80,8 @@ class Registration:
     last_answer: RegistrationAnswer | None = None
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
+    _awaited: list[Callable[[], None]] = field(factory=list, init=False)
+    """Who waits until the name servers know the table as it is now."""
     _pace: Paced = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -94,29 +98,11 @@ class Registration:
             self._timer.cancel()
             self._timer = None
         self._pace.cancel()
-        servers = self.identity.broker.name_servers
-        if self.identity.broker_id < 0 or not servers:
+        self._tell_waiting()
+        if self.identity.broker_id < 0:
             self.scheduler.call_soon(done)
-            return
-        waiting = set(range(len(servers)))
-
-        def answered(number: int, error: RmqError | None) -> None:
-            waiting.discard(number)
-            if error is not None:
-                _log.warning("name server %s: not signed off: %s", servers[number], error)
-            if not waiting:
-                done()
-
-        def sign_off(number: int) -> None:
-            self.network.request(
-                servers[number],
-                self._unregister_command(),
-                UNREGISTER_TIMEOUT_MS,
-                lambda _response, error: answered(number, error),
-            )
-
-        for number in range(len(servers)):
-            sign_off(number)
+        else:
+            self._ask_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
 
     def register(self) -> None:
         """One round: every name server, with answers."""
@@ -140,16 +126,56 @@ class Registration:
         self._announcing = True
         self.scheduler.call_soon(self._announce)
 
+    def tell(self, done: Callable[[], None]) -> None:
+        """Like :meth:`announce`; ``done`` when every name server has answered or is given up, at
+        once when there is none that could know.
+        """
+        if self._timer is None or self.identity.broker_id < 0:
+            done()
+        else:
+            self._awaited.append(done)
+            self.announce()
+
     def _announce(self) -> None:
         self._announcing = False
         self._pace.ask()
 
     def _send_announcement(self) -> None:
         if self.identity.broker_id < 0 or self._timer is None:
+            self._tell_waiting()
             return
         command = self._register_command()
+        if self._awaited:
+            awaited, self._awaited = self._awaited, []
+            self._ask_all(command, self._timeout_ms, "announcement", lambda: _call_all(awaited))
+            return
         for server in self.identity.broker.name_servers:
             self.network.oneway(server, evolve(command))
+
+    def _tell_waiting(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        _call_all(awaited)
+
+    def _ask_all(
+        self, command: RemotingCommand, timeout_ms: int, purpose: str, done: Callable[[], None]
+    ) -> None:
+        """Every name server; ``done`` when each has answered or is given up."""
+        servers = self.identity.broker.name_servers
+        waiting = set(range(len(servers)))
+        if not waiting:
+            self.scheduler.call_soon(done)
+
+        def answered(
+            number: int, _response: RemotingCommand | None, error: RmqError | None
+        ) -> None:
+            waiting.discard(number)
+            if error is not None:
+                _log.warning("%s at name server %s: %s", purpose, servers[number], error)
+            if not waiting:
+                done()
+
+        for number, server in enumerate(servers):
+            self.network.request(server, evolve(command), timeout_ms, partial(answered, number))
 
     def _repeat(self) -> None:
         self.register()
@@ -254,3 +280,8 @@ class Registration:
             broker_id=identity.broker_id,
         )
         return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header)
+
+
+def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()

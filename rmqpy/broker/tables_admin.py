@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define
@@ -25,6 +26,7 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
@@ -46,6 +48,8 @@ class TableAdminProcessor:
     offsets: ConsumerOffsets
     statistics: Statistics
     store: Store
+    tell: Callable[[Callable[[], None]], None]
+    """Of the registration: calls back when the name servers know the topics."""
 
     def handlers(self) -> HandlerTable:
         return {
@@ -58,7 +62,8 @@ class TableAdminProcessor:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
         }
 
-    def update_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_topic(self, channel: Channel, request: RemotingCommand) -> None:
+        """Answered, as by Java, when the name servers know it: a route asked for next has it."""
         header = CreateTopicRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
         names.check_topic(header.topic)
@@ -82,7 +87,12 @@ class TableAdminProcessor:
                 topic_sys_flag=header.topic_sys_flag or 0,
             )
         )
-        return RemotingCommand.response_to(request)
+
+        def told() -> None:
+            if not request.is_oneway:
+                channel.write(encode_command(RemotingCommand.response_to(request)))
+
+        self.tell(told)
 
     def all_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topics, header = self.topics, GetAllTopicConfigResponseHeader()

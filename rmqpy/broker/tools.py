@@ -39,6 +39,7 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         offsets=broker.offsets,
         statistics=broker.statistics,
         store=broker.store,
+        tell=broker.registration.tell,
     )
     relays = RelayProcessor(
         identity=broker.identity,

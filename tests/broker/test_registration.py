@@ -12,11 +12,22 @@ from rmqpy.model.errors import ConfigFault, NetworkFault
 from rmqpy.remoting.bodies import KVTable, RegisterBrokerBody, body_crc32
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
+    CreateTopicRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
 )
 
+TOPIC = CreateTopicRequestHeader(
+    topic="Made",
+    default_topic="TBW102",
+    read_queue_nums=4,
+    write_queue_nums=4,
+    perm=6,
+    topic_filter_type="SINGLE_TAG",
+    topic_sys_flag=0,
+    order=False,
+)
 SERVERS = ["10.0.0.8:9876", "10.0.0.9:9876"]
 
 
@@ -90,6 +101,34 @@ def test_new_topics_are_announced_once_a_turn(kit: Any) -> None:
     wrapper = RegisterBrokerBody.decode(kit.network.oneways[0][1].body)
     table = wrapper.topic_config_serialize_wrapper.topic_config_table
     assert {"A", "B"} <= set(table)
+
+
+def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: Any) -> None:
+    kit.network.take()
+    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.scheduler.run_until_idle()
+    (_, first, know), (_, _, fail) = kit.network.take()
+    table = RegisterBrokerBody.decode(first.body).topic_config_serialize_wrapper
+    assert "Made" in table.topic_config_table
+    assert kit.channel.take() == [] and kit.network.oneways == []
+    know(RemotingCommand.response_to(first), None)
+    assert kit.channel.take() == []
+    fail(None, NetworkFault("timed out"))
+    assert kit.channel.take_one().code == 0
+
+
+def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: Any) -> None:
+    kit.network.take()
+    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.broker.registration.stop(lambda: None)
+    assert kit.channel.take_one().code == 0
+
+
+def test_who_makes_a_topic_without_name_servers_is_answered(build: Any) -> None:
+    kit = build(namesrv_addr=None)
+    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.scheduler.run_until_idle()
+    assert kit.channel.take_one().code == 0
 
 
 def test_compressed_registration(build: Any) -> None:

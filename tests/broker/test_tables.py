@@ -16,6 +16,7 @@ from rmqpy.remoting.bodies import (
     TopicConfigSerializeWrapper,
     TopicList,
 )
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
@@ -34,7 +35,12 @@ def put_topic(kit: Any, topic: str = "T", **values: Any) -> Any:
         "perm": 6,
         "topic_filter_type": "SINGLE_TAG",
     }
-    return kit.ask(17, CreateTopicRequestHeader(**{**fields, **values}))
+    kit.network.take()
+    kit.tell(RemotingCommand.request(17, CreateTopicRequestHeader(**{**fields, **values})))
+    kit.scheduler.run_until_idle()
+    for _, command, done in kit.network.take():
+        done(RemotingCommand.response_to(command), None)
+    return kit.channel.take_one()
 
 
 def test_system_topics_at_the_start(build: Any) -> None:
