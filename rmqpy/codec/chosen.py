@@ -66,7 +66,7 @@ class _RecordParts(Protocol):
     ) -> parts.Parts: ...
 
 
-_Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | bytearray]
+_Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | memoryview]
 _PropertyParts = Callable[
     [memoryview, Sequence[int], Sequence[int]], parts.PropertyParts | None
 ]

@@ -118,6 +118,10 @@ def content_end(view: memoryview, position: int = 0) -> int:
     return lib.rmq_content_end(ffi.from_buffer("uint8_t[]", view), len(view), position)
 
 
+_new = ffi.new_allocator(should_clear_after_alloc=False)
+"""Memory that costs nothing before it is written."""
+
+
 def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -> Parts:
     """See :func:`rmqpy.codec.parts.record_parts`."""
     cells = array("q", bytes(8 * PART_COUNT * len(records)))
@@ -129,18 +133,17 @@ def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -
     return Parts(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
 
 
-def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytearray:
+def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
     """See :func:`rmqpy.codec.parts.gather`."""
-    gathered = bytearray(sum(lengths))
-    if not gathered:
-        return gathered
-    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("uint8_t[]", gathered)
+    total = sum(lengths)
+    if not total:
+        return memoryview(b"")
+    data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", total)
     good = lib.rmq_gather(
-        data, len(data), _longs(positions), _longs(lengths), len(lengths), room, len(gathered)
+        data, len(data), _longs(positions), _longs(lengths), len(lengths), room, total
     )
     assert good, "a part that is not within the view"
-    del room
-    return gathered
+    return memoryview(ffi.buffer(room))
 
 
 def property_parts(
@@ -149,15 +152,16 @@ def property_parts(
     """See :func:`rmqpy.codec.parts.property_parts`."""
     count = len(lengths)
     starts = array("i", bytes(4 * (count + 1)))
-    cells = array("q", bytes(32 * lib.RMQ_PROPERTIES_ROOM * count))
-    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    data = ffi.from_buffer("uint8_t[]", view)
+    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_ROOM * count)
     begins = ffi.from_buffer("int32_t[]", starts)
     total = lib.rmq_property_parts(
         data, len(data), _longs(positions), _longs(lengths), count, begins, room
     )
-    del room, begins
+    del begins
     if total < 0:
         return None
+    cells = array("q", bytes(ffi.buffer(room, 32 * total)))
     return PropertyParts(starts, *(cells[column : 4 * total : 4] for column in range(4)))
 
 
