@@ -127,6 +127,7 @@ def replay(request: pytest.FixtureRequest, build: Any) -> Replay:
         listen_port=PORTS[request.param],
         default_topic_queue_nums=4,
         host="127.0.0.1",
+        namesrv_addr=None,
     )
     replayed = Replay(kit)
     replayed.run(rows)
