@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final
 
 from attrs import define
@@ -97,11 +96,6 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
     return b"".join(
         view[start : start + length] for start, length in zip(positions, lengths, strict=True)
     )
-
-
-def ends_of(lengths: Sequence[int]) -> array[int]:
-    """Where each of the gathered parts begins, and the end of the last: 32 bits each."""
-    return array("i", accumulate(lengths, initial=0))
 
 
 def property_parts(

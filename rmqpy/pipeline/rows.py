@@ -44,7 +44,7 @@ from attrs import define
 from rmqpy.audit.messages import host_text, inflated
 from rmqpy.codec.chosen import gather, property_parts, record_parts
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.parts import Parts, ends_of
+from rmqpy.codec.parts import Parts
 from rmqpy.codec.properties import decode_properties
 from rmqpy.codec.scan import Scan
 from rmqpy.model.flags import COMPRESSED
@@ -403,6 +403,9 @@ def _gathered(
     kind: pyarrow.DataType, view: memoryview, positions: array[int], lengths: array[int]
 ) -> pyarrow.Array:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    places, data = pa.py_buffer(ends_of(lengths)), pa.py_buffer(gather(view, positions, lengths))
-    return pa.Array.from_buffers(kind, len(lengths), [None, places, data])
+    ends = pc.cumulative_sum(longs(lengths))
+    places = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+    data = pa.py_buffer(gather(view, positions, lengths))
+    return pa.Array.from_buffers(kind, len(lengths), [None, places.buffers()[1], data])
