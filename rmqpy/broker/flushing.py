@@ -156,6 +156,11 @@ class LogFlushing(_Flushing[FlushTask]):
         elif self._timer is None:
             self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
 
+    def stop(self, done: Callable[[], None]) -> None:
+        if self._timer is not None:  # somebody waits for company, and no more will come
+            self._begin_now()
+        super().stop(done)
+
     def _waited(self) -> None:
         self._timer = None
         if not self._running and self._awaited():

@@ -166,11 +166,10 @@ class Registration:
             self.scheduler.call_soon(done)
 
         def answered(
-            number: int, _response: RemotingCommand | None, error: RmqError | None
+            number: int, response: RemotingCommand | None, error: RmqError | None
         ) -> None:
             waiting.discard(number)
-            if error is not None:
-                _log.warning("%s at name server %s: %s", purpose, servers[number], error)
+            _success(servers[number], purpose, response, error)
             if not waiting:
                 done()
 
@@ -200,17 +199,9 @@ class Registration:
 
     def _send(self, server: str, command: RemotingCommand, this_round: _Round) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
-            if response is None:
-                _log.warning("registration with name server %s failed: %s", server, error)
-            elif response.code != ResponseCode.SUCCESS:
-                _log.warning(
-                    "name server %s refused the registration: %s %s",
-                    server,
-                    response.code,
-                    response.remark,
-                )
-            else:
-                self._take(server, response, first=not this_round.answered)
+            taken = _success(server, "registration", response, error)
+            if taken is not None:
+                self._take(server, taken, first=not this_round.answered)
                 this_round.answered = True
 
         self.network.request(server, command, self._timeout_ms, answered)
@@ -280,6 +271,20 @@ class Registration:
             broker_id=identity.broker_id,
         )
         return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header)
+
+
+def _success(
+    server: str, purpose: str, response: RemotingCommand | None, error: RmqError | None
+) -> RemotingCommand | None:
+    """The answer of a name server that has done it; what another one says is logged."""
+    if response is None:
+        _log.warning("%s with name server %s failed: %s", purpose, server, error)
+    elif response.code != ResponseCode.SUCCESS:
+        text = "name server %s refused the %s: %s %s"
+        _log.warning(text, server, purpose, response.code, response.remark)
+    else:
+        return response
+    return None
 
 
 def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:

@@ -117,6 +117,18 @@ def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: Any) -
     assert kit.channel.take_one().code == 0
 
 
+def test_a_name_server_that_refuses_a_new_topic_is_named(
+    kit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.network.take()
+    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.scheduler.run_until_idle()
+    for _, command, done in kit.network.take():
+        done(RemotingCommand.response_to(command, 1, "not you"), None)
+    assert kit.channel.take_one().code == 0
+    assert [SERVERS[0] in each and "not you" in each for each in caplog.messages] == [True, False]
+
+
 def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: Any) -> None:
     kit.network.take()
     kit.tell(RemotingCommand.request(17, TOPIC))

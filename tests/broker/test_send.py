@@ -446,6 +446,22 @@ def test_the_next_flush_begins_when_the_same_number_waits_again(build: Any) -> N
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1", "2"]
 
 
+def test_who_waits_for_company_is_flushed_before_the_stop(build: Any) -> None:
+    kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    kit.scheduler.blocking_ms = 7
+    kit.tell(kit.send_command(b"first"))
+    kit.tell(kit.send_command(b"second"))
+    kit.scheduler.advance(7)
+    assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
+    stopped: list[int] = []
+    flushing = kit.broker._flushing
+    flushing.stop(lambda: stopped.append(kit.store.flushed_offset))
+    assert stopped == []
+    kit.scheduler.advance(7)
+    assert stopped == [kit.store.max_physical_offset]
+    assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1"]
+
+
 def test_sync_flush_does_not_make_wait_false_wait(build: Any) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     assert kit.send(properties="WAIT\x01false").code == 0
