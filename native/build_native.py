@@ -40,7 +40,7 @@ ffibuilder.set_source(
     sources=[f"native/{name}.c" for name in SOURCES],
     depends=["native/rmqpy_native.h"],
     include_dirs=["native"],
-    extra_compile_args=["-O3", "-std=c11"],
+    extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", "-fno-plt"],
     optional=True,
 )
 
