@@ -133,12 +133,13 @@ static int list_texts(const rmq_request *request, rmq_slice properties, rmq_slic
 int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts)
 {
     const rmq_text given = request->signature, key = request->access_key;
-    rmq_slice pieces[RMQ_TEXTS + 2] = {{key.at, key.length}};
+    rmq_slice pieces[RMQ_TEXTS + 2];
     uint8_t text[RMQ_SIGNATURE_LENGTH];
     unsigned differing = 0;
 
     if (!core->guarded)
         return RMQ_IS_HOT;
+    pieces[0] = (rmq_slice){key.at, key.length};
     const int number = find_account(core, key);
     if (number < 0 || !(accounts >> number & 1u) || request->other_fields || given.length != RMQ_SIGNATURE_LENGTH
         || !list_texts(request, properties, pieces + 1))

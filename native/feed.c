@@ -19,6 +19,7 @@ typedef struct {
     const uint8_t *raw;
     int64_t raw_length; /* of the properties as they came */
     int is_batch;
+    int places[RMQ_SPLIT_MAX]; /* where `properties` has those of the model; -1: nowhere */
 } sending;
 
 rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t length)
@@ -38,6 +39,25 @@ rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t lengt
     }
 }
 
+/* Where the message goes, and what is in no other one. */
+static int place_send(const rmq_core *core, sending *now, int64_t queue_id, int64_t born_timestamp)
+{
+    rmq_draft *const message = &now->message;
+
+    if (queue_id < 0 || queue_id >= now->topic->send_queues)
+        return RMQ_IS_COLD;
+    const int32_t cell = now->topic->cells[queue_id];
+    if (cell < 0)
+        return RMQ_IS_COLD;
+    now->tail = &core->tails[cell];
+    message->body = message->own = now->request->body; /* no properties of its own */
+    message->body_length = now->request->body_length;
+    message->born_timestamp = born_timestamp;
+    message->queue_offset = *now->tail;
+    message->queue_id = (int32_t)queue_id;
+    return message->body_length <= core->message_max ? RMQ_IS_HOT : RMQ_IS_COLD;
+}
+
 /* Header fields into the draft, in the order of send.py's checks. */
 static int read_send(const rmq_core *core, const rmq_peer *peer, sending *now)
 {
@@ -55,32 +75,30 @@ static int read_send(const rmq_core *core, const rmq_peer *peer, sending *now)
         || !rmq_numbers(texts, WANTED, COUNT, numbers))
         return RMQ_IS_COLD;
     const rmq_slot *const slot = rmq_find_slot(&core->topic_table, texts[SEND_TOPIC].at, texts[SEND_TOPIC].length);
-    if (slot->key == NULL)
+    if (slot->key == NULL || (numbers[SYS_FLAG] & RMQ_TRANSACTION_MASK) != 0)
         return RMQ_IS_COLD;
     now->topic = &core->topics[slot->item];
-    if (numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= now->topic->send_queues)
-        return RMQ_IS_COLD;
-    const int32_t cell = now->topic->cells[numbers[QUEUE_ID]];
-    if (cell < 0 || (numbers[SYS_FLAG] & RMQ_TRANSACTION_MASK) != 0)
-        return RMQ_IS_COLD;
-    now->tail = &core->tails[cell];
     *message = (rmq_draft){
         .topic = slot->key,
         .topic_length = slot->key_length,
-        .body = now->request->body,
-        .body_length = now->request->body_length,
-        .own = now->request->body, /* none */
         .properties = &now->properties,
-        .born_timestamp = numbers[BORN],
-        .queue_offset = *now->tail,
-        .queue_id = (int32_t)numbers[QUEUE_ID],
         .flag = (int32_t)numbers[FLAG],
         .reconsume_times = (int32_t)numbers[RECONSUME],
         .sys_flag = ((int32_t)numbers[SYS_FLAG] & ~(RMQ_BORN_HOST_V6 | RMQ_STORE_HOST_V6)) | now->topic->sys_flag
                     | (peer->ip_length == 16 ? RMQ_BORN_HOST_V6 : 0)
                     | (core->store_ip_length == 16 ? RMQ_STORE_HOST_V6 : 0),
     };
-    return message->body_length <= core->message_max ? RMQ_IS_HOT : RMQ_IS_COLD;
+    return place_send(core, now, numbers[QUEUE_ID], numbers[BORN]);
+}
+
+/* The same of a request that is like the one before it. */
+static int read_next_send(const rmq_core *core, sending *now)
+{
+    static const rmq_wanted WANTED[2] = {{SEND_QUEUE_ID, 1, INT32_MAX}, {SEND_BORN, 1, INT64_MAX}};
+    int64_t numbers[2];
+
+    return rmq_numbers(now->request->texts, WANTED, 2, numbers) ? place_send(core, now, numbers[0], numbers[1])
+                                                                : RMQ_IS_COLD;
 }
 
 /* Transactions, delays and multi dispatch are Python's; so is a WAIT that is neither true nor false. */
@@ -116,6 +134,49 @@ static int take_properties(const rmq_core *core, sending *now)
     if (!rmq_read_properties(now->raw, now->raw_length, &now->properties) || !check_properties(core, &now->properties))
         return RMQ_IS_COLD;
     rmq_order_properties(core, &now->properties);
+    return RMQ_IS_HOT;
+}
+
+/* Find those of the model among them. */
+static void link_properties(const rmq_core *core, const rmq_model *model, sending *now)
+{
+    for (int i = 0; i < model->property_count; i++) {
+        const rmq_property *const item = &model->properties[i];
+        now->places[i] = -1;
+        for (int place = 0; place < now->properties.count; place++) {
+            rmq_property *const found = &now->properties.list[place];
+            if (found->value == core->cluster || found->name_length != item->name_length
+                || memcmp(found->name, item->name, item->name_length) != 0)
+                continue;
+            found->name = item->name; /* scratch is used again */
+            found->value = item->value;
+            now->places[i] = place;
+        }
+    }
+}
+
+/* Those of a request that is like the one before it: other values. */
+static int take_next_properties(const rmq_model *model, sending *now)
+{
+    now->raw_length = 0;
+    for (int i = 0; i < model->property_count; i++) {
+        const rmq_property *const item = &model->properties[i];
+        now->raw_length += (int64_t)item->name_length + item->value_length + 2;
+        if (now->places[i] >= 0) {
+            now->properties.list[now->places[i]].value = item->value;
+            now->properties.list[now->places[i]].value_length = item->value_length;
+        }
+    }
+    return RMQ_IS_HOT;
+}
+
+static int take_all_properties(const rmq_core *core, const rmq_model *model, sending *now)
+{
+    if (now->request->like && model->property_count > 0)
+        return take_next_properties(model, now);
+    if (!take_properties(core, now))
+        return RMQ_IS_COLD;
+    link_properties(core, model, now);
     return RMQ_IS_HOT;
 }
 
@@ -206,47 +267,51 @@ static int store(rmq_core *core, int64_t peer, sending *now, int64_t count)
     return RMQ_IS_HOT;
 }
 
-static int take_send(rmq_core *core, int64_t peer, const rmq_request *request)
+/* `now`: of the request before, where this one is like it. */
+static int take_send(rmq_core *core, int64_t peer, const rmq_model *model, sending *now)
 {
+    const rmq_request *const request = now->request = &model->request;
     const rmq_text batch = request->texts[SEND_BATCH];
     measure found = {1, request->body_length, 0};
-    sending now;
 
     if (!core->send_enabled)
         return RMQ_IS_COLD;
-    now.request = request;
-    if (!read_send(core, &core->peers[peer], &now) || !take_properties(core, &now)
-        || !rmq_may(core, request, (rmq_slice){now.raw, (size_t)now.raw_length}, now.topic->accounts))
+    if (!(request->like ? read_next_send(core, now) : read_send(core, &core->peers[peer], now))
+        || !take_all_properties(core, model, now)
+        || !rmq_may(core, request, (rmq_slice){now->raw, (size_t)now->raw_length}, now->topic->accounts))
         return RMQ_IS_COLD;
-    now.is_batch = batch.at != NULL && !rmq_is_text(batch, "false");
-    if (now.is_batch) {
+    now->is_batch = batch.at != NULL && !rmq_is_text(batch, "false");
+    if (now->is_batch) {
         found = (measure){0, 0, 0};
-        if (!rmq_is_text(batch, "true") || !measure_batch(&now, &found) || found.bodies > core->message_max)
+        if (!rmq_is_text(batch, "true") || !measure_batch(now, &found) || found.bodies > core->message_max)
             return RMQ_IS_COLD;
     }
-    const int64_t shared = (int64_t)RMQ_ENTRY_HEADER_SIZE + (int64_t)rmq_head_size(now.message.sys_flag) + 4
-                           + now.message.topic_length + rmq_properties_room(core, now.raw_length);
+    const int64_t shared = (int64_t)RMQ_ENTRY_HEADER_SIZE + (int64_t)rmq_head_size(now->message.sys_flag) + 4
+                           + now->message.topic_length + rmq_properties_room(core, now->raw_length);
     if (!rmq_out_has_room(core, RMQ_REPLY_MAX + found.count * MSG_ID_MAX))
         return core->out_used > 0 ? -RMQ_OUT_FULL : RMQ_IS_COLD;
     if (!rmq_staging_has_room(core, found.room + found.count * shared, found.count))
         return core->log[RMQ_LOG_STAGED] > 0 ? -RMQ_COMMIT : RMQ_IS_COLD;
-    return store(core, peer, &now, found.count);
+    return store(core, peer, now, found.count);
 }
 
-static int take_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int64_t length, rmq_model *model)
+static int take_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int64_t length, rmq_model *model, sending *now)
 {
-    rmq_request request;
+    const rmq_request *const request = &model->request;
 
-    if (!rmq_read_request(frame, length, model, &request) || (request.flag & ~FLAG_ONEWAY) != 0)
+    if (!rmq_read_request(frame, length, model) || (request->flag & ~FLAG_ONEWAY) != 0)
         return RMQ_IS_COLD;
-    return request.code == 11 ? rmq_pull(core, peer, &request) : take_send(core, peer, &request);
+    return request->code == 11 ? rmq_pull(core, peer, request) : take_send(core, peer, model, now);
 }
 
 int rmq_feed(rmq_core *core, int64_t peer)
 {
-    rmq_model model;
+    rmq_model model; /* once a frame is cold none is taken: the last one that was like another followed a hot one */
+    sending now;
 
     model.begin = NULL;
+    model.property_count = 0;
+    model.may_split = !core->guarded;
     core->cold_count = 0;
     for (;;) {
         const uint8_t *const at = core->in + core->in_position;
@@ -259,7 +324,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
         if (rest - 4 < length)
             break;
         /* What stands behind a cold frame is cold too: a sender's messages keep their order. */
-        const int taken = core->cold_count > 0 ? RMQ_IS_COLD : take_frame(core, peer, at + 4, length, &model);
+        const int taken = core->cold_count > 0 ? RMQ_IS_COLD : take_frame(core, peer, at + 4, length, &model, &now);
         if (taken < 0)
             return -taken;
         if (taken == RMQ_IS_COLD)

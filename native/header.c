@@ -108,6 +108,33 @@ static inline int take_rest_of_string(cursor *in, rmq_text *text)
     return 1;
 }
 
+/* Characters of ASCII that mean themselves, at least one. */
+static inline int take_plain(cursor *in, const uint8_t **text, uint32_t *length)
+{
+    const uint8_t *at = in->at;
+
+#if defined(__SSE2__)
+    while (in->end - at >= 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
+        const __m128i quotes = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')),
+                                            _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
+        const unsigned stops = (unsigned)_mm_movemask_epi8(_mm_or_si128(
+            quotes, _mm_cmplt_epi8(bytes, _mm_set1_epi8(' ')))); /* signed: above 0x7F too */
+        if (stops != 0) {
+            at += __builtin_ctz(stops);
+            break;
+        }
+        at += 16;
+    }
+#endif
+    while (at < in->end && *at >= ' ' && *at < 0x80u && *at != '"' && *at != '\\')
+        at++;
+    *text = in->at;
+    *length = (uint32_t)(at - in->at);
+    in->at = at;
+    return *length > 0;
+}
+
 static int take_string(cursor *in, rmq_text *text)
 {
     return take(in, '"') && take_rest_of_string(in, text);
@@ -258,7 +285,7 @@ static void add_varying(rmq_model *model, int number, rmq_text text)
 {
     int place = model->count;
 
-    if (text.at == NULL)
+    if (text.at == NULL || (number == SEND_PROPERTIES && model->property_count > 0))
         return;
     for (; place > 0 && model->varying[place - 1].text.at > text.at; place--)
         model->varying[place] = model->varying[place - 1];
@@ -267,43 +294,83 @@ static void add_varying(rmq_model *model, int number, rmq_text text)
     model->count++;
 }
 
-/* The next header may say the same but for what varies. */
-static void learn(const cursor *whole, const rmq_request *request, rmq_model *model)
-{
-    const int *const varying = request->code == 11 ? VARYING_OF_PULLS : VARYING_OF_SENDS;
-
-    model->begin = whole->at;
-    model->end = whole->end;
-    model->request = *request;
-    model->count = 0;
-    for (int i = 0; i < RMQ_VARYING - 2; i++)
-        add_varying(model, varying[i], request->texts[varying[i]]);
-    add_varying(model, RMQ_TEXTS, request->opaque_text);
-    add_varying(model, RMQ_SIGNATURE_TEXT, request->signature);
-}
-
 static inline int take_same(cursor *in, const uint8_t *from, const uint8_t *to)
 {
     const ptrdiff_t length = to - from;
 
-    if (in->end - in->at < length || memcmp(in->at, from, (size_t)length) != 0)
+    if (in->end - in->at < length || !rmq_is_same(in->at, from, (size_t)length))
         return 0;
     in->at += length;
     return 1;
 }
 
-/* The header by comparison with its model: the same tokens, other values in the places that vary. 0: it is another. */
-static int read_like(const rmq_model *model, cursor in, rmq_request *request)
+static int is_in_front(const rmq_property *known, int count, const rmq_property *item)
 {
+    for (int i = 0; i < count; i++)
+        if (known[i].name_length == item->name_length && memcmp(known[i].name, item->name, item->name_length) == 0)
+            return 1;
+    return 0;
+}
+
+/* How many properties, when all of them are plain and have different names; else 0. */
+static int split_properties(rmq_text text, rmq_property *items)
+{
+    static const uint8_t MIDDLE[] = "\\u0001", END[] = "\\u0002";
+    cursor in = {text.at, text.at + text.length};
+    int count = 0;
+
+    for (; in.at < in.end; count++) {
+        rmq_property item = {NULL, NULL, 0, 0, 0};
+        if (count == RMQ_SPLIT_MAX || !take_plain(&in, &item.name, &item.name_length)
+            || !take_same(&in, MIDDLE, MIDDLE + sizeof MIDDLE - 1) || !take_plain(&in, &item.value, &item.value_length)
+            || (in.at < in.end && !take_same(&in, END, END + sizeof END - 1)) || is_in_front(items, count, &item))
+            return 0;
+        items[count] = item;
+    }
+    return count;
+}
+
+/* The next header may say the same but for what varies. */
+static void learn(const cursor *whole, rmq_model *model)
+{
+    const rmq_request *const request = &model->request;
+    const int *const varying = request->code == 11 ? VARYING_OF_PULLS : VARYING_OF_SENDS;
+    const rmq_text properties = request->texts[SEND_PROPERTIES];
+
+    model->begin = whole->at;
+    model->end = whole->end;
+    model->count = model->property_count = 0;
+    if (model->may_split && request->code != 11 && properties.at != NULL)
+        model->property_count = split_properties(properties, model->properties);
+    for (int i = 0; i < 3; i++)
+        add_varying(model, varying[i], request->texts[varying[i]]);
+    for (int i = 0; i < model->property_count; i++) {
+        const rmq_property *const item = &model->properties[i];
+        if (!rmq_is_named(item, "WAIT"))
+            add_varying(model, RMQ_VALUE + i, (rmq_text){item->value, item->value_length, 0, 0});
+    }
+    add_varying(model, RMQ_TEXTS, request->opaque_text);
+    add_varying(model, RMQ_SIGNATURE_TEXT, request->signature);
+}
+
+/* The header by comparison with its model: the same tokens, other values in the places that vary. 0: it is another. */
+static int read_like(rmq_model *model, cursor in)
+{
+    rmq_request *const request = &model->request;
     const uint8_t *from = model->begin;
 
-    memcpy(request, &model->request, offsetof(rmq_request, binary));
     for (int i = 0; i < model->count; i++) {
         const int number = model->varying[i].number;
         const rmq_text known = model->varying[i].text;
         if (!take_same(&in, from, known.at))
             return 0;
         from = known.at + known.length;
+        if (number >= RMQ_VALUE) {
+            rmq_property *const item = &model->properties[number - RMQ_VALUE];
+            if (!take_plain(&in, &item->value, &item->value_length))
+                return 0;
+            continue;
+        }
         if (number == RMQ_TEXTS) {
             if (!take_number(&in, &request->opaque_text, &request->opaque))
                 return 0;
@@ -353,8 +420,10 @@ static int read_binary(const cursor *in, rmq_request *request)
     return 1;
 }
 
-int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model, rmq_request *request)
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model)
 {
+    rmq_request *const request = &model->request;
+
     if (length < 4)
         return 0;
     const int64_t header_length = rmq_load32(frame) & 0xFFFFFFu;
@@ -367,14 +436,17 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model, rmq
     if (frame[0] > 1)
         return 0;
     const cursor whole = in;
-    if (!request->binary && model->begin != NULL && read_like(model, in, request))
+    request->like = !request->binary && model->begin != NULL && read_like(model, in);
+    if (request->like)
         return 1;
-    memset(request, 0, offsetof(rmq_request, binary));
+    model->begin = NULL;
+    model->property_count = 0;
+    memset(request, 0, offsetof(rmq_request, like));
     if (request->binary)
         return read_binary(&in, request);
     if (!read_json(&in, request))
         return 0;
-    learn(&whole, request, model);
+    learn(&whole, model);
     return 1;
 }
 

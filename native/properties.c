@@ -91,10 +91,10 @@ uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_
             continue;
         if (out > start)
             *out++ = PROPERTY_SEPARATOR;
-        memcpy(out, item->name, item->name_length);
+        rmq_copy(out, item->name, item->name_length);
         out += item->name_length;
         *out++ = NAME_VALUE_SEPARATOR;
-        memcpy(out, item->value, item->value_length);
+        rmq_copy(out, item->value, item->value_length);
         out += item->value_length;
     }
     return out;

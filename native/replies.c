@@ -6,43 +6,49 @@
 static uint8_t *put_decimal(uint8_t *out, int64_t value)
 {
     uint8_t digits[20];
-    size_t count = 0;
+    size_t first = sizeof digits;
     uint64_t rest = value < 0 ? 0u - (uint64_t)value : (uint64_t)value;
 
-    do {
-        digits[count++] = (uint8_t)('0' + rest % 10);
-        rest /= 10;
-    } while (rest != 0);
+    for (; rest >= 100; rest /= 100) {
+        const unsigned two = (unsigned)(rest % 100);
+        digits[--first] = (uint8_t)('0' + two % 10);
+        digits[--first] = (uint8_t)('0' + two / 10);
+    }
+    if (rest >= 10)
+        digits[--first] = (uint8_t)('0' + rest % 10);
+    digits[--first] = (uint8_t)('0' + (rest >= 10 ? rest / 10 : rest));
     if (value < 0)
         *out++ = '-';
-    while (count > 0)
-        *out++ = digits[--count];
-    return out;
+    rmq_copy(out, digits + first, sizeof digits - first);
+    return out + (sizeof digits - first);
 }
 
-static uint8_t *put_hex(uint8_t *out, const uint8_t *bytes, size_t length)
+/* Four bytes as eight digits. */
+static uint8_t *put_hex(uint8_t *out, uint32_t value)
 {
-    static const char HEX[] = "0123456789ABCDEF";
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t digits = value;
 
-    for (size_t i = 0; i < length; i++) {
-        *out++ = (uint8_t)HEX[bytes[i] >> 4];
-        *out++ = (uint8_t)HEX[bytes[i] & 15];
-    }
-    return out;
+    digits = (digits << 16 | digits) & 0x0000FFFF0000FFFFu;
+    digits = (digits << 8 | digits) & 0x00FF00FF00FF00FFu;
+    digits = (digits << 4 | digits) & 0x0F0F0F0F0F0F0F0Fu;
+    const uint64_t letters = ((digits + 6 * ones) >> 4) & ones;
+    rmq_store_long(out, (int64_t)(digits + '0' * ones + letters * ('A' - '0' - 10)));
+    return out + 8;
 }
 
 /* Store host and physical offset of each message, in hexadecimal, with commas between. */
 static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer *answer)
 {
-    uint8_t numbers[12];
-
-    rmq_store32(numbers, (uint32_t)core->store_port);
     for (int64_t i = 0; i < answer->offset_count; i++) {
+        const uint64_t offset = (uint64_t)answer->offsets[i];
         if (i > 0)
             *out++ = ',';
-        out = put_hex(out, core->store_ip, (size_t)core->store_ip_length);
-        rmq_store_long(numbers + 4, answer->offsets[i]);
-        out = put_hex(out, numbers, sizeof numbers);
+        for (int32_t at = 0; at < core->store_ip_length; at += 4)
+            out = put_hex(out, rmq_load32(core->store_ip + at));
+        out = put_hex(out, (uint32_t)core->store_port);
+        out = put_hex(out, (uint32_t)(offset >> 32));
+        out = put_hex(out, (uint32_t)offset);
     }
     return out;
 }
@@ -73,7 +79,7 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
     answer->numbers[RMQ_OPAQUE] = answer->opaque;
     for (int32_t i = 0; i <= reply->field_count; i++) {
         const int32_t end = i < reply->field_count ? reply->ends[i] : reply->text_length;
-        memcpy(at, reply->text + taken, (size_t)(end - taken));
+        rmq_copy(at, reply->text + taken, (size_t)(end - taken));
         at += end - taken;
         taken = end;
         if (i < reply->field_count)

@@ -475,6 +475,52 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     rmq_store32(at + 4, (uint32_t)(uint64_t)value);
 }
 
+/* memcpy of what is mostly short, without a call. */
+static inline void rmq_copy(uint8_t *to, const uint8_t *from, size_t length)
+{
+    if (length > 64) {
+        memcpy(to, from, length);
+    } else if (length >= 16) {
+        for (size_t i = 0; i + 16 < length; i += 16)
+            memcpy(to + i, from + i, 16);
+        memcpy(to + length - 16, from + length - 16, 16);
+    } else if (length >= 8) {
+        uint64_t first, last;
+        memcpy(&first, from, 8);
+        memcpy(&last, from + length - 8, 8);
+        memcpy(to, &first, 8);
+        memcpy(to + length - 8, &last, 8);
+    } else {
+        for (size_t i = 0; i < length; i++)
+            to[i] = from[i];
+    }
+}
+
+/* Whether eight bytes are the same. */
+static inline int rmq_are_same(const uint8_t *one, const uint8_t *other)
+{
+    uint64_t first, second;
+
+    memcpy(&first, one, sizeof first);
+    memcpy(&second, other, sizeof second);
+    return first == second;
+}
+
+/* memcmp() == 0 of what is mostly short and the same, without a call. */
+static inline int rmq_is_same(const uint8_t *one, const uint8_t *other, size_t length)
+{
+    size_t i = 0;
+
+    for (; length - i >= 8; i += 8)
+        if (!rmq_are_same(one + i, other + i))
+            return 0;
+    if (length >= 8)
+        return rmq_are_same(one + length - 8, other + length - 8);
+    while (i < length && one[i] == other[i])
+        i++;
+    return i == length;
+}
+
 /* Whether the eight bytes are ASCII. */
 static inline int rmq_are_ascii(const uint8_t *eight)
 {
@@ -653,21 +699,26 @@ typedef struct {
     rmq_text access_key, signature;
     int32_t other_fields; /* there are ext fields of other names */
     int32_t code, opaque, flag;
+    int32_t like; /* says the same as the request before it in the buffer, but for what varies */
     int32_t binary; /* of the frame, like what follows */
     const uint8_t *body;
     int64_t body_length;
 } rmq_request;
 
-/* The JSON header that was read last in a buffer: the next one is compared with it before it is read. */
-enum { RMQ_VARYING = 5, RMQ_SIGNATURE_TEXT = RMQ_TEXTS + 1 };
+/* The JSON header that was read last in a buffer: the next one is compared with it before it is read. Properties of a
+ * send are compared by name when all names and values are plain; of WAIT the value has to be the same too. */
+enum { RMQ_SPLIT_MAX = 12, RMQ_VARYING = 5 + RMQ_SPLIT_MAX, RMQ_SIGNATURE_TEXT = RMQ_TEXTS + 1, RMQ_VALUE };
 typedef struct {
     const uint8_t *begin, *end; /* NULL: none yet */
-    rmq_request request;
+    rmq_request request; /* the last one that was read */
     struct {
-        int number; /* of a text; RMQ_TEXTS: the opaque; RMQ_SIGNATURE_TEXT */
+        int number; /* of a text; RMQ_TEXTS: the opaque; RMQ_SIGNATURE_TEXT; from RMQ_VALUE on: of a property */
         rmq_text text;
     } varying[RMQ_VARYING]; /* in the order of their places */
     int count;
+    int may_split; /* the caller needs no text of all properties */
+    int property_count; /* 0: they are one text, which varies */
+    rmq_property properties[RMQ_SPLIT_MAX]; /* of `request`, in the order of the text */
 } rmq_model;
 
 enum rmq_send_text {
@@ -680,8 +731,8 @@ enum rmq_pull_text {
     PULL_EXPRESSION, PULL_VERSION, PULL_TYPE
 };
 
-/* 1: `request` holds the frame; 0: it is not one for C. `model` belongs to the buffer; its begin is NULL at first. */
-int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model, rmq_request *request);
+/* 1: `model->request` holds the frame; 0: it is not one for C. `model` belongs to the buffer; its begin is NULL at first. */
+int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
 
 /* A number of the header: which text, whether it has to be there, the largest value that C takes. */
 typedef struct {

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqpy.codec.message import BatchItem, encode_batch_body
+from rmqpy.model.config_keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
@@ -173,5 +174,55 @@ def test_equal_on_headers_that_are_nearly_known(
             if side.channels[-1].closed:
                 side.connect(("10.0.0.1", 2000 + number))
             side.receive(len(side.channels) - 1, known + _frame(header, b"%d" % number) + known)
+            side.end_turn()
+    assert_same(both)
+
+
+PROPERTY_TEXTS = (
+    r"UNIQ_KEY\u0001k%d\u0002WAIT\u0001true\u0002",
+    r"UNIQ_KEY\u0001k%d\u0002TAGS\u0001Tag%d\u0002KEYS\u0001a%d b\u0002WAIT\u0001true",
+    r"WAIT\u0001false\u0002UNIQ_KEY\u0001k%d",
+    r"CLUSTER\u0001c%d\u0002UNIQ_KEY\u0001k%d\u0002",
+    r"a\u0001%d\u0002b\u00012\u0002a\u0001%d\u0002",
+    r"a\u0001%d\u0001more\u0002b\u0001%d",
+    r"a\u0001%d\u0002b\u0001\u0002c\u0001%d",
+    r"a\u0001%d\u0002\u0002b\u0001%d\u0002",
+    r"a\u0001%d\u0002b\u0001\u65e5%d\u0002",
+    "a\\u0001%d\\u0002\x01b\\u0001%d\x02\\u0002",
+    "\u65e5\\u0001%d\\u0002b\\u0001\u65e5%d\\u0002",
+    r"a\u0001%d\"\u0002b\u0001%d\n\u0002",
+    r"DELAY\u0001%d\u0002",
+    r"a\u0001%d",
+    "".join(rf"n{number}\u0001%d\u0002" for number in range(14)),
+    r"b\u0001%d\u0002Aa\u0001%d\u0002BB\u0001%d\u0002AaAa\u0001%d\u0002BBBB\u0001%d\u0002",
+    "",
+)
+
+
+@pytest.mark.parametrize("settings", [{}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH}])
+def test_equal_on_properties_of_the_same_names(
+    pair: Callable[..., Any], assert_same: Any, settings: dict[str, Any]
+) -> None:
+    """Sends of one buffer whose properties differ in their values only, between others."""
+    both = pair(**settings)
+    plain = HEADER.split(b'"i":"')[0] + b'"i":"%b"' + b',"j"' + HEADER.split(b',"j"')[1]
+
+    def frame(text: str, number: int) -> bytes:
+        values = text % ((number,) * text.count("%d"))
+        return _frame(plain % values.encode(), b"%d" % number)
+
+    stream = [
+        b"".join(frame(text, count) for count in (1, 22, 333) for _ in range(2))
+        + frame(other, 4)
+        + frame(text, 55555)
+        for text in PROPERTY_TEXTS
+        for other in (text, PROPERTY_TEXTS[0], PROPERTY_TEXTS[1])
+    ]
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _frame(HEADER))
+        side.end_turn()
+        for piece in stream:
+            side.receive(0, piece)
             side.end_turn()
     assert_same(both)
