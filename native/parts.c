@@ -1,17 +1,21 @@
-/* Columns of messages: where the parts of scanned records stand, and many parts copied into one piece of memory.
+/* Columns of messages: where the parts of scanned records stand, and many parts copied into one piece of
+ * memory, pointed at, or numbered where they repeat.
  * Same results as rmqpy/codec/parts.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
-int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *records, size_t count, int32_t check_crc,
-                     int64_t *cells)
+#define PROBES_MAX 64
+#define INLINE_MAX 12 /* bytes that a view of Arrow holds itself */
+
+int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, size_t count, int64_t shift,
+                     int32_t check_crc, int64_t *cells)
 {
     for (size_t i = 0; i < count; i++, cells += RMQ_PART_COUNT) {
         rmq_record_places places;
-        if (!rmq_is_within(length, records[i], RMQ_RECORD_SIZE_MIN))
+        if (!rmq_is_within(length, frames[i] + shift, RMQ_RECORD_SIZE_MIN))
             return 0;
-        const size_t start = (size_t)records[i];
+        const size_t start = (size_t)(frames[i] + shift);
         if (rmq_measure(view, start, length - start, &places) != RMQ_END)
             return 0;
         const uint8_t *const record = view + start;
@@ -47,6 +51,72 @@ int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, con
         used += (size_t)lengths[i];
     }
     return 1;
+}
+
+int rmq_part_views(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
+                   uint8_t *data)
+{
+    for (size_t i = 0; i < count; i++, data += RMQ_VIEW_SIZE) {
+        if (!rmq_is_within(length, positions[i], lengths[i]) || positions[i] > INT32_MAX || lengths[i] > INT32_MAX)
+            return 0;
+        const uint8_t *const part = view + positions[i];
+        const int32_t size = (int32_t)lengths[i], buffer = 0, offset = (int32_t)positions[i];
+        memcpy(data, &size, 4);
+        if (size <= INLINE_MAX) {
+            memset(data + 4, 0, INLINE_MAX);
+            memcpy(data + 4, part, (size_t)size);
+        } else {
+            memcpy(data + 4, part, 4);
+            memcpy(data + 8, &buffer, 4);
+            memcpy(data + 12, &offset, 4);
+        }
+    }
+    return 1;
+}
+
+static uint64_t hash_of(const uint8_t *at, size_t length)
+{
+    const uint64_t factor = 0x9E3779B97F4A7C15u;
+    uint64_t hash = length * factor, word;
+
+    for (; length >= 8; at += 8, length -= 8) {
+        memcpy(&word, at, 8);
+        hash = (hash ^ word) * factor;
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, at, length);
+    hash = (hash ^ word) * factor;
+    return hash ^ hash >> 32;
+}
+
+int64_t rmq_number_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
+                         size_t count, int32_t *table, size_t mask, int32_t *numbers, int32_t *firsts)
+{
+    int32_t known = 0;
+
+    memset(table, 0xFF, (mask + 1) * sizeof *table);
+    for (size_t i = 0; i < count; i++) {
+        if (!rmq_is_within(length, positions[i], lengths[i]))
+            return -1;
+        const uint8_t *const part = view + positions[i];
+        const size_t size = (size_t)lengths[i];
+        size_t place = hash_of(part, size) & mask;
+        for (int probes = 0;; probes++, place = (place + 1) & mask) {
+            if (table[place] < 0) {
+                firsts[known] = (int32_t)i;
+                table[place] = known++;
+                break;
+            }
+            const int32_t first = firsts[table[place]];
+            if ((size_t)lengths[first] == size && memcmp(view + positions[first], part, size) == 0)
+                break;
+            if (probes == PROBES_MAX)
+                return -1;
+        }
+        numbers[i] = table[place];
+    }
+    return known;
 }
 
 int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,

@@ -99,13 +99,25 @@ enum rmq_part {
     RMQ_PART_COUNT
 };
 
-/* Of the records at `records`, a row of RMQ_PART_COUNT cells each. 0: one of them is no record. */
-int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *records, size_t count, int32_t check_crc,
-                     int64_t *cells);
+/* Of the records `shift` behind `frames`, a row of RMQ_PART_COUNT cells each. 0: one of them is no record. */
+int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, size_t count, int64_t shift,
+                     int32_t check_crc, int64_t *cells);
 
 /* Parts of the view back to back. 0: one is not within the view, or `room` is too small. */
 int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
                uint8_t *data, size_t room);
+
+/* Parts of the view as views of Arrow's layout, of 16 bytes each, into one buffer that is the view. 0: one is not within
+ * the view, or begins behind what 31 bits can say. */
+enum { RMQ_VIEW_SIZE = 16 };
+int rmq_part_views(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
+                   uint8_t *data);
+
+/* Equal parts of the view get equal numbers, from 0 in the order of first appearance; firsts[number] is the row of that.
+ * `table` has mask + 1 cells, a power of two of at least twice the count. Returns how many different ones there are; -1:
+ * one is not within the view, or too many fall on one place of the table. */
+int64_t rmq_number_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
+                         size_t count, int32_t *table, size_t mask, int32_t *numbers, int32_t *firsts);
 
 /* The properties in property strings: where name and value stand, four cells each; those of string i begin at
  * starts[i], which has count + 1 cells. Room for RMQ_PROPERTIES_ROOM properties a string. Returns how many there

@@ -17,6 +17,7 @@ class _Lib:
     RMQ_COLUMN_COUNT: int
     RMQ_PART_COUNT: int
     RMQ_PROPERTIES_ROOM: int
+    RMQ_VIEW_SIZE: int
     RMQ_OPAQUE: int
     RMQ_MSG_ID: int
     RMQ_QUEUE_NUMBER: int
@@ -35,7 +36,29 @@ class _Lib:
     def rmq_find_magic(self, view: Any, length: int, start: int, stop: int) -> int: ...
     def rmq_content_end(self, view: Any, length: int, position: int) -> int: ...
     def rmq_record_parts(
-        self, view: Any, length: int, records: Any, count: int, check_crc: int, cells: Any
+        self,
+        view: Any,
+        length: int,
+        frames: Any,
+        count: int,
+        shift: int,
+        check_crc: int,
+        cells: Any,
+    ) -> int: ...
+    def rmq_part_views(
+        self, view: Any, length: int, positions: Any, lengths: Any, count: int, data: Any
+    ) -> int: ...
+    def rmq_number_parts(
+        self,
+        view: Any,
+        length: int,
+        positions: Any,
+        lengths: Any,
+        count: int,
+        table: Any,
+        mask: int,
+        numbers: Any,
+        firsts: Any,
     ) -> int: ...
     def rmq_gather(
         self,

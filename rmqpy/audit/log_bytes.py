@@ -24,6 +24,10 @@ class LogBytes:
         view = self.view[: max(length, 0)]
         return LogBytes(view, min(self.data_end, len(view)))
 
+    def to_content_end(self) -> LogBytes:
+        """The same, looked at once for all: a file with room reserved is zeros without a hole."""
+        return LogBytes(self.view, self.content_end())
+
     def content_end(self, position: int = 0) -> int:
         """Position behind the last byte that is not zero, at least ``position``."""
         return content_end(self.view[: self.data_end], position)

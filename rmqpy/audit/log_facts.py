@@ -108,7 +108,7 @@ class _TailReader:
     def _data(self, work: WorkRange) -> LogBytes:
         data = self._open.get(work.path)
         if data is None:
-            data = self._open[work.path] = map_log(self._files, work.path)
+            data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
         return data if work.limit is None else data.up_to(work.limit - work.first_offset)
 
     def _walk(self, works: list[WorkRange]) -> RowResult:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import entry_run, hashes, packing, parts, places, scan
+from rmqpy.codec import entry_run, hashes, packing, parts, places, repeats, scan
 
 __all__ = [
     "content_end",
@@ -25,7 +25,9 @@ __all__ = [
     "gather",
     "implementation",
     "magic_places",
+    "number_parts",
     "pack_records",
+    "part_views",
     "property_parts",
     "put_packed_keys",
     "reason",
@@ -62,7 +64,7 @@ _MagicPlaces = Callable[[memoryview, int, int], Iterator[int]]
 
 class _RecordParts(Protocol):
     def __call__(
-        self, view: memoryview, records: Sequence[int], *, check_crc: bool
+        self, view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = ...
     ) -> parts.Parts: ...
 
 
@@ -103,6 +105,8 @@ class _Choice:
     content_end: _ContentEnd
     record_parts: _RecordParts
     gather: _Gather
+    part_views: _Gather
+    number_parts: repeats.NumberParts
     property_parts: _PropertyParts
     pack_records: _PackRecords
     put_packed_keys: _PutPackedKeys
@@ -121,6 +125,8 @@ def _pure(reason: str) -> _Choice:
         places.content_end,
         parts.record_parts,
         parts.gather,
+        parts.part_views,
+        repeats.number_parts,
         parts.property_parts,
         packing.pack_records,
         packing.put_packed_keys,
@@ -146,6 +152,8 @@ def _choose(environment: str | None) -> _Choice:
         native.content_end,
         native.record_parts,
         native.gather,
+        native.part_views,
+        native.number_parts,
         native.property_parts,
         native_pack.pack_records,
         native_pack.put_packed_keys,
@@ -165,6 +173,8 @@ magic_places = _choice.magic_places
 content_end = _choice.content_end
 record_parts = _choice.record_parts
 gather = _choice.gather
+part_views = _choice.part_views
+number_parts = _choice.number_parts
 property_parts = _choice.property_parts
 pack_records = _choice.pack_records
 put_packed_keys = _choice.put_packed_keys

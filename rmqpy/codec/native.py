@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec import hashes, layout
+from rmqpy.codec import hashes, layout, repeats
 from rmqpy.codec.parts import PART_COUNT, Parts, PropertyParts
+from rmqpy.codec.repeats import Numbered
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -31,6 +32,8 @@ __all__ = [
     "gather",
     "lib",
     "magic_places",
+    "number_parts",
+    "part_views",
     "property_parts",
     "record_parts",
     "scan_records",
@@ -79,7 +82,7 @@ def scan_records(
     filled = state.count * COLUMN_COUNT
     columns = [cells[column:filled:COLUMN_COUNT] for column in range(COLUMN_COUNT)]
     del data, room
-    return scan_of_columns(columns, view, end, stop)
+    return scan_of_columns(columns, view, end, stop, number_parts)
 
 
 def walk_records(
@@ -122,12 +125,15 @@ _new = ffi.new_allocator(should_clear_after_alloc=False)
 """Memory that costs nothing before it is written."""
 
 
-def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -> Parts:
+def record_parts(
+    view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
+) -> Parts:
     """See :func:`rmqpy.codec.parts.record_parts`."""
-    cells = array("q", bytes(8 * PART_COUNT * len(records)))
+    cells = array("q", bytes(8 * PART_COUNT * len(frames)))
     data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
-    places = _longs(records)
-    good = lib.rmq_record_parts(data, len(data), places, len(records), check_crc, room)
+    good = lib.rmq_record_parts(
+        data, len(data), _longs(frames), len(frames), shift, check_crc, room
+    )
     assert good, "a position that holds no record"
     del room
     return Parts(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
@@ -144,6 +150,37 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
     )
     assert good, "a part that is not within the view"
     return memoryview(ffi.buffer(room))
+
+
+def part_views(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> memoryview:
+    """See :func:`rmqpy.codec.parts.part_views`."""
+    count = len(lengths)
+    data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", lib.RMQ_VIEW_SIZE * count)
+    good = lib.rmq_part_views(data, len(data), _longs(positions), _longs(lengths), count, room)
+    assert good, "a part that is not within the view"
+    return memoryview(ffi.buffer(room))
+
+
+def number_parts(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> Numbered:
+    """See :func:`rmqpy.codec.repeats.number_parts`."""
+    count = len(lengths)
+    places = 2 << count.bit_length()
+    data, table = ffi.from_buffer("uint8_t[]", view), _new("int32_t[]", places)
+    numbers, firsts = array("i", bytes(4 * count)), _new("int32_t[]", count)
+    room = ffi.from_buffer("int32_t[]", numbers)
+    known = lib.rmq_number_parts(
+        data, len(data), _longs(positions), _longs(lengths), count, table, places - 1, room, firsts
+    )
+    del room
+    if known < 0:
+        return repeats.number_parts(view, positions, lengths)
+    rows = array("i", bytes(ffi.buffer(firsts, 4 * known)))
+    texts = [bytes(view[positions[row] : positions[row] + lengths[row]]) for row in rows]
+    return Numbered(numbers, texts)
 
 
 def property_parts(

@@ -1,13 +1,13 @@
 """Columns of messages: where the parts of scanned records stand, and many parts copied into one
-piece of memory.
+piece of memory, or pointed at.
 
-``record_parts``, ``gather`` and ``property_parts`` exist in C too: take them from
-:mod:`rmqpy.codec.chosen`. Positions count from the begin of the view, as in a
-:class:`rmqpy.codec.scan.Scan`.
+All functions exist in C too: take them from :mod:`rmqpy.codec.chosen`. Positions count from the
+begin of the view, as in a :class:`rmqpy.codec.scan.Scan`.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Sequence
 from typing import Final
@@ -20,11 +20,22 @@ from rmqpy.codec.properties import PROPERTY_TAGS, locate_property
 from rmqpy.codec.scan import measure_record
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
-__all__ = ["PART_COUNT", "Parts", "PropertyParts", "gather", "property_parts", "record_parts"]
+__all__ = [
+    "PART_COUNT",
+    "Parts",
+    "PropertyParts",
+    "gather",
+    "part_views",
+    "property_parts",
+    "record_parts",
+]
 
 _BORN_HOST: Final = 48
 _HOST_SIZE: Final = 8
 _CRC_FIELD: Final = 2
+_INLINE_MAX: Final = 12
+_INLINE_VIEW: Final = struct.Struct("=i12s")
+_VIEW: Final = struct.Struct("=i4sii")
 
 
 @define(slots=True)
@@ -61,9 +72,11 @@ class PropertyParts:
     value_length: array[int]
 
 
-def record_parts(view: memoryview, records: Sequence[int], *, check_crc: bool) -> Parts:
-    """Of the records at those positions, all of which are good."""
-    rows = [_row(view, start, check_crc) for start in records]
+def record_parts(
+    view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
+) -> Parts:
+    """Of the records ``shift`` behind those positions, all of which are good."""
+    rows = [_row(view, start + shift, check_crc) for start in frames]
     columns = zip(*rows, strict=True) if rows else [()] * PART_COUNT
     return Parts(*(array("q", column) for column in columns))
 
@@ -95,6 +108,18 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
     """Those parts of the view back to back."""
     return b"".join(
         view[start : start + length] for start, length in zip(positions, lengths, strict=True)
+    )
+
+
+def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytes:
+    """Those parts as Arrow's views into one buffer, which is the view: the length, then the part
+    itself up to 12 bytes, else its first four, the number of the buffer and the position.
+    """
+    return b"".join(
+        _INLINE_VIEW.pack(length, bytes(view[start : start + length]))
+        if length <= _INLINE_MAX
+        else _VIEW.pack(length, bytes(view[start : start + 4]), 0, start)
+        for start, length in zip(positions, lengths, strict=True)
     )
 
 

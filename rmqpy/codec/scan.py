@@ -33,6 +33,7 @@ from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.properties import locate_property
+from rmqpy.codec.repeats import NumberParts, number_parts
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 
@@ -148,14 +149,14 @@ def scan_records(
 
 
 def scan_of_columns(
-    columns: Sequence[array[int]], view: memoryview, end: int, stop: StopReason
+    columns: Sequence[array[int]],
+    view: memoryview,
+    end: int,
+    stop: StopReason,
+    number: NumberParts = number_parts,
 ) -> Scan:
     """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
-    interned: dict[bytes, bytes] = {}
-    topics = []
-    for start, length in zip(columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH], strict=True):
-        name = bytes(view[start : start + length])
-        topics.append(interned.setdefault(name, name))
+    topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).each()
     make = cast("Callable[..., Scan]", Scan)
     return make(*columns, topics, end, stop)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,8 +27,9 @@ from rmqpy.audit.directory import read_directory
 from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.arrays import PACKED
 from rmqpy.pipeline.pieces import Chain, OpenPiece, Passed, Piece, PieceResult, split_store
-from rmqpy.pipeline.rows import MessageColumns, message_schema
+from rmqpy.pipeline.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.wanted import Wanted, log_batches
 from rmqpy.store.disk import Disk
 
@@ -41,6 +42,21 @@ TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
+RISING: Final = ("queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "entryIndex")
+"""Columns of which a value is hardly ever there twice, and not far from the one before."""
+UNLIKE: Final = ("keys", "bodyCrc")
+"""Columns of which hardly two values are equal."""
+PROPERTIES: Final = ("properties.key_value.key", "properties.key_value.value")
+NOT_SOUGHT: Final = frozenset(["body", "properties", "crcOk"])
+"""Columns of which least and most are of no use."""
+WRITER_OPTIONS: Final[Mapping[str, Any]] = {
+    "compression": "zstd",
+    "use_dictionary": [*(set(COLUMNS) - set(RISING) - set(UNLIKE)), PROPERTIES[0]],
+    "column_encoding": dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
+    "write_statistics": [name for name in COLUMNS if name not in NOT_SOUGHT],
+    "store_schema": False,
+}
+"""``store_schema``: the types are those of Parquet, not those that the arrays had here."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -62,12 +78,15 @@ class ExportTask:
         opened = OpenPiece(piece)
         path, rows = None, 0
         if opened.places is not None:
-            make = MessageColumns(broker_name=self.broker_name)
+            make = MessageColumns(broker_name=self.broker_name, form=PACKED)
             wanted = Wanted(internal_topics=self.internal_topics)
-            path, rows = self._write(log_batches(opened.walk, opened.places, make, wanted))
+            batches = log_batches(opened.walk, opened.places, make, wanted)
+            path, rows = self._write(batches, make.schema)
         return Written(**opened.outcome(path), rows=rows)
 
-    def _write(self, batches: Iterator[pyarrow.RecordBatch]) -> tuple[str | None, int]:
+    def _write(
+        self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema
+    ) -> tuple[str | None, int]:
         from pyarrow import Table, parquet
 
         groups = row_groups(batches)
@@ -77,9 +96,9 @@ class ExportTask:
         path = f"{self.folder}/{uuid4().hex}"
         rows = 0
         with open(path, "xb") as file:
-            with parquet.ParquetWriter(file, message_schema(), compression="zstd") as writer:
+            with parquet.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
                 for group in chain([first], groups):
-                    table = Table.from_batches(group)
+                    table = Table.from_batches(group).unify_dictionaries()
                     writer.write_table(table, row_group_size=len(table))
                     rows += len(table)
             file.flush()
@@ -88,12 +107,14 @@ class ExportTask:
 
 
 def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.RecordBatch]]:
-    """Batches of about 64 MiB together; memory is bounded by them."""
+    """Batches of records of about 64 MiB together; memory is bounded by them."""
+    import pyarrow.compute as pc
+
     group: list[pyarrow.RecordBatch] = []
     size = 0
     for batch in batches:
         group.append(batch)
-        size += batch.nbytes
+        size += pc.sum(batch["size"]).as_py()
         if size >= ROW_GROUP_BYTES:
             yield group
             group, size = [], 0

@@ -26,28 +26,31 @@ brokerName              string        as told by the caller, else null
 term, entryIndex        long          of the DLedger entry; null in a classic log
 ======================  ============  ===========================================================
 
-A batch is built column by column from a scan of the log, no message by itself: C copies the parts,
-and only the columns asked for are built. What is rare (bytes that are no UTF-8, compressed bodies)
-is done value by value.
+A batch is built column by column from a scan of the log, no message by itself, and only the columns
+asked for are built. What is rare (bytes that are no UTF-8, compressed bodies) is done value by
+value.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
 from rmqpy.audit.messages import host_text, inflated
-from rmqpy.codec.chosen import gather, property_parts, record_parts
+from rmqpy.codec.chosen import property_parts, record_parts
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.parts import Parts
 from rmqpy.codec.properties import decode_properties
 from rmqpy.codec.scan import Scan
 from rmqpy.model.flags import COMPRESSED
+from rmqpy.pipeline.arrays import PLAIN, Form, is_utf8, longs, repeated, texts, times
 
 if TYPE_CHECKING:
     import pyarrow
@@ -95,16 +98,15 @@ NUMBERS: Final = {
 """Columns that are one of a scan as it is."""
 BATCH_BYTES: Final = 8 << 20
 """Records of about so many bytes make a batch: what waits in Spark's queues is bounded by it."""
-TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
-"""Further from 1970 no timestamp in microseconds goes."""
 
 
-def message_schema(columns: Sequence[str] = COLUMNS) -> pyarrow.Schema:
+def message_schema(columns: Sequence[str] = COLUMNS, form: Form = PLAIN) -> pyarrow.Schema:
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
+    few, text = form.repeated_type(), form.string()
     types = {
-        "topic": pa.string(),
+        "topic": few,
         "queueId": pa.int32(),
         "queueOffset": pa.int64(),
         "physicalOffset": pa.int64(),
@@ -112,18 +114,18 @@ def message_schema(columns: Sequence[str] = COLUMNS) -> pyarrow.Schema:
         "flag": pa.int32(),
         "sysFlag": pa.int32(),
         "bornTimestamp": moment,
-        "bornHost": pa.string(),
+        "bornHost": few,
         "storeTimestamp": moment,
-        "storeHost": pa.string(),
+        "storeHost": few,
         "reconsumeTimes": pa.int32(),
         "preparedTransactionOffset": pa.int64(),
-        "tags": pa.string(),
-        "keys": pa.string(),
+        "tags": few,
+        "keys": text,
         "tagsCode": pa.int64(),
         "bodyCrc": pa.int32(),
         "crcOk": pa.bool_(),
-        "body": pa.binary(),
-        "properties": pa.map_(pa.string(), pa.string()),
+        "body": form.binary(),
+        "properties": pa.map_(few, text),
         "brokerName": pa.string(),
         "term": pa.int64(),
         "entryIndex": pa.int64(),
@@ -133,14 +135,12 @@ def message_schema(columns: Sequence[str] = COLUMNS) -> pyarrow.Schema:
 
 def slices(sizes: Sequence[int], bytes_max: int = BATCH_BYTES) -> Iterator[tuple[int, int]]:
     """(first, end) of consecutive rows of at most ``bytes_max`` together, one at least."""
-    first = total = 0
-    for row, size in enumerate(sizes):
-        if total and total + size > bytes_max:
-            yield first, row
-            first, total = row, 0
-        total += size
-    if first < len(sizes):
-        yield first, len(sizes)
+    ends = list(accumulate(sizes))
+    first = before = 0
+    while first < len(ends):
+        end = max(bisect_right(ends, before + bytes_max), first + 1)
+        yield first, end
+        first, before = end, ends[end - 1]
 
 
 class ScanRows:
@@ -174,15 +174,10 @@ class ScanRows:
         """Some of these rows."""
         return ScanRows(self._scan, self.view, self._rows[rows.start : rows.stop], self._shift)
 
-    def topics(self) -> list[bytes]:
-        topic = self._scan.topic
-        return topic if self._is_whole else [topic[row] for row in self._rows]
-
     def parts(self, check_crc: bool) -> Parts:
-        base = self._scan.frame_offset[0]
-        shift = self._shift - base
+        shift = self._shift - self._scan.frame_offset[0]
         frames = self.numbers("frame_offset")
-        return record_parts(self.view, [at + shift for at in frames], check_crc=check_crc)
+        return record_parts(self.view, frames, check_crc=check_crc, shift=shift)
 
 
 @define(slots=True, frozen=True)
@@ -191,21 +186,27 @@ class MessageColumns:
 
     columns: tuple[str, ...] = COLUMNS
     broker_name: str | None = None
+    form: Form = PLAIN
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        return message_schema(self.columns, self.form)
 
     def batch(self, rows: ScanRows) -> pyarrow.RecordBatch:
         import pyarrow as pa
 
-        schema = message_schema(self.columns)
-        builder = _Builder(rows, self.broker_name, "crcOk" in self.columns)
+        schema = self.schema
+        builder = _Builder(rows, self)
         arrays = [builder.column(field.name, field.type) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _Builder:
-    def __init__(self, rows: ScanRows, broker_name: str | None, check_crc: bool) -> None:
+    def __init__(self, rows: ScanRows, made: MessageColumns) -> None:
         self._rows = rows
-        self._broker_name = broker_name
-        self._check_crc = check_crc
+        self._form = made.form
+        self._broker_name = made.broker_name
+        self._check_crc = "crcOk" in made.columns
 
     def column(self, name: str, kind: pyarrow.DataType) -> pyarrow.Array:
         if name in NUMBERS:
@@ -229,10 +230,11 @@ class _Builder:
 
             is_entry = pc.greater_equal(longs(self._rows.numbers("entry_index")), 0)
             return pc.if_else(is_entry, made, pa.scalar(None, pa.int64()))
-        return made.cast(kind)
+        return made.cast(kind, safe=False)
 
     def _topic(self) -> pyarrow.Array:
-        return named(self._rows.topics())
+        rows = self._rows
+        return self._few(rows.numbers("topic_position"), rows.numbers("topic_length"))
 
     def _brokerName(self) -> pyarrow.Array:
         import pyarrow as pa
@@ -240,23 +242,25 @@ class _Builder:
         return pa.repeat(pa.scalar(self._broker_name, pa.string()), len(self._rows))
 
     def _tags(self) -> pyarrow.Array:
-        return self._text(self._parts.tags_position, self._parts.tags_length)
+        return self._few(self._parts.tags_position, self._parts.tags_length)
 
     def _keys(self) -> pyarrow.Array:
         rows = self._rows
-        return self._text(rows.numbers("keys_position"), rows.numbers("keys_length"))
+        places = rows.numbers("keys_position"), rows.numbers("keys_length")
+        return texts(self._form, rows.view, *places, with_null=True)
 
-    def _text(self, positions: array[int], lengths: array[int]) -> pyarrow.Array:
-        """Null where the length is 0."""
-        import pyarrow.compute as pc
-
-        made = texts(self._rows.view, positions, lengths)
-        return pc.if_else(pc.greater(longs(lengths), 0), made, None)
+    def _few(
+        self,
+        positions: array[int],
+        lengths: array[int],
+        text: Callable[[bytes], str] = java_text,
+    ) -> pyarrow.Array:
+        return repeated(self._form, self._rows.view, positions, lengths, text)
 
     def _bodyCrc(self) -> pyarrow.Array:
         import pyarrow as pa
 
-        return longs(self._parts.body_crc).cast(pa.int32())
+        return longs(self._parts.body_crc).cast(pa.int32(), safe=False)
 
     def _crcOk(self) -> pyarrow.Array:
         import pyarrow as pa
@@ -264,24 +268,19 @@ class _Builder:
         return longs(self._parts.crc_agrees).cast(pa.bool_())
 
     def _bornHost(self) -> pyarrow.Array:
-        return self._hosts(self._parts.born_host_position, self._parts.born_host_length)
+        parts = self._parts
+        return self._few(parts.born_host_position, parts.born_host_length, _host)
 
     def _storeHost(self) -> pyarrow.Array:
-        return self._hosts(self._parts.store_host_position, self._parts.store_host_length)
-
-    def _hosts(self, positions: array[int], lengths: array[int]) -> pyarrow.Array:
-        """Hosts are few: each is written once."""
-        import pyarrow as pa
-
-        packed = binaries(self._rows.view, positions, lengths).dictionary_encode()
-        hosts = [host_text(_host(raw)) for raw in packed.dictionary.to_pylist()]
-        return pa.array(hosts, pa.string()).take(packed.indices)
+        parts = self._parts
+        return self._few(parts.store_host_position, parts.store_host_length, _host)
 
     def _body(self) -> pyarrow.Array:
         import pyarrow as pa
 
-        parts = self._parts
-        stored = binaries(self._rows.view, parts.body_position, parts.body_length)
+        parts, kind = self._parts, self._form.binary()
+        places = parts.body_position, parts.body_length
+        stored = self._form.parts(kind, self._rows.view, *places)
         flags = self._rows.numbers("sys_flag")
         if not any(flag & COMPRESSED for flag in set(flags)):
             return stored
@@ -289,7 +288,7 @@ class _Builder:
             inflated(body) if flag & COMPRESSED else body
             for body, flag in zip(stored.to_pylist(), flags, strict=True)
         ]
-        return pa.array(bodies, pa.binary())
+        return pa.array(bodies, kind)
 
     def _properties(self) -> pyarrow.Array:
         rows = self._rows
@@ -305,10 +304,11 @@ class _Builder:
         found = property_parts(self._rows.view, positions, lengths)
         if found is None:
             return None
-        names = strict_texts(self._rows.view, found.name_position, found.name_length)
-        values = strict_texts(self._rows.view, found.value_position, found.value_length)
-        if names is None or values is None:
+        form, places = self._form, (found.value_position, found.value_length)
+        values = form.parts(form.string(), self._rows.view, *places)
+        if not is_utf8(values):
             return None
+        names = self._few(found.name_position, found.name_length)
         starts = pa.Array.from_buffers(
             pa.int32(), len(found.starts), [None, pa.py_buffer(found.starts)]
         )
@@ -318,11 +318,18 @@ class _Builder:
         import pyarrow as pa
 
         view = self._rows.view
-        pairs = [
-            list(decode_properties(bytes(view[start : start + length])).items())
+        maps = [
+            decode_properties(bytes(view[start : start + length]))
             for start, length in zip(positions, lengths, strict=True)
         ]
-        return pa.array(pairs, pa.map_(pa.string(), pa.string()))
+        starts = pa.array(accumulate(map(len, maps), initial=0), pa.int32())
+        names = pa.array(chain.from_iterable(maps), pa.string()).dictionary_encode()
+        values = chain.from_iterable(each.values() for each in maps)
+        return pa.MapArray.from_arrays(
+            starts,
+            self._form.of_few(names.dictionary, names.indices),
+            pa.array(values, self._form.string()),
+        )
 
 
 def json_texts(maps: pyarrow.Array) -> pyarrow.Array:
@@ -336,76 +343,5 @@ def json_texts(maps: pyarrow.Array) -> pyarrow.Array:
     return pa.array(written, pa.string())
 
 
-def _host(raw: bytes) -> tuple[bytes, int]:
-    return raw[:-4], int.from_bytes(raw[-4:], "big", signed=True)
-
-
-def longs(values: array[int]) -> pyarrow.Array:
-    """Without a copy."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
-def times(values_ms: array[int]) -> pyarrow.Array:
-    """UTC; null where it is no time that a timestamp can hold."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    stored = longs(values_ms)
-    low, high = pa.scalar(-TIME_MS_MAX, pa.int64()), pa.scalar(TIME_MS_MAX, pa.int64())
-    is_time = pc.and_(pc.greater_equal(stored, low), pc.less_equal(stored, high))
-    held = pc.if_else(is_time, stored, pa.scalar(None, pa.int64()))
-    return pc.multiply(held, 1000).cast(pa.timestamp("us", tz="UTC"))
-
-
-def named(names: Iterable[bytes]) -> pyarrow.Array:
-    """Texts of which there are few."""
-    import pyarrow as pa
-
-    encoded = pa.array(names, pa.binary()).dictionary_encode()
-    written = [java_text(raw) for raw in encoded.dictionary.to_pylist()]
-    return pa.array(written, pa.string()).take(encoded.indices)
-
-
-def binaries(view: memoryview, positions: array[int], lengths: array[int]) -> pyarrow.Array:
-    import pyarrow as pa
-
-    return _gathered(pa.binary(), view, positions, lengths)
-
-
-def texts(view: memoryview, positions: array[int], lengths: array[int]) -> pyarrow.Array:
-    """As Java reads them where they are no UTF-8."""
-    import pyarrow as pa
-
-    made = strict_texts(view, positions, lengths)
-    if made is not None:
-        return made
-    raw = binaries(view, positions, lengths).to_pylist()
-    return pa.array([java_text(each) for each in raw], pa.string())
-
-
-def strict_texts(
-    view: memoryview, positions: array[int], lengths: array[int]
-) -> pyarrow.Array | None:
-    """None where one is no UTF-8."""
-    import pyarrow as pa
-
-    made = _gathered(pa.string(), view, positions, lengths)
-    try:
-        made.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    return made
-
-
-def _gathered(
-    kind: pyarrow.DataType, view: memoryview, positions: array[int], lengths: array[int]
-) -> pyarrow.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ends = pc.cumulative_sum(longs(lengths))
-    places = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    data = pa.py_buffer(gather(view, positions, lengths))
-    return pa.Array.from_buffers(kind, len(lengths), [None, places.buffers()[1], data])
+def _host(raw: bytes) -> str:
+    return host_text((raw[:-4], int.from_bytes(raw[-4:], "big", signed=True)))

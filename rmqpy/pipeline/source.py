@@ -58,8 +58,9 @@ from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.messages import MessageWalk, Selection, file_view
 from rmqpy.audit.ranges import WorkRange, split_row
 from rmqpy.model.errors import ConfigFault, RmqError, StoreFault
+from rmqpy.pipeline.arrays import TIME_MS_MAX
 from rmqpy.pipeline.options import Options
-from rmqpy.pipeline.rows import COLUMNS, TIME_MS_MAX, MessageColumns, json_texts
+from rmqpy.pipeline.rows import COLUMNS, MessageColumns, json_texts
 from rmqpy.pipeline.tasks import prepare_worker
 from rmqpy.pipeline.wanted import BOUNDED, Wanted, log_batches
 from rmqpy.store.disk import Disk

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rmqpy.codec import chosen, parts, scan
+from rmqpy.codec import chosen, parts, repeats, scan
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.properties import decode_properties
 
@@ -100,3 +103,65 @@ def test_a_walk_ends_at_the_first_frame_from_there(view: memoryview) -> None:
         assert end == min(frame for frame in frames if frame >= stop)
     behind = chosen.walk_records(view, 7 << 20, frames[-1] + 1, dledger=False)
     assert behind == (frames[-1], scan.StopReason.END)
+
+
+def test_equal_parts_have_equal_numbers(view: memoryview) -> None:
+    found = scan.scan_records(view, 0, dledger=False, check_crc=False)
+    for places in (
+        (found.topic_position, found.topic_length),
+        (found.properties_position, found.properties_length),
+    ):
+        told = chosen.number_parts(view, *places)
+        assert told == repeats.number_parts(view, *places)
+        wanted = [bytes(view[at : at + size]) for at, size in zip(*places, strict=True)]
+        assert told.each() == wanted
+        assert told.texts == list(dict.fromkeys(wanted))
+    assert chosen.number_parts(view, [], []) == repeats.number_parts(view, [], [])
+
+
+def test_texts_made_to_fall_together_are_numbered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    native = pytest.importorskip("rmqpy.codec.native")
+    data, places, sizes = memoryview(b"abcab"), [0, 2, 3], [2, 1, 2]
+    given_up = native.lib.rmq_number_parts
+
+    def in_one_place(*arguments: Any) -> Any:
+        return given_up(*arguments[:6], 0, *arguments[7:])
+
+    monkeypatch.setattr(native, "lib", SimpleNamespace(rmq_number_parts=in_one_place))
+    told = native.number_parts(data, places, sizes)
+    assert (list(told.numbers), told.texts) == ([0, 1, 0], [b"ab", b"c"])
+
+
+def test_views_are_those_of_arrow(view: memoryview) -> None:
+    found = scan.scan_records(view, 0, dledger=False, check_crc=False)
+    told = parts.record_parts(view, found.offset, check_crc=False)
+    for places in (
+        (told.body_position, told.body_length),
+        (told.tags_position, told.tags_length),
+        ([0, 3, 3], [0, 12, 13]),
+    ):
+        made = bytes(chosen.part_views(view, *places))
+        assert made == parts.part_views(view, *places)
+        for row, (at, size) in enumerate(zip(*places, strict=True)):
+            length, inlined, buffer, offset = struct.unpack_from("=i4sii", made, 16 * row)
+            assert length == size
+            if size <= 12:
+                assert made[16 * row + 4 :][:12] == bytes(view[at : at + size]).ljust(12, b"\0")
+            else:
+                assert (inlined, buffer, offset) == (bytes(view[at : at + 4]), 0, at)
+
+
+def test_parts_outside_of_the_view_are_refused() -> None:
+    native = pytest.importorskip("rmqpy.codec.native")
+    with pytest.raises(AssertionError, match="not within the view"):
+        native.part_views(memoryview(b"abc"), [1], [3])
+
+
+def test_parts_behind_a_header(view: memoryview) -> None:
+    found = scan.scan_records(view, 0, dledger=False, check_crc=False)
+    shifted = [at - 48 for at in found.offset]
+    wanted = parts.record_parts(view, found.offset, check_crc=True)
+    for record_parts in (chosen.record_parts, parts.record_parts):
+        assert record_parts(view, shifted, check_crc=True, shift=48) == wanted
