@@ -6,18 +6,28 @@
 #define ROWS 64
 #define UNIT_SIZE 20
 
-static const rmq_topic *find_topic(const rmq_core *core, const uint8_t *name, size_t length)
+/* The topic that was looked for last: mostly the next one too. */
+typedef struct {
+    const uint8_t *name;
+    size_t length;
+    const rmq_topic *topic; /* NULL: not known */
+} last_topic;
+
+static const rmq_topic *find_topic(const rmq_core *core, const uint8_t *name, size_t length, last_topic *last)
 {
-    const rmq_slot *const slot = rmq_find_slot(&core->topic_table, name, length);
-    return slot->key == NULL ? NULL : &core->topics[slot->item];
+    if (last->name == NULL || last->length != length || !rmq_is_same(last->name, name, length)) {
+        const rmq_slot *const slot = rmq_find_slot(&core->topic_table, name, length);
+        *last = (last_topic){name, length, slot->key == NULL ? NULL : &core->topics[slot->item]};
+    }
+    return last->topic;
 }
 
 /* The queue of a record, when its next unit can be written here. */
-static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, const int64_t *row)
+static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, const int64_t *row, last_topic *last)
 {
     const int64_t id = row[RMQ_QUEUE_ID];
     const rmq_topic *const topic =
-        find_topic(core, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
+        find_topic(core, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH], last);
 
     if (topic == NULL || id < 0 || id >= topic->queue_count || topic->queues[id] < 0)
         return NULL;
@@ -51,14 +61,15 @@ static void note_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t
 }
 
 /* 1: done; 0: nothing was changed, Python has to do it. */
-static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, const int64_t *row)
+static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, last_topic *last,
+                    const int64_t *row)
 {
     int64_t hashes[RMQ_KEYS_MAX];
     int key_count = 0;
 
     if (!rmq_has_queue_unit(row[RMQ_SYS_FLAG]) || row[RMQ_STORE_TIMESTAMP] < 0)
         return 0;
-    const rmq_queue *const queue = find_queue(core, state->view, row);
+    const rmq_queue *const queue = find_queue(core, state->view, row, last);
     if (queue == NULL || (queue->state[RMQ_QUEUE_WATCHED] && state->arrival_count == state->arrival_capacity))
         return 0;
     if (state->index != NULL) {
@@ -82,6 +93,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
 {
     int64_t cells[ROWS * RMQ_COLUMN_COUNT];
     rmq_index_header header = {0, 0, 0, 0, 0, 0};
+    last_topic last = {NULL, 0, NULL};
     enum rmq_stop stop = RMQ_LIMIT;
 
     state->position = state->arrival_count = 0;
@@ -103,7 +115,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
         }
         for (size_t i = 0; i < scan.count; i++) {
             const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
-            if (!take_row(core, state, &header, row)) {
+            if (!take_row(core, state, &header, &last, row)) {
                 stop = RMQ_END;
                 break;
             }

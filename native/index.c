@@ -63,14 +63,16 @@ void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const 
 
 int rmq_find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes)
 {
-    const uint32_t topic_hash = rmq_java_hash(0, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
     const uint8_t *word = view + row[RMQ_KEYS_POSITION];
     const uint8_t *const end = word + row[RMQ_KEYS_LENGTH];
     int count = 0;
 
     if (row[RMQ_UNIQ_KEY_HASH] >= 0)
         hashes[count++] = row[RMQ_UNIQ_KEY_HASH];
-    while (row[RMQ_KEYS_LENGTH] > 0 && word < end) {
+    if (row[RMQ_KEYS_LENGTH] <= 0)
+        return count;
+    const uint32_t topic_hash = rmq_java_hash(0, view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH]);
+    while (word < end) {
         const uint8_t *stop = word;
         for (; stop < end && *stop != ' '; stop++)
             if (*stop >= 0x80u)

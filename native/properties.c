@@ -1,5 +1,8 @@
 /* Properties of a message (name 0x01 value 0x02 ...), and the hashes that Java makes of texts. */
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "rmqpy_native.h"
 
@@ -9,15 +12,30 @@
 
 static const uint8_t CLUSTER[] = "CLUSTER";
 
+/* The first `wanted` in [at, end), or `end`; texts are short: without a call. */
+static inline const uint8_t *find_byte(const uint8_t *at, const uint8_t *end, uint8_t wanted)
+{
+#if defined(__SSE2__)
+    for (; end - at >= 16; at += 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
+        const unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)wanted)));
+        if (found != 0)
+            return at + __builtin_ctz(found);
+    }
+#endif
+    while (at < end && *at != wanted)
+        at++;
+    return at;
+}
+
 int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *found)
 {
     while (*at < end) {
         const uint8_t *const piece = *at;
-        const uint8_t *stop = memchr(piece, PROPERTY_SEPARATOR, (size_t)(end - piece));
-        stop = stop != NULL ? stop : end;
-        const uint8_t *const middle = memchr(piece, NAME_VALUE_SEPARATOR, (size_t)(stop - piece));
+        const uint8_t *const stop = find_byte(piece, end, PROPERTY_SEPARATOR);
+        const uint8_t *const middle = find_byte(piece, stop, NAME_VALUE_SEPARATOR);
         *at = stop < end ? stop + 1 : end;
-        if (middle != NULL && middle > piece && middle + 1 < stop) {
+        if (middle > piece && middle + 1 < stop) {
             *found = (rmq_property){piece, middle + 1, (uint32_t)(middle - piece), (uint32_t)(stop - middle - 1), 0};
             return 1;
         }

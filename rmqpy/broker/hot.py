@@ -345,6 +345,7 @@ class HotPath:
     def _share_log(self) -> None:
         """Addresses that may have moved."""
         core, tails, staging = self.core, self._store.tails, self._staging
+        staging.kept = 0
         if self._cells is not tails.cells:
             self._cells = tails.cells
             core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))

@@ -229,9 +229,10 @@ class FastTransport(asyncio.Transport):
     # -- reading
 
     def _readable(self) -> None:
-        reader, connection = self._reader, self._connection
-        reader.open_turn()
-        connection.last_traffic_ms = connection.last_read_ms = self._server.now_ms
+        server, reader, connection = self._server, self._reader, self._connection
+        if not server.turn_open or server.feed.stale:
+            server.open_turn()
+        connection.last_traffic_ms = connection.last_read_ms = server.now_ms
         if connection.mark is not None:
             status = self._receive_marked(connection)
         elif reader.rest:
@@ -243,7 +244,7 @@ class FastTransport(asyncio.Transport):
         if status >= FeedStatus.CLOSED:
             self._stop(status)
         elif status:
-            full = self._server.feed.full
+            full = server.feed.full
             reader.go_on(status)
             if full and not self._closing:
                 connection.mark_unread()

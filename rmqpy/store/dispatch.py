@@ -124,9 +124,8 @@ class Dispatch:
         """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
         StoreFault for a record that cannot be read.
         """
-        log = self._log
-        stop = self.queue_cursor + bytes_max
-        while self.queue_cursor < log.confirm_offset and self.queue_cursor < stop and self._step():
+        stop = min(self._log.confirm_offset, self.queue_cursor + bytes_max)
+        while self.queue_cursor < stop and (self._step_ahead() or self._step()):
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
             self.index_step()
@@ -165,6 +164,13 @@ class Dispatch:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
+
+    def _step_ahead(self) -> bool:
+        """What was written last, by the accelerator."""
+        if self.accelerator is None:
+            return False
+        piece = self._log.recent(PhysicalOffset(self.queue_cursor))
+        return piece is not None and self._accelerate(piece)
 
     def _step(self) -> bool:
         """False: what is left is the begin of a record."""

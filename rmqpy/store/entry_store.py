@@ -343,12 +343,13 @@ class EntryStore(StoredEntries):
         staging = self.staging
         if not staging.state[STAGED]:
             return
-        file = self._data.find(staging.staged_from)
+        start, size = staging.staged_from, staging.state[STAGED]
+        file = self._data.find(start)
         assert file is not None
-        position = staging.staged_from - file.first_offset
-        file.file.write(position, staging.staged)
-        file.wrote_position = position + staging.state[STAGED]
-        staging.restart(staging.state[END])
+        position = start - file.first_offset
+        file.file.write(position, staging.buffer[:size])
+        file.wrote_position = position + size
+        staging.written()
 
     def _last_end(self) -> int:
         """Behind the last entry; its unit may be staged."""

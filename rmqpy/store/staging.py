@@ -35,13 +35,17 @@ UNITS_CAPACITY = 8192
 class Staging:
     """See the module's text. With ``units`` there is room for index units of entries as well."""
 
-    __slots__ = ("buffer", "generation", "state", "units")
+    __slots__ = ("buffer", "generation", "kept", "state", "units")
 
     def __init__(self, end: int, *, units: bool = False) -> None:
         self.state = array("q", (end, 0, 0, 0, 0, -1))
         self.buffer = _memory(CAPACITY)
         self.units = _memory(UNITS_CAPACITY * INDEX_UNIT_SIZE if units else 1)
         self.generation = 0
+        self.kept = 0
+        """So many bytes at the front of ``buffer`` were written last and still stand there. Who
+        lets C stage more sets it to 0: a message that is given up leaves its bytes here too.
+        """
 
     @property
     def staged_from(self) -> int:
@@ -52,6 +56,20 @@ class Staging:
     def staged(self) -> memoryview:
         """The staged bytes; valid until the next change."""
         return self.buffer[: self.state[STAGED]]
+
+    def written(self) -> None:
+        """The staged bytes are in the log's file now."""
+        self.kept = self.state[STAGED]
+        self.state[STAGED] = 0
+
+    def recent(self, offset: int) -> memoryview | None:
+        """All of the log from ``offset`` on, if it was written last and is still here; valid until
+        more is staged. It spares who reads it the pages of the file.
+        """
+        state, kept = self.state, self.kept
+        if not kept or state[STAGED] or offset + kept != state[END]:
+            return None
+        return self.buffer[:kept]
 
     @property
     def staged_units(self) -> bytes:
@@ -86,6 +104,7 @@ class Staging:
         """Nothing is staged; the log ends at ``end``."""
         self.state[END] = end
         self.state[STAGED] = 0
+        self.kept = 0
 
 
 def _memory(length: int) -> memoryview:

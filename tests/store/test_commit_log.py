@@ -73,6 +73,32 @@ def test_nothing_is_readable_before_commit(rig: Any, store: Any) -> None:
     assert log.read(appended.physical_offsets[1], len(records[1]) + 1) is None
 
 
+def test_what_was_written_last_is_read_without_its_file(rig: Any, store: Any) -> None:
+    """As long as nothing else is staged, and for just these bytes."""
+    log = store.log
+    staging = log.staging if not rig.flag else store.dledger.entries.staging
+    for numbers in (1, 2), (3,):
+        start = log.max_offset
+        append(rig, store, *numbers)
+        assert log.recent(start) is None
+        log.commit()
+        (piece,) = log.ranges(start)
+        recent = log.recent(start)
+        assert bytes(recent.view) == bytes(piece.view)
+        assert (recent.offset, recent.file_end) == (start, piece.file_end)
+        assert recent.dledger == piece.dledger
+        assert log.recent(start - 1) is None
+        assert log.recent(start + 1) is None
+    log.commit()
+    assert log.recent(start) is not None, "a commit of nothing"
+    staging.kept = 0
+    assert log.recent(start) is None
+    append(rig, store, 4)
+    log.commit()
+    staging.restart(log.max_offset)
+    assert log.recent(start) is None
+
+
 def test_the_watermark_that_a_reply_waits_for(rig: Any, store: Any) -> None:
     (mark,) = store.acknowledged(True)
     assert mark.name == ("committed" if rig.flag else "written")

@@ -109,15 +109,16 @@ class ClassicCommitLog:
 
     def commit(self) -> None:
         staging = self.staging
-        if not staging.state[STAGED]:
+        size, end = staging.state[STAGED], staging.state[END]
+        if not size:
             return
-        file = self._row.find(staging.staged_from)
+        file = self._row.find(end - size)
         assert file is not None
-        position = staging.staged_from - file.first_offset
-        file.file.write(position, staging.staged)
-        file.wrote_position = position + staging.state[STAGED]
-        staging.restart(self._end)
-        self.written.advance(self._end)
+        position = end - size - file.first_offset
+        file.file.write(position, staging.buffer[:size])
+        file.wrote_position = position + size
+        staging.written()
+        self.written.advance(end)
         self._prepare_next()
 
     def begin_at(self, offset: PhysicalOffset) -> None:
@@ -170,6 +171,13 @@ class ClassicCommitLog:
             view = file.view[offset - file.first_offset : end - file.first_offset]
             yield ScanRange(offset, view, PhysicalOffset(file.end_offset), dledger=False)
             offset = PhysicalOffset(file.end_offset)
+
+    def recent(self, offset: PhysicalOffset) -> ScanRange | None:
+        view = self.staging.recent(offset)
+        if view is None:
+            return None
+        file_end = PhysicalOffset(self.staging.state[FILE_END])
+        return ScanRange(offset, view, file_end, dledger=False)
 
     def flush_task(self) -> FlushTask | None:
         start, end = self.flushed_mark.value, self.written.value

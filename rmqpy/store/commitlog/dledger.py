@@ -18,6 +18,7 @@ from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, FlushTask, ScanRange
 from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.mapped_files import MappedFile
+from rmqpy.store.staging import END, FILE_END
 from rmqpy.store.watermark import Watermark
 
 DLEDGER_MORE_HOURS = 1
@@ -124,6 +125,15 @@ class DLedgerCommitLog:
             view = file.view[offset - file.first_offset : stop - file.first_offset]
             yield ScanRange(offset, view, PhysicalOffset(file.end_offset), dledger=True)
             offset = PhysicalOffset(file.end_offset)
+
+    def recent(self, offset: PhysicalOffset) -> ScanRange | None:
+        staging = self.entries.staging
+        if self.entries.committed.value != staging.state[END]:
+            return None
+        view = staging.recent(offset)
+        if view is None:
+            return None
+        return ScanRange(offset, view, PhysicalOffset(staging.state[FILE_END]), dledger=True)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """Whole files of committed entries, kept an hour longer than the broker's own; damaged ones

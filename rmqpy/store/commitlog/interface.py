@@ -117,6 +117,11 @@ class CommitLog(Protocol):
         file.
         """
 
+    def recent(self, offset: PhysicalOffset) -> ScanRange | None:
+        """The same in one piece, without the file, if just these bytes were written last; valid
+        until more is staged.
+        """
+
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """The file that may be removed next, and the hours that it is kept beyond fileReservedTime;
         None when none may. ``nothing_went``: none has gone in this round so far.

@@ -71,6 +71,9 @@ class JoinedCommitLog:
             offset = self.divided_offset
         yield from self.new.ranges(offset)
 
+    def recent(self, offset: PhysicalOffset) -> ScanRange | None:
+        return self.new.recent(offset)
+
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """The old log's last file goes alone, the new log's files when the old log is gone."""
         row = self.old.row
