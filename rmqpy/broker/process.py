@@ -300,7 +300,11 @@ def _main_server(
     if feed is None:
         return RemotingServer(broker, scheduler, *bounds)
     limits, doors = bounds
-    return FastServer(broker, scheduler, limits, feed, doors)
+    server = FastServer(broker, scheduler, limits, feed, doors)
+    # What is committed goes to each other member, and back: better all of it at once.
+    in_group = store.dledger is not None
+    server.turns.patient = in_group and len(broker.identity.store.dledger_members) > 1
+    return server
 
 
 def _member(

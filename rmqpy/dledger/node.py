@@ -294,7 +294,8 @@ class Node:
 
     def take_ready(self) -> Ready | None:
         """What is to be done since the last call; None when nothing is."""
-        self._release_waiters()
+        if self._waiters:
+            self._release_waiters()
         member = self._member
         if member.outbox.empty and not member.log.changed:
             return None
@@ -378,7 +379,7 @@ class Node:
         return response
 
     def _pump(self) -> None:
-        if self._replication is not None and not self._member.alone:
+        if self._replication is not None:
             self._replication.pump()
 
     def _lead(self) -> None:

@@ -92,6 +92,24 @@ class Ready:
     """Sentences for the log of the operator."""
 
 
+    @property
+    def tells_only(self) -> bool:
+        """Whether there is nothing but messages and a committed index. The role and the term are
+        then what they were before.
+        """
+        return not (
+            self.hard_state is not None
+            or self.role is not None
+            or self.truncate_from is not None
+            or self.begin_again
+            or self.entries
+            or self.marker is not None
+            or self.appends
+            or self.acknowledged
+            or self.notices
+        )
+
+
 OnAnswer = Callable[[Response | None], None]
 
 

@@ -8,6 +8,7 @@ everything else, and everything odd, to it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from rmqpy.codec.chosen import decode_run
@@ -56,6 +57,36 @@ def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes
             _named(b"remoteId", push.remote_id),
             b'"term":%d,"totalSize":%d,"type":"%b"}'
             % (push.term, total_size, push.type.value.encode()),
+        )
+    )
+
+
+def write_run(push: PushEntryRequest, run: EntryRun) -> tuple[bytes, bytes, bytes]:
+    """The body of a batch push in pieces; the second one, nearly all of it, is the run's own text,
+    the same for every follower.
+    """
+    rest = _rest_of(push.group, push.leader_id, push.local_id, push.remote_id)
+    span = run.span
+    first, count = span.first_index, span.count
+    last = first + count - 1
+    numbers = (push.code, push.commit_index, count, first, last, push.term, span.size)
+    return BATCH_HEAD, run.text, rest % numbers
+
+
+@lru_cache(64)
+def _rest_of(
+    group: str | None, leader_id: str | None, local_id: str | None, remote_id: str | None
+) -> bytes:
+    """What stands behind the entries of a batch push, with places for its numbers."""
+    return b"".join(
+        (
+            b'],"code":%d,"commitIndex":%d,"count":%d,"firstEntryIndex":%d,',
+            _named(b"group", group).replace(b"%", b"%%"),
+            b'"lastEntryIndex":%d,',
+            _named(b"leaderId", leader_id).replace(b"%", b"%%"),
+            _named(b"localId", local_id).replace(b"%", b"%%"),
+            _named(b"remoteId", remote_id).replace(b"%", b"%%"),
+            b'"term":%d,"totalSize":%d,"type":"APPEND"}',
         )
     )
 

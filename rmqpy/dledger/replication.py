@@ -32,8 +32,10 @@ overwritten by a leader that does not have it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from attrs import define, evolve, field
@@ -77,11 +79,15 @@ class PeerState(Enum):
     APPEND = "APPEND"
 
 
-@define(slots=True)
+@define(slots=True, eq=False)
 class _Push:
-    count: int
+    """Entries ``first`` to ``last``, which are unanswered; ``size`` in bytes."""
+
+    first: int
+    last: int
     size: int
     sent_ms: int
+    generation: int
     attempts: int = 1
 
 
@@ -132,8 +138,8 @@ class Progress:
 
     retry_ms: int = 0
     pushed_ms: int = 0
-    outstanding: dict[int, _Push] = field(factory=dict)
-    """Unanswered pushes by their first index, in order."""
+    outstanding: deque[_Push] = field(factory=deque)
+    """Unanswered pushes, in order."""
 
     outstanding_bytes: int = 0
 
@@ -209,7 +215,13 @@ class Replication:
         """Send whatever may be sent now."""
         for progress in self.peers.values():
             if progress.state is PeerState.APPEND:
-                self._append(progress)
+                # Nothing to repeat, to push, to say: so it is with most followers at most times.
+                if (
+                    progress.outstanding
+                    or progress.next <= self.stored_index
+                    or self.member.now_ms - progress.pushed_ms > COMMIT_INTERVAL_MS
+                ):
+                    self._append(progress)
             if progress.state is not PeerState.APPEND:
                 self._compare(progress)
 
@@ -220,7 +232,7 @@ class Replication:
             if self.counted_index > member.committed_index:
                 member.commit(self.counted_index)
             return
-        marks = [self.counted_index, *(progress.match for progress in self.peers.values())]
+        marks = [self.counted_index, *[progress.match for progress in self.peers.values()]]
         reached = min(quorum_index(marks), self.stored_index)
         if reached <= member.committed_index or not member.log.has(reached):
             return
@@ -280,7 +292,8 @@ class Replication:
     def _append(self, progress: Progress) -> None:
         options, now_ms = self.member.options, self.member.now_ms
         if progress.outstanding:
-            self._repeat_oldest(progress)
+            if now_ms - progress.outstanding[0].sent_ms > options.push_timeout_ms:
+                self._repeat_oldest(progress)
         while (
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
@@ -294,10 +307,11 @@ class Replication:
             first = progress.next
             progress.next += len(entries)
             size = entries.size if isinstance(entries, EntryRun) else sum(e.size for e in entries)
-            progress.outstanding[first] = _Push(len(entries), size, now_ms)
+            push = _Push(first, progress.next - 1, size, now_ms, progress.generation)
+            progress.outstanding.append(push)
             progress.outstanding_bytes += size
             progress.window_bytes += size
-            self._push_entries(progress, first, entries)
+            self._push_entries(progress, push, entries)
         if (
             progress.state is PeerState.APPEND
             and progress.next > self.stored_index
@@ -324,21 +338,18 @@ class Replication:
         return waiting_bytes < self._batch_bytes(progress.peer)
 
     def _repeat_oldest(self, progress: Progress) -> None:
-        first, push = next(iter(progress.outstanding.items()))
-        now_ms = self.member.now_ms
-        if now_ms - push.sent_ms <= self.member.options.push_timeout_ms:
-            return
+        push, log = progress.outstanding[0], self.member.log
         if (
             push.attempts >= ATTEMPTS
-            or first != progress.match + 1
-            or not self.member.log.has(first)
+            or push.first != progress.match + 1
+            or not log.has(push.first)
         ):
             progress.enter(PeerState.COMPARE, -1)
             return
         push.attempts += 1
-        push.sent_ms = now_ms
-        entries = tuple(map(self.member.log.entry, range(first, first + push.count)))
-        self._push_entries(progress, first, entries)
+        push.sent_ms = self.member.now_ms
+        entries = tuple(map(log.entry, range(push.first, push.last + 1)))
+        self._push_entries(progress, push, entries)
 
     def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
         """The entries of the next push; none when it has to wait or the state has changed."""
@@ -370,37 +381,28 @@ class Replication:
             progress.window_ms, progress.window_bytes = member.now_ms, 0
         return progress.window_bytes >= options.push_quota_bytes
 
-    def _push_entries(self, progress: Progress, first: int, entries: Sequence[Entry]) -> None:
-        generation, last = progress.generation, first + len(entries) - 1
-        self._push(
-            progress,
-            PushType.APPEND,
-            entries,
-            lambda response: self._appended(progress, generation, Span(first, last), response),
-        )
+    def _push_entries(self, progress: Progress, push: _Push, entries: Sequence[Entry]) -> None:
+        then = partial(self._appended, progress, push)
+        self._push(progress, PushType.APPEND, entries, then)
 
-    def _appended(
-        self, progress: Progress, generation: int, pushed: Span, response: Response | None
-    ) -> None:
-        if self.ended or generation != progress.generation:
+    def _appended(self, progress: Progress, push: _Push, response: Response | None) -> None:
+        if self.ended or push.generation != progress.generation:
             return
         if not isinstance(response, PushEntryResponse):
             return
         if response.code == _CODE.INCONSISTENT_STATE:
             progress.enter(PeerState.COMPARE, -1)
         elif response.code == _CODE.SUCCESS and response.index is not None:
-            reached = response.index + max(response.count, 1) - 1
-            if not pushed.begin <= reached <= pushed.end:
+            reached = response.index + (response.count if response.count > 0 else 1) - 1
+            if not push.first <= reached <= push.last:
                 return
-            progress.match = max(progress.match, reached)
+            if reached > progress.match:
+                progress.match = reached
             outstanding = progress.outstanding
-            while outstanding:
-                first, push = next(iter(outstanding.items()))
-                if first + push.count - 1 > progress.match:
-                    break
-                del outstanding[first]
-                progress.outstanding_bytes -= push.size
-            self.count()
+            while outstanding and outstanding[0].last <= progress.match:
+                progress.outstanding_bytes -= outstanding.popleft().size
+            if reached > self.member.committed_index:  # else no quorum has more than before
+                self.count()
 
     def _committed(self, progress: Progress, generation: int, response: Response | None) -> None:
         if self.ended or generation != progress.generation or response is None:
@@ -413,12 +415,13 @@ class Replication:
     ) -> None:
         member = self.member
         progress.pushed_ms = member.now_ms
+        self_id = member.membership.self_id
         request = PushEntryRequest(
             group=member.membership.group,
             remote_id=progress.peer,
-            local_id=member.self_id,
-            leader_id=member.self_id,
-            term=member.term,
+            local_id=self_id,
+            leader_id=self_id,
+            term=member.hard_state.current_term,
             type=kind,
             commit_index=member.committed_index,
             entries=entries,

@@ -52,6 +52,7 @@ from rmqpy.dledger.push_text import (
     take_run,
     write_answer,
     write_push,
+    write_run,
 )
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import LedgerIndex, Term
@@ -77,6 +78,15 @@ def encode(message: Message) -> bytes:
             if (value := getattr(message, member.attribute)) is not None
         }
     )
+
+
+def encode_in_pieces(message: Message) -> Sequence[bytes]:
+    """The body of ``message`` in pieces, where the entries of a push are one of them."""
+    if isinstance(message, PushEntryRequest):
+        entries = message.entries
+        if isinstance(entries, EntryRun) and entries.text and message.batch:
+            return write_run(message, entries)
+    return (encode(message),)
 
 
 def decode_request(code: int, body: bytes | memoryview) -> Request:

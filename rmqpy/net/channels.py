@@ -128,6 +128,7 @@ class Turns:
 
     The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
     turn and before the next ones. So ``turn_ended`` runs once however many connections were read.
+    Those who are ``patient`` let one more turn of the loop pass before it.
     """
 
     def __init__(self, scheduler: AsyncioScheduler, turn_ended: Callable[[], None]) -> None:
@@ -139,7 +140,12 @@ class Turns:
         """Whether the loop is in ``turn_ended``."""
         self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
         """By whoever watches a commit: its turn, when, and the bytes that waited then."""
+        self.patient = False
+        """A commit costs more than a look at the sockets: what comes with those that are there
+        already is waited for, one turn of the loop.
+        """
         self._turn_ended = turn_ended
+        self._waited = False
         self._asked = False
         self._handled = False
         self._written: list[Connection] = []
@@ -163,6 +169,11 @@ class Turns:
             self.scheduler.call_soon(self._end)
 
     def _end(self) -> None:
+        if self.patient and self._handled and not self._waited:
+            self._waited = True
+            self.scheduler.call_soon(self._end)
+            return
+        self._waited = False
         self.number += 1
         if self._handled:
             self._handled = False
@@ -239,6 +250,17 @@ class Connection(asyncio.BufferedProtocol):
         self._out += data
         if len(self._out) >= FLUSH_AT:
             self.flush()
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """A frame in pieces: to the transport as they are, behind what was collected."""
+        if self.closed or self._transport is None:
+            return
+        if self._out:
+            self.flush()
+        self._transport.writelines(pieces)
+        self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
+        if self._congested and not self.closed:
+            self._count_pending()
 
     def close(self) -> None:
         if self.closed:

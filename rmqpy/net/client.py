@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from attrs import define, evolve, field
@@ -28,7 +29,7 @@ from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
-from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame import encode_command, encode_head
 
 LOG = logging.getLogger(__name__)
 
@@ -67,18 +68,24 @@ class Link:
     connection: Connection | None = None
     waiting: list[bytes] = field(factory=list)
     pending: dict[int, Pending] = field(factory=dict)
+    watch: asyncio.TimerHandle | None = None
+    """Looks at ``watch_ms`` who has waited too long: one timer for all of them."""
+
+    watch_ms: int = 0
 
 
 @define(slots=True, eq=False)
 class Pending:
     """One request without an answer yet."""
 
-    link: Link
-    done: Reply
-    sent_ms: int
     timeout_ms: int
+    done: Reply
     close_on_timeout: bool
-    timer: asyncio.TimerHandle | None = None
+    sent_ms: int = 0
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.sent_ms + self.timeout_ms
 
 
 class RemotingClient:
@@ -114,12 +121,19 @@ class RemotingClient:
 
     # -- Network
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
-        self._request(address, command, timeout_ms, done, False)
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        self._request(address, command, pieces, Pending(timeout_ms, done, False))
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         try:
-            self._send(self._link(address), self._frame(command, FLAG_ONEWAY))
+            self._send(self._link(address), self._frame(command, FLAG_ONEWAY, ()))
         except (NetworkFault, Refusal) as fault:
             LOG.warning("oneway request %d to %s: %s", command.code, address, fault)
 
@@ -141,13 +155,13 @@ class RemotingClient:
                 answer.set_exception(fault)
 
         close = self._client_limits.close_socket_if_timeout
-        self._request(address, command, timeout_ms, done, close)
+        self._request(address, command, (), Pending(timeout_ms, done, close))
         return await answer
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
         """Like ``oneway``, but returns when the frame is queued on a connection, or raises."""
         link = self._link(address)
-        frame = self._frame(command, FLAG_ONEWAY)
+        frame = self._frame(command, FLAG_ONEWAY, ())
         if link.connection is None:
             await self._connected(link)
         self._send(link, frame)
@@ -231,37 +245,72 @@ class RemotingClient:
     # -- requests and answers
 
     def _request(
-        self,
-        address: str,
-        command: RemotingCommand,
-        timeout_ms: int,
-        done: Reply,
-        close_on_timeout: bool,
+        self, address: str, command: RemotingCommand, pieces: Sequence[bytes], pending: Pending
     ) -> None:
         try:
             if self._pending >= self._client_limits.pending_requests:
                 raise NetworkFault(f"request to {address}: {self._pending} wait already, the limit")
-            frame = self._frame(command, 0)
+            frame = self._frame(command, 0, pieces)
             opaque = self._opaque
             link = self._link(address)
             self._send(link, frame)
         except (NetworkFault, Refusal) as error:
             fault = error
-            self._scheduler.call_soon(lambda: done(None, fault))
+            self._scheduler.call_soon(lambda: pending.done(None, fault))
             return
-        now_ms = self._scheduler.monotonic_ms()
-        pending = Pending(link, done, now_ms, timeout_ms, close_on_timeout)
-        pending.timer = self._scheduler.call_later(timeout_ms, partial(self._late, opaque, pending))
+        pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
         assert opaque not in link.pending, opaque
         link.pending[opaque] = pending
         self._pending += 1
+        if link.watch is None or now_ms + pending.timeout_ms < link.watch_ms:
+            self._watch(link, pending.timeout_ms)
 
-    def _frame(self, command: RemotingCommand, flag: int) -> bytes:
+    def _frame(
+        self, command: RemotingCommand, flag: int, pieces: Sequence[bytes]
+    ) -> Sequence[bytes]:
+        """In one piece, or its head and the pieces of its body."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
         if self.credentials is not None:
+            if pieces:  # a signature is over the whole body
+                command, pieces = evolve(command, body=b"".join(pieces)), ()
             command = self.credentials.signed(command)
-        return encode_command(evolve(command, opaque=self._opaque, flag=flag))
+        sent = RemotingCommand(
+            command.code,
+            self._opaque,
+            flag,
+            command.language,
+            command.version,
+            command.remark,
+            command.ext_fields,
+            command.body,
+            command.serialize_type,
+            header_type=command.header_type,
+        )
+        if not pieces:
+            return (encode_command(sent),)
+        return (encode_head(sent, sum(map(len, pieces))), *pieces)
+
+    def _watch(self, link: Link, delay_ms: int) -> None:
+        """Look after so long who has waited too long for an answer."""
+        if link.watch is not None:
+            link.watch.cancel()
+        link.watch_ms = self._scheduler.monotonic_ms() + delay_ms
+        link.watch = self._scheduler.call_later(delay_ms, partial(self._look, link))
+
+    def _look(self, link: Link) -> None:
+        link.watch = None
+        now_ms = self._scheduler.monotonic_ms()
+        late = [
+            (each.deadline_ms, opaque)
+            for opaque, each in link.pending.items()
+            if each.deadline_ms <= now_ms
+        ]
+        for _deadline_ms, opaque in sorted(late):
+            self._late(link, opaque)
+        if link.pending and link.watch is None:
+            next_ms = min(each.deadline_ms for each in link.pending.values())
+            self._watch(link, max(1, next_ms - now_ms))
 
     def _answered(self, connection: Connection, response: RemotingCommand) -> None:
         pending = self._by_connection[connection].pending.pop(response.opaque, None)
@@ -272,9 +321,9 @@ class RemotingClient:
             return
         self._finish(pending, response, None)
 
-    def _late(self, opaque: int, pending: Pending) -> None:
-        link = pending.link
-        if link.pending.pop(opaque, None) is None:
+    def _late(self, link: Link, opaque: int) -> None:
+        pending = link.pending.pop(opaque, None)
+        if pending is None:  # the link was dropped for one before it
             return
         connection = link.connection
         text = f"{link.address} did not answer within {pending.timeout_ms} ms"
@@ -290,6 +339,9 @@ class RemotingClient:
         if self._links.get(link.address) is link:
             del self._links[link.address]
         pending, link.pending = link.pending, {}
+        if link.watch is not None:
+            link.watch.cancel()
+            link.watch = None
         if link.waiting:
             LOG.info("%d frames to %s were not sent: %s", len(link.waiting), link.address, fault)
             link.waiting = []
@@ -306,8 +358,6 @@ class RemotingClient:
         self, pending: Pending, response: RemotingCommand | None, fault: RmqError | None
     ) -> None:
         self._pending -= 1
-        if pending.timer is not None:
-            pending.timer.cancel()
         try:
             pending.done(response, fault)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
@@ -364,7 +414,7 @@ class RemotingClient:
                 raise NetworkFault(f"connect to {link.address} failed")
             await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
 
-    def _send(self, link: Link, frame: bytes) -> None:
+    def _send(self, link: Link, frame: Sequence[bytes]) -> None:
         connection = link.connection
         if connection is not None:
             if connection.pending_bytes > self.limits.high_water:
@@ -372,9 +422,12 @@ class RemotingClient:
                     f"request to {link.address}: it does not read, "
                     f"{connection.pending_bytes} bytes are waiting for it"
                 )
-            connection.write(frame)
+            if len(frame) == 1:
+                connection.write(frame[0])
+            else:
+                connection.write_pieces(frame)
         elif len(link.waiting) < self._client_limits.pending_requests:
-            link.waiting.append(frame)
+            link.waiting.append(b"".join(frame))
         else:
             raise NetworkFault(f"request to {link.address}: not connected yet and too much waits")
 

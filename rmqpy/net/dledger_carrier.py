@@ -56,6 +56,14 @@ class ReadyCarrier:
         self._under_way: Ready | None = None
         """Is not carried out to its end."""
         self._steps_done = 0
+        self._steps = (
+            self._keep_vote,
+            self._cut_log,
+            self._write_entries,
+            self._tell,
+            self._append_marker,
+            self._settle_clients,
+        )
         self._led_term: Term | None = None
         """The term in which the broker was told that it leads."""
         self.is_cutting = False
@@ -76,29 +84,28 @@ class ReadyCarrier:
         """Whether the broker has been told that it does."""
         return self._led_term is not None
 
-    def take_next(self) -> bool:
-        """What the core asks now is under way; False when it asks nothing."""
-        self._under_way = self._node.take_ready()
-        return self._under_way is not None
+    def carry_all(self) -> None:
+        """Carry out what is under way, and all that the core asks then."""
+        while self.finish():
+            self._under_way = self._node.take_ready()
+            if self._under_way is None:
+                return
 
     def finish(self) -> bool:
         """Carry out what is under way; False when it cannot be done now, or never."""
         ready = self._under_way
         if ready is None:
             return True
-        steps = (
-            self._keep_vote,
-            self._cut_log,
-            self._write_entries,
-            self._tell,
-            self._append_marker,
-            self._settle_clients,
-        )
+        steps = self._steps
         try:
+            if ready.tells_only and not self._steps_done:
+                self._tell(ready)  # the other steps would find nothing
+                self._steps_done = len(steps)
             while self._steps_done < len(steps):
                 steps[self._steps_done](ready)
                 self._steps_done += 1
-            self._store.commit()
+            if self._entries.has_staged:
+                self._store.commit()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._die(error)

@@ -257,10 +257,13 @@ class DLedgerDriver:
         answers, self._inbox = self._inbox, []
         if self.carrier.is_over:
             return
-        with _Busy(self):
+        self._busy = True
+        try:
             if self._before_steps():
                 for answer in answers:
                     self._step(answer)
+        finally:
+            self._busy = False
         self._carry_out()
 
     def _before_steps(self) -> bool:
@@ -287,17 +290,24 @@ class DLedgerDriver:
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
     def _step(self, event: Event) -> None:
-        self._guarded(lambda: self.node.step(event))
+        try:
+            self.node.step(event)
+        except DamagedEntry as fault:
+            self._entry_damaged(fault)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """One call that may meet a damaged entry: who has one does not lead until it is whole."""
+        """One call that may meet a damaged entry."""
         try:
             step()
         except DamagedEntry as fault:
-            self._scrub.found(fault)
-            if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
-                self.disk = Disk.DAMAGED
-                self.node.step(DiskReport(Disk.DAMAGED))
+            self._entry_damaged(fault)
+
+    def _entry_damaged(self, fault: DamagedEntry) -> None:
+        """Who has one does not lead until it is whole."""
+        self._scrub.found(fault)
+        if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
+            self.disk = Disk.DAMAGED
+            self.node.step(DiskReport(Disk.DAMAGED))
 
     def _want_queue_ends(self, now_ms: int) -> None:
         """Ask the leader, every second, until it answers."""
@@ -355,9 +365,11 @@ class DLedgerDriver:
         """Do all that the core asks, unless somebody who is busy does it at his end."""
         if self._busy or self.carrier.dead:
             return
-        with _Busy(self):
-            while self.carrier.finish() and self.carrier.take_next():
-                pass
+        self._busy = True
+        try:
+            self.carrier.carry_all()
+        finally:
+            self._busy = False
         self.peers.write_replies()
 
     def _note(self, text: str) -> None:

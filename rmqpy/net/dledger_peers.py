@@ -55,11 +55,19 @@ from rmqpy.dledger.messages import (
     Entry,
     GetEntriesRequest,
     GetEntriesResponse,
+    PushEntryRequest,
     Request,
     Response,
 )
 from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
-from rmqpy.dledger.wire import RESPONSE_FRAME_CODE, decode_request, decode_response, encode
+from rmqpy.dledger.push_text import read_answer
+from rmqpy.dledger.wire import (
+    RESPONSE_FRAME_CODE,
+    decode_request,
+    decode_response,
+    encode,
+    encode_in_pieces,
+)
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteFault, RmqError
 from rmqpy.model.runtime import Clock
@@ -107,7 +115,8 @@ class Once:
 
     def forget(self, cause: object) -> None:
         """It is over: the next time is news again."""
-        self._said.pop(cause, None)
+        if self._said:
+            self._said.pop(cause, None)
 
 
 class Standing(Enum):
@@ -261,13 +270,11 @@ class Peers:
 
     def _transmit(self, send: Send) -> None:
         request = send.request
-        command = RemotingCommand.request(request.CODE, body=encode(request))
-        self.network.request(
-            self.options.addresses[send.to],
-            command,
-            self.options.rpc_timeout_ms,
-            partial(self._came_back, send),
-        )
+        command, pieces = RemotingCommand(int(request.CODE)), encode_in_pieces(request)
+        if len(pieces) == 1:
+            (command.body,), pieces = pieces, ()
+        address, timeout_ms = self.options.addresses[send.to], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, partial(self._came_back, send), pieces)
 
     def fetch(
         self,
@@ -343,7 +350,8 @@ class Peers:
             )
             return None
         try:
-            return decode_response(kind, command.body)
+            usual = read_answer(command.body) if kind is PushEntryRequest else None
+            return usual or decode_response(kind, command.body)
         except RemoteFault as wrong:
             text = "the answer of member %s cannot be read: %s"
             self.once.warn(("answer", send.to, kind), text, send.to, wrong)

@@ -239,10 +239,19 @@ class _Lane(Generic[Ticket]):
         replies = self.replies
         if not replies:
             return
-        passed = min((mark.value for mark in self.watermarks), default=replies[-1].end)
+        marks = self.watermarks
+        if len(marks) == 1:
+            passed = marks[0].value
+        else:
+            passed = min([mark.value for mark in marks], default=replies[-1].end)
         while replies and replies[0].end <= passed:
-            waiting = self.take()
-            _add(leaving, waiting.channel, waiting.reply)
+            waiting = replies.popleft()
+            self.count -= waiting.count
+            channel = waiting.channel
+            if channel in leaving:
+                leaving[channel].append(waiting.reply)
+            else:
+                leaving[channel] = [waiting.reply]
 
     def status_behind(self, end: int) -> PutMessageStatus:
         """The status of the last watermark that has not passed ``end`` (a replica outweighs the

@@ -61,8 +61,17 @@ Reply = Callable[[RemotingCommand | None, RmqError | None], None]
 class Network(Protocol):
     """Outgoing requests, multiplexed on one connection an address."""
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
-        """Send ``command`` to ``host:port``; the network gives it a fresh opaque."""
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        """Send ``command`` to ``host:port``; the network gives it a fresh opaque. ``pieces`` stand
+        instead of its body: one after the other, not copied together where that can be helped.
+        """
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         """Send and forget; a failure is logged by the network."""

@@ -25,6 +25,7 @@ order, except for the fast codec headers in a ROCKETMQ frame.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from itertools import chain
 from struct import Struct, error
@@ -58,6 +59,17 @@ LENGTH_BYTES: Final = 4
 WORD_BYTES: Final = 4
 _KEY_BYTES_MAX: Final = 32767
 
+_PLAIN: Final = (
+    b'{"code":%d,"flag":%d,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
+    b'"version":%d}'
+)
+"""The header of a command that has nothing but a body: nearly all that members of a group say."""
+
+_PLAIN_NUMBER: Final = rb"(0|1[0-9]{9}|[1-9][0-9]{0,8})"
+_PLAIN_HEADER: Final = re.compile(
+    rb'\{"code":%b,"flag":%b,"language":"JAVA","opaque":%b,"serializeTypeCurrentRPC":"JSON",'
+    rb'"version":%b\}' % ((_PLAIN_NUMBER,) * 4)
+)
 _ONLY_TEXTS = {str}
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
@@ -76,21 +88,25 @@ def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
 
 def encode_command(command: RemotingCommand) -> bytes:
     """The complete frame of ``command``."""
+    return b"".join((encode_head(command, len(command.body)), command.body))
+
+
+def encode_head(command: RemotingCommand, body_length: int) -> bytes:
+    """The frame of ``command`` up to its body, which will have so many bytes."""
     if command.serialize_type == SERIALIZE_JSON:
         header = _encode_json(command)
     else:
         assert command.serialize_type == SERIALIZE_ROCKETMQ, command.serialize_type
         header = _encode_binary(command)
-    length = WORD_BYTES + len(header) + len(command.body)
+    length = WORD_BYTES + len(header) + body_length
     if length + LENGTH_BYTES > MAX_FRAME or len(header) > MAX_HEADER:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
             f"a frame of code {command.code} with a header of {len(header)} and a body of "
-            f"{len(command.body)} bytes is larger than a peer accepts: {MAX_HEADER} bytes of "
+            f"{body_length} bytes is larger than a peer accepts: {MAX_HEADER} bytes of "
             f"header, {MAX_FRAME} in all",
         )
-    prefix = _PREFIX.pack(length, command.serialize_type << 24 | len(header))
-    return b"".join((prefix, header, command.body))
+    return _PREFIX.pack(length, command.serialize_type << 24 | len(header)) + header
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
@@ -107,6 +123,12 @@ def decode_command(frame: memoryview) -> RemotingCommand:
         )
     if header_length > MAX_HEADER:
         raise RemoteFault(f"header length {header_length} is larger than {MAX_HEADER}")
+    if serialize_type == SERIALIZE_JSON:
+        plain = _PLAIN_HEADER.fullmatch(frame, WORD_BYTES, header_end)
+        if plain is not None:
+            code, flag, opaque, version = map(int, plain.groups())
+            body = bytes(frame[header_end:])
+            return RemotingCommand(code, opaque, flag, LANGUAGE_JAVA, version, None, {}, body)
     header = bytes(frame[WORD_BYTES:header_end])
     if serialize_type == SERIALIZE_JSON:
         command = _decode_json(header)
@@ -119,6 +141,9 @@ def decode_command(frame: memoryview) -> RemotingCommand:
 
 
 def _encode_json(command: RemotingCommand) -> bytes:
+    plain = command.remark is None and command.header_type is None and not command.ext_fields
+    if plain and command.language == LANGUAGE_JAVA:
+        return _PLAIN % (command.code, command.flag, command.opaque, command.version)
     parts = [f'{{"code":{command.code}']
     if command.ext_fields or command.header_type is not None:
         inner = ",".join(

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rmqpy.codec.entry import (
-    IndexUnit,
     decode_index_unit,
     encode_entry_header,
     encode_filler_head,
@@ -239,7 +238,7 @@ class EntryStore(StoredEntries):
             raise DamagedEntry(self._path_of(entry.position), entry.index, found)
         self.entry(entry.index)
         if self.holes.pop(entry.index, None) is not None and self.committed_index >= 0:
-            self._show_committed(self._unit(self.committed_index))
+            self._show_committed(self.end_of(self.committed_index))
 
     def release_first_file(self) -> MappedFile:
         """The first data file leaves the log, and index files that only tell of it with it. All in
@@ -253,7 +252,7 @@ class EntryStore(StoredEntries):
         self._index.expire(begin)
         if self.holes and self.committed_index >= 0:
             self.holes = {number: hole for number, hole in self.holes.items() if number >= begin}
-            self._show_committed(self._unit(self.committed_index))
+            self._show_committed(self.end_of(self.committed_index))
         return file
 
     @property
@@ -272,13 +271,14 @@ class EntryStore(StoredEntries):
         if index <= self.committed_index:
             return
         assert index <= self.stored_index, "committed before it was stored"
-        unit = self._unit(index)
+        end = self.end_of(index)
         self.committed_index = index
-        self._show_committed(unit)
+        self._show_committed(end)
 
-    def _show_committed(self, last: IndexUnit) -> None:
+    def _show_committed(self, end: int) -> None:
         """Readers get what is committed, up to the first hole."""
-        end = min([last.position + last.size, *(hole.offset for hole in self.holes.values())])
+        if self.holes:
+            end = min([end, *(hole.offset for hole in self.holes.values())])
         if end > self.committed.value:
             self.committed.advance(end)
 

@@ -11,9 +11,11 @@ is stored changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rmqpy.codec.chosen import encode_run, scan_records
 from rmqpy.codec.entry import EntryHeader, IndexUnit, decode_entry_header, encode_index_unit
+from rmqpy.codec.entry_run import RunSpan
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from rmqpy.codec.message import check_record
@@ -24,6 +26,8 @@ from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.store.commitlog.recovery import Hole
 from rmqpy.store.entry_index import EntryIndex
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
+
+READ_ENDS_MAX: Final = 16
 
 
 class DamagedEntry(StoreFault):
@@ -56,6 +60,9 @@ class StoredEntries:
         """Told of damage that a reader has met; True when the entry is going to be mended."""
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
         """What was asked for, and found, last."""
+        self._read_ends: dict[int, tuple[Term, int]] = {}
+        """Term and end of the last entries of what was read as runs, by index: what follows is
+        read from there, and what is asked of them is known, without their units."""
 
     @property
     def file_size(self) -> int:
@@ -128,17 +135,36 @@ class StoredEntries:
         return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
 
     def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        view, position = self._view_of(first, last), self._unit(first).position
-        found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
+        found = self._read_on(first, last, size_max)
+        if found is None:
+            view, position = self._view_of(first, last), self._unit(first).position
+            found = encode_run(
+                view, first, position, count_max=last - first + 1, size_max=size_max
+            )
         if found is None:
             return (Entry(*self.entry(first)),)
         span, text = found
+        if len(self._read_ends) == READ_ENDS_MAX:
+            del self._read_ends[next(iter(self._read_ends))]
+        end = span.first_position + span.size
+        self._read_ends[span.first_index + span.count - 1] = Term(span.last_term), end
         return EntryRun(span, text=text)
+
+    def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
+        """Entries that continue a run that was read; None: they do not stand behind it."""
+        behind = self._read_ends.get(first - 1)
+        file = self._data.find(behind[1]) if behind is not None else None
+        if behind is None or file is None or last > self.stored_index:
+            return None
+        position = behind[1]
+        view = file.view[position - file.first_offset : file.wrote_position]
+        return encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
 
     def term_of(self, index: int) -> Term:
         """Term of a stored entry. Raises IndexError outside begin..end."""
         self._check_index(index)
-        return self._unit(index).term
+        known = self._read_ends.get(index)
+        return known[0] if known is not None else self._unit(index).term
 
     def is_to_be_mended(self, offset: int) -> bool:
         """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
@@ -213,6 +239,15 @@ class StoredEntries:
 
     def _forget_batch(self) -> None:
         self._batch = ((-1, -1, -1), ())
+        self._read_ends.clear()
+
+    def end_of(self, index: int) -> int:
+        """Offset behind a stored entry."""
+        known = self._read_ends.get(index)
+        if known is not None:
+            return known[1]
+        unit = self._unit(index)
+        return unit.position + unit.size
 
     def _check_index(self, index: int) -> None:
         if not self.begin_index <= index <= self.stored_index or index < 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -43,7 +43,16 @@ class MemoryNetwork:
     requests: list[tuple[str, RemotingCommand, Reply]] = field(factory=list)
     oneways: list[tuple[str, RemotingCommand]] = field(factory=list)
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
         self.requests.append((address, command, done))
 
     def oneway(self, address: str, command: RemotingCommand) -> None:

@@ -5,11 +5,11 @@ network that can be cut.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.broker.group import GroupSurroundings, join_group
 from rmqpy.broker.service import Broker, BrokerSurroundings
@@ -221,7 +221,16 @@ class Line:
     group: Group
     member: Member
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
         scheduler = self.group.scheduler
         if address.endswith(":9876"):
             broker_id = int(command.ext_fields.get("brokerId", "-1"))
@@ -268,7 +277,16 @@ class Watched:
     network: Network
     sent: list[RemotingCommand] = field(factory=list)
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
         self.sent.append(command)
         self.network.request(address, command, timeout_ms, done)
 

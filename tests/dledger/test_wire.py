@@ -11,6 +11,9 @@ from attrs import define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqpy.codec.chosen import encode_run
+from rmqpy.codec.message import encode_messages
+from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
@@ -31,12 +34,23 @@ from rmqpy.dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from rmqpy.dledger.wire import decode_request, decode_response, encode
+from rmqpy.dledger.wire import decode_request, decode_response, encode, encode_in_pieces
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import Term
+from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 
+DRAFT = MessageDraft(
+    topic=b"T",
+    queue_id=0,
+    body=b"hello",
+    properties=b"",
+    sys_flag=0,
+    born_timestamp_ms=1,
+    born_host=(b"\x7f\0\0\1", 1),
+    store_host=(b"\x7f\0\0\1", 1),
+)
 RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
 
 
@@ -158,6 +172,24 @@ def test_a_batch_is_written_as_java_does() -> None:
         b'"leaderId":"n0","remoteId":"n1","term":3,"totalSize":98,"type":"APPEND"}'
     )
     assert decode_request(51004, encode(push)) == push
+
+
+@pytest.mark.parametrize("name", ["g", 'g%d"', "größe", None])
+def test_a_run_in_pieces_is_the_push_as_it_is_written_whole(name: str | None) -> None:
+    body = encode_messages([DRAFT])[0]
+    entries = (Entry.of(7, 3, 100, body), Entry.of(8, 3, 148 + len(body), body))
+    push = PushEntryRequest(
+        group=name, remote_id="n1", local_id="n0", term=Term(3), entries=entries, batch=True
+    )
+    read = decode_request(51004, encode(push))
+    assert isinstance(read, PushEntryRequest)
+    data = b"".join(entry.encode_header() + entry.body for entry in entries)
+    found = encode_run(memoryview(data), 7, 100, count_max=2, size_max=1 << 20)
+    assert found is not None
+    run = EntryRun(found[0], text=found[1])
+    pieces = encode_in_pieces(evolve(push, entries=run))
+    assert len(pieces) == 3
+    assert b"".join(pieces) == encode(push) == encode(read)
 
 
 PUSH: dict[str, Any] = {

@@ -11,6 +11,7 @@ from rmqpy.model.errors import NetworkFault
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.server import RemotingServer
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
@@ -235,6 +236,43 @@ def test_a_callback_request_closes_only_a_connection_that_is_silent(in_loop, han
         scheduler.skew_ms += 1
         await until(lambda: len(outcomes.all) == 2)
         assert client.connected_addresses == []
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_each_request_of_a_link_has_its_own_deadline(in_loop, handler):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        outcomes = Outcomes()
+        for timeout_ms in (90, 30, 60):
+            client.request(address, request(999), timeout_ms, outcomes.done)
+        await asyncio.sleep(0.005)
+        await client.invoke(address, request())  # the peer is not silent: the link stays
+        await until(lambda: len(outcomes.all) == 3)
+        told = [str(fault).rpartition("within ")[2] for fault in outcomes.all]
+        assert told == ["30 ms", "60 ms", "90 ms"]
+        assert client.pending == 0
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
+@pytest.mark.parametrize("credentials", [None, Credentials("key", "secret")])
+def test_a_body_in_pieces_arrives_whole(in_loop, handler, credentials):
+    async def main(scheduler):
+        server, client, address = await pair(scheduler, handler)
+        client.credentials = credentials
+        outcomes = Outcomes()
+        pieces = (b"[", b"x" * 300_000, b"]")
+        for _ in range(2):  # before there is a connection, and after
+            client.request(address, request(), 3_000, outcomes.done, pieces)
+            client.request(address, request(body=b"small"), 3_000, outcomes.done)
+            await until(lambda: len(outcomes.all) == 2)
+            assert [answer.body for answer in outcomes.all] == [b"".join(pieces), b"small"]
+            outcomes.all.clear()
         await client.close()
         await server.close()
 

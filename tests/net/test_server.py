@@ -177,6 +177,32 @@ def test_connections_read_in_one_loop_turn_share_one_turn_end(handler):
     run(main, uvloop="off")
 
 
+def test_a_patient_server_commits_what_comes_a_turn_later_together(handler):
+    from rmqpy.net.loop import run
+
+    async def main(scheduler):
+        server, address = await started(scheduler, handler)
+        server.turns.patient = True
+        first, second = (socket.create_connection(address) for _ in range(2))
+        await until(lambda: server.connections == 2)
+        received = handler.handle
+
+        def handle(channel, commands):
+            if not handler.calls:
+                second.sendall(frame())
+            received(channel, commands)
+
+        handler.handle = handle
+        first.sendall(frame())
+        await until(lambda: handler.turns)
+        assert (len(handler.calls), handler.turns) == (2, 1)
+        for each in first, second:
+            each.close()
+        await server.close()
+
+    run(main, uvloop="off")
+
+
 def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler):
     async def main(scheduler):
         server, main_port = await started(scheduler, handler)

@@ -46,6 +46,42 @@ def json_frame(header: bytes | str, body: bytes = b"") -> bytes:
     return pack(">II", 4 + len(raw) + len(body), len(raw)) + raw + body
 
 
+@pytest.mark.parametrize("number", [0, 9, 407, 10**9 - 1, 10**9, 2**31 - 1])
+@pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
+def test_the_usual_header_is_read_as_any_other(member, number):
+    text = json.dumps(
+        {
+            "code": 51004,
+            "flag": 1,
+            "language": "JAVA",
+            "opaque": 7,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": 407,
+        }
+        | {member: number},
+        separators=(",", ":"),
+    )
+    usual, spaced = decode(json_frame(text, b"hi")), decode(json_frame(f" {text}", b"hi"))
+    assert usual == spaced
+    assert getattr(usual, member) == number
+    assert encode_command(usual) == json_frame(text, b"hi")
+
+
+@pytest.mark.parametrize("number", ["2147483648", "3000000000", "01", "-1"])
+def test_a_number_that_is_not_usual_is_left_to_the_json_reader(number):
+    header = (
+        f'{{"code":{number},"flag":0,"language":"JAVA","opaque":7,'
+        '"serializeTypeCurrentRPC":"JSON","version":407}'
+    )
+    outcomes = []
+    for each in (header, " " + header):
+        try:
+            outcomes.append(decode(json_frame(each)).code)
+        except RemoteFault as fault:
+            outcomes.append(str(fault))
+    assert outcomes[0] == outcomes[1]
+
+
 def binary_frame(header: bytes, body: bytes = b"") -> bytes:
     return pack(">II", 4 + len(header) + len(body), 1 << 24 | len(header)) + header + body
 

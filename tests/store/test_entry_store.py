@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.member import HardState
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import Term
@@ -102,6 +103,36 @@ def test_an_index_file_of_another_size(rig: Any) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
     with pytest.raises(StoreFault, match="500 bytes"):
         rig.open()
+
+
+@pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
+def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Any, size_max: int) -> None:
+    entries = rig.open().entries
+    one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
+    first = 0
+    while first < 80:
+        last = min(79, first + 12)
+        batch = entries.batch(first, last, size_max)
+        assert 1 <= len(batch) <= last - first + 1
+        assert list(batch) == one_by_one[first : first + len(batch)]
+        first += len(batch)
+        assert entries.term_of(first - 1) == one_by_one[first - 1].term
+        assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
+
+
+def test_a_cut_forgets_where_the_last_batch_ended(rig: Any) -> None:
+    entries = rig.open().entries
+    entries.batch(70, 75, 1 << 20)
+    entries.committed_index = 70
+    entries.truncate_from(75)
+    with pytest.raises(IndexError):
+        entries.term_of(75)
+    record = bytes(entries.entry(60)[1])
+    entries.receive([Entry.of(75, 9, entries.end_offset, record)])
+    entries.commit()
+    assert entries.term_of(75) == 9
+    ((header, body),) = [(each.header, each.body) for each in entries.batch(75, 75, 1 << 20)]
+    assert (header.term, bytes(body)) == (9, record)
 
 
 def test_the_checkpoint(rig: Any) -> None:

@@ -13,7 +13,7 @@ complete frames.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import define, evolve, field
 
@@ -165,7 +165,16 @@ class MachineNetwork:
 
     _opaque: int = 0
 
-    def request(self, address: str, command: RemotingCommand, timeout_ms: int, done: Reply) -> None:
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
         link = self._link(address)
         opaque, frame = self._frame(command, 0)
         timer = self.life.call_later(timeout_ms, lambda: link.late(opaque))
