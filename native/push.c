@@ -1,4 +1,5 @@
-/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_run.py does it. */
+/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_run.py does it; a push that a
+ * follower has granted, straight to the end of its log. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -6,6 +7,8 @@
 #define BODY_MAX (4 * 1024 * 1024 - (int64_t)RMQ_ENTRY_HEADER_SIZE)
 #define TEXT_MAX 200 /* of an entry without its body */
 #define DIGITS_MAX 18
+#define FILLER_SIZE 8
+#define UNIT_SIZE 32
 
 typedef struct {
     int64_t size, index, term, position;
@@ -162,7 +165,7 @@ int rmq_run_decode(rmq_run *run)
                 && (found.index != run->first_index + run->count || found.term < run->last_term
                     || found.position != run->first_position + run->size)))
             return 0;
-        put_entry(start, run->units + run->count * 32, &found);
+        put_entry(start, run->units + run->count * UNIT_SIZE, &found);
         count_entry(run, &found);
         if (at < end && *at == ']') {
             run->used = at + 1 - run->source;
@@ -171,4 +174,48 @@ int rmq_run_decode(rmq_run *run)
         at = skip(at, end, ",");
     }
     return 0;
+}
+
+/* Whether a decoded run goes on where the log ends, within its file, which has an entry already. */
+static int continues(const rmq_grant *grant, const rmq_run *run)
+{
+    const int64_t *const log = grant->log;
+    const int64_t end = log[RMQ_LOG_END], file_end = log[RMQ_LOG_FILE_END];
+
+    return end > file_end - grant->file_size && run->first_index == log[RMQ_LOG_INDEX] && run->first_position == end
+           && run->first_term >= log[RMQ_LOG_TERM] && run->last_term <= grant->term
+           && run->size + FILLER_SIZE <= file_end - end;
+}
+
+int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
+{
+    int64_t *const log = grant->log;
+    const uint8_t *const end = body + length, *at = skip(body, end, "{\"batch\":true,\"batchEntry\":");
+    int64_t commit_index, count, first, last, size;
+    rmq_run run = {.source = at,
+                   .source_length = at == NULL ? 0 : end - at,
+                   .target = grant->staging + log[RMQ_LOG_STAGED],
+                   .target_capacity = grant->staging_capacity - log[RMQ_LOG_STAGED],
+                   .units = grant->units + log[RMQ_LOG_UNITS] * UNIT_SIZE,
+                   .count_max = grant->units_capacity - log[RMQ_LOG_UNITS]};
+
+    if (at == NULL || !rmq_run_decode(&run) || !continues(grant, &run))
+        return 0;
+    at = number(skip(at + run.used, end, ",\"code\":200,\"commitIndex\":"), end, &commit_index);
+    at = number(skip(at, end, ",\"count\":"), end, &count);
+    at = number(skip(at, end, ",\"firstEntryIndex\":"), end, &first);
+    at = number(skip(at, end, grant->group), end, &last);
+    at = number(skip(at, end, grant->names), end, &size);
+    at = skip(at, end, ",\"type\":\"APPEND\"}");
+    if (at != end || count != run.count || first != run.first_index || last != first + count - 1 || size != run.size)
+        return 0;
+    log[RMQ_LOG_END] += run.size;
+    log[RMQ_LOG_STAGED] += run.size;
+    log[RMQ_LOG_INDEX] += run.count;
+    log[RMQ_LOG_UNITS] += run.count;
+    log[RMQ_LOG_TERM] = run.last_term;
+    grant->first_index = first;
+    grant->count = count;
+    grant->commit_index = commit_index;
+    return 1;
 }

@@ -392,6 +392,24 @@ void rmq_run_encode(rmq_run *run);
 /* 0: not a list of entries as DLedger writes them, one right behind the other. */
 int rmq_run_decode(rmq_run *run);
 
+/* What a follower has decided of the next batch push, and where it goes: rmqpy/dledger/follower.py, store/staging.py. */
+typedef struct {
+    const char *group; /* the push's text from its first index to its last one, with the group's name */
+    const char *names; /* from there to its size: members and term */
+    int64_t term;      /* of the leader */
+    int64_t file_size;
+    uint8_t *staging;
+    int64_t staging_capacity;
+    uint8_t *units;
+    int64_t units_capacity;
+    int64_t *log; /* by rmq_log_state */
+    int64_t first_index, count, commit_index; /* of the push that was taken */
+} rmq_grant;
+
+/* Stages the entries of a push that the grant lets in, behind the end of the log and in its file. 0: not such a push,
+ * nothing has changed. */
+int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length);
+
 /* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.EventKind. */
 enum rmq_event {
     RMQ_EVENT_BODY_CRC,

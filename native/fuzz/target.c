@@ -391,6 +391,51 @@ static void check_units(const rmq_run *run)
     check(position == run->first_position + run->size, "index units of another size");
 }
 
+/* A list in a push that is granted, behind something that is staged: it is staged too, or nothing has changed. */
+static void take_push(const rmq_run *run, const uint8_t *list, int64_t length, int64_t room)
+{
+    enum { BEFORE = 5, TEXT = 400 };
+    const int64_t size = length + TEXT, file_size = INT64_C(1) << 40, place = run->first_position % file_size;
+    char *const text = allocate((size_t)size);
+    const int used = snprintf(text, (size_t)size, "{\"batch\":true,\"batchEntry\":%.*s,\"code\":200,\"commitIndex\":%lld,"
+                              "\"count\":%lld,\"firstEntryIndex\":%lld,\"group\":\"g\",\"lastEntryIndex\":%lld,\"term\":%lld,"
+                              "\"totalSize\":%lld,\"type\":\"APPEND\"}", (int)length, (const char *)list, 7LL,
+                              (long long)run->count, (long long)run->first_index,
+                              (long long)(run->first_index + run->count - 1), (long long)run->last_term, (long long)run->size);
+    char names[40];
+    const int64_t file_end = run->first_position - place + file_size;
+    int64_t log[RMQ_LOG_TERM + 1] = {run->first_position, BEFORE, file_end, run->first_index, 1, run->first_term};
+    int64_t before[RMQ_LOG_TERM + 1];
+    rmq_grant grant = {.group = ",\"group\":\"g\",\"lastEntryIndex\":", .names = names, .term = run->last_term,
+                       .file_size = file_size, .staging = allocate((size_t)room), .staging_capacity = room,
+                       .units = allocate(((size_t)run->count + 1) * 32), .units_capacity = run->count + 1, .log = log};
+    uint8_t *const body = allocate((size_t)used);
+
+    check(used < size, "a push that is cut off");
+    memcpy(body, text, (size_t)used);
+    memcpy(before, log, sizeof log);
+    snprintf(names, sizeof names, ",\"term\":%lld,\"totalSize\":", (long long)run->last_term);
+    for (int64_t short_of = 1; short_of < 4 && short_of < used; short_of++) {
+        check(!rmq_push_take(&grant, body, used - short_of), "a push that is not whole is taken");
+        check(memcmp(before, log, sizeof log) == 0, "a push that is not taken has moved the end");
+    }
+    const int taken = rmq_push_take(&grant, body, used);
+    check(taken || memcmp(before, log, sizeof log) == 0, "a push that is not taken has moved the end");
+    check(taken || room < 2 * length || place == 0 || place + run->size + 8 > file_size, "a push that is not taken");
+    if (taken) {
+        check(log[RMQ_LOG_STAGED] == BEFORE + run->size && log[RMQ_LOG_STAGED] <= room, "staged beyond the room");
+        check(log[RMQ_LOG_END] == before[RMQ_LOG_END] + run->size && log[RMQ_LOG_INDEX] == run->first_index + run->count
+                  && log[RMQ_LOG_UNITS] == 1 + run->count && log[RMQ_LOG_TERM] == run->last_term,
+              "another end than the push's");
+        check(memcmp(grant.staging + BEFORE, run->target, (size_t)run->size) == 0, "other entries than were pushed");
+        check(memcmp(grant.units + 32, run->units, (size_t)run->count * 32) == 0, "other units than were pushed");
+    }
+    free(grant.staging);
+    free(grant.units);
+    free(body);
+    free(text);
+}
+
 /* A list as it came: what is taken for a run is one, and index units lead through it. */
 static void read_list(const uint8_t *data, size_t size)
 {
@@ -401,6 +446,8 @@ static void read_list(const uint8_t *data, size_t size)
     if (decode_list(&run, text, (int64_t)size)) {
         check(run.used <= (int64_t)size && text[run.used - 1] == ']', "a list that ends elsewhere");
         check_units(&run);
+        take_push(&run, text, run.used, 2 * run.used + 512);
+        take_push(&run, text, run.used, run.size + 5);
     }
     free_run(&run);
     free(text);
@@ -443,6 +490,8 @@ static void push_piece(const uint8_t *data, size_t size, int small)
         check(back.count == run.count && back.size == run.size && memcmp(back.target, view, (size_t)run.size) == 0,
               "other entries than were pushed");
         check_units(&back);
+        take_push(&back, text, run.target_length + 2, 2 * run.target_length + 512);
+        take_push(&back, text, run.target_length + 2, back.size + 5);
         free_run(&back);
     }
     free(text);

@@ -10,6 +10,7 @@ What only audits need is in :mod:`rmqpy.codec.chosen_tally`.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from attrs import define
 from rmqpy.codec import entry_run, hashes, packing, parts, places, repeats, scan
 
 __all__ = [
+    "PushTaker",
     "content_end",
     "crc32",
     "decode_run",
@@ -29,6 +31,7 @@ __all__ = [
     "pack_records",
     "part_views",
     "property_parts",
+    "push_taker",
     "put_packed_keys",
     "reason",
     "record_parts",
@@ -89,6 +92,28 @@ class _EncodeRun(Protocol):
     ) -> tuple[entry_run.RunSpan, bytes] | None: ...
 
 
+class PushTaker(Protocol):
+    """Takes batch pushes that continue a log into what is staged behind its end, without a detour;
+    in C only. Its log is one of ``file_size`` bytes a data file.
+    """
+
+    def __init__(self, file_size: int) -> None: ...
+
+    def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
+        """Where entries and index units are staged; ``state``: see ``rmqpy.store.staging``."""
+
+    def allow(self, group: bytes, names: bytes, term: int) -> None:
+        """What a push has to say between its first and last index, and from there to its size; no
+        entry may have a larger term. Before the first push.
+        """
+
+    def take(self, body: bytes) -> tuple[int, int, int] | None:
+        """First index, count and committed index of the push whose entries are staged now; None:
+        it is not what is allowed, or does not continue the log within its file, and nothing has
+        changed.
+        """
+
+
 _DecodeRun = Callable[[bytes, int], tuple[entry_run.RunSpan, bytes, bytes, int] | None]
 
 
@@ -110,6 +135,7 @@ class _Choice:
     property_parts: _PropertyParts
     pack_records: _PackRecords
     put_packed_keys: _PutPackedKeys
+    push_taker: type[PushTaker] | None = None
 
 
 def _pure(reason: str) -> _Choice:
@@ -157,6 +183,7 @@ def _choose(environment: str | None) -> _Choice:
         native.property_parts,
         native_pack.pack_records,
         native_pack.put_packed_keys,
+        native_run.PushTaker,
     )
 
 
@@ -178,3 +205,4 @@ number_parts = _choice.number_parts
 property_parts = _choice.property_parts
 pack_records = _choice.pack_records
 put_packed_keys = _choice.put_packed_keys
+push_taker = _choice.push_taker

@@ -1,16 +1,17 @@
-"""The C functions behind :mod:`rmqpy.codec.entry_run`; for
-:mod:`rmqpy.codec.chosen` only.
+"""The C functions behind :mod:`rmqpy.codec.entry_run`, and what only exists in C: a push that goes
+straight into a log. For :mod:`rmqpy.codec.chosen` only.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec.entry_run import RUN_COUNT_MAX, RunSpan
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZE
 
-__all__ = ["decode_run", "encode_run"]
+__all__ = ["PushTaker", "decode_run", "encode_run"]
 
 _ENTRY_TEXT_MAX: Final = 256
 """Of an entry without its body, and then some."""
@@ -56,6 +57,40 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
         return None
     data = bytes(ffi.buffer(target, run.size))
     return _span(run), data, bytes(ffi.buffer(units, run.count * INDEX_UNIT_SIZE)), start + run.used
+
+
+class PushTaker:
+    """See :class:`rmqpy.codec.chosen.PushTaker`."""
+
+    __slots__ = ("_alive", "_grant")
+
+    def __init__(self, file_size: int) -> None:
+        self._grant = ffi.new("rmq_grant *")
+        self._grant.file_size = file_size
+        self._alive: tuple[Any, ...] = ()
+
+    def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
+        # Held is the memory itself: a memoryview that is held from outside must not be collected in
+        # a cycle, and nobody closes a member that crashes (in a simulator).
+        grant = self._grant
+        grant.staging = staging = ffi.from_buffer("uint8_t[]", buffer.obj)
+        grant.units = unit_bytes = ffi.from_buffer("uint8_t[]", units.obj)
+        grant.log = log = ffi.from_buffer("int64_t[]", state)
+        grant.staging_capacity = len(buffer)
+        grant.units_capacity = len(units) // INDEX_UNIT_SIZE
+        self._alive = (staging, unit_bytes, log, *self._alive[3:])
+
+    def allow(self, group: bytes, names: bytes, term: int) -> None:
+        texts = ffi.new("char[]", group), ffi.new("char[]", names)
+        self._grant.group, self._grant.names = texts
+        self._grant.term = term
+        self._alive = (*self._alive[:3], *texts)
+
+    def take(self, body: bytes) -> tuple[int, int, int] | None:
+        grant = self._grant
+        if not lib.rmq_push_take(grant, body, len(body)):
+            return None
+        return grant.first_index, grant.count, grant.commit_index
 
 
 def _span(run: Any) -> RunSpan:

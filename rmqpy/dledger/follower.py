@@ -62,6 +62,19 @@ HELD_MAX: Final = 2048
 
 
 @define(slots=True, frozen=True)
+class PushGrant:
+    """What a batch push in its usual text may be that is taken without another look: of this leader
+    and term, its entries right behind the end of the log and within its file, of terms between that
+    of the end and the leader's. It is appended and answered with SUCCESS.
+    """
+
+    group: str
+    self_id: str
+    leader_id: str
+    term: Term
+
+
+@define(slots=True, frozen=True)
 class _Held:
     ticket: int
     request: PushEntryRequest
@@ -123,6 +136,32 @@ class Follower:
             self._held.clear()
             compare = request.type is PushType.COMPARE
             self._settle(held, self._compare(request) if compare else self._truncate(request))
+
+    def grant(self) -> PushGrant | None:
+        """The pushes that need no more decision, until something happens to this member; each of
+        them is reported by :meth:`took`. None: :meth:`receive` decides about each.
+        """
+        member, log = self.member, self.member.log
+        if (
+            member.role is not Role.FOLLOWER
+            or member.leader_id is None
+            or member.disk is not Disk.GOOD
+            or member.options.ack_after_sync
+            or self._held
+            or log.changed
+            or log.begin_index < 0
+            or self.matched_index != log.end.index
+        ):
+            return None
+        group, self_id = member.membership.group, member.self_id
+        return PushGrant(group, self_id, member.leader_id, member.term)
+
+    def took(self, last_index: int, commit_index: int) -> None:
+        """A push that was granted stands behind the end, which is ``last_index`` now."""
+        member = self.member
+        self._matched, self._matched_term = last_index, member.term
+        if commit_index > member.committed_index:
+            member.commit(commit_index if commit_index < last_index else last_index)
 
     def _stranger_code(self, request: PushEntryRequest) -> DLedgerResponseCode:
         """To a leader that compares INCONSISTENT_STATE says that the entries differ; it would cut

@@ -42,7 +42,7 @@ from attrs import define, evolve
 
 from rmqpy.dledger.election import Election, Verdict
 from rmqpy.dledger.entry_log import EntryLog, LogView
-from rmqpy.dledger.follower import Follower
+from rmqpy.dledger.follower import Follower, PushGrant
 from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.member import (
     NOT_LEADING,
@@ -172,6 +172,8 @@ class Node:
         self._proposed_index = view.end.index
         self._ready_index = -1
         self._waiters: deque[_Waiter] = deque()
+        self.changes = 0
+        """Grows with everything that may end a grant of pushes, or allow one."""
 
     @property
     def role(self) -> Role:
@@ -214,6 +216,7 @@ class Node:
         """Time has passed."""
         member = self._member
         assert now_ms >= member.now_ms, "time never goes back"
+        self.changes += 1
         member.now_ms = now_ms
         member.outbox.expire(now_ms)
         self._expire_waiters()
@@ -230,6 +233,7 @@ class Node:
 
     def step(self, event: Event) -> None:
         """Something has happened."""
+        self.changes += 1
         if isinstance(event, Stored):
             self._stored(event.index)
         elif isinstance(event, Received):
@@ -278,6 +282,21 @@ class Node:
             return Refused.LEADER_PENDING_FULL
         return None
 
+    def grant_pushes(self) -> PushGrant | None:
+        """The pushes that may be appended and answered by whoever keeps the log, in their order and
+        before anything else happens; valid until ``changes`` grows.
+        """
+        return self._follower.grant() if self._member.outbox.has_at_most_committed else None
+
+    def took(self, last_index: LedgerIndex, commit_index: int) -> None:
+        """A push that was granted is staged; it must be written before the next call but this."""
+        self._follower.took(last_index, commit_index)
+
+    @property
+    def counts_stored(self) -> bool:
+        """Whether it makes a difference what ``Stored`` says: to a leader."""
+        return self._replication is not None
+
     def wait(self, index: LedgerIndex, token: int) -> None:
         """Tell ``token`` by ``Ready.acknowledged`` what becomes of entry ``index``, which has been
         proposed: committed, given up by a change of term, or not known in time. In order of index.
@@ -299,7 +318,21 @@ class Node:
         member = self._member
         if member.outbox.empty and not member.log.changed:
             return None
+        self.changes += 1
         return member.outbox.take(member.log.take())
+
+    def take_committed(self) -> LedgerIndex | None:
+        """The committed index of the next Ready if nothing else would stand in it: then that is all
+        there is to carry out.
+        """
+        outbox = self._member.outbox
+        committed = outbox.committed_index
+        if committed is None or self._waiters or not outbox.has_at_most_committed:
+            return None
+        if self._member.log.changed:
+            return None
+        outbox.committed_index = None
+        return committed
 
     def _stored(self, index: LedgerIndex) -> None:
         assert index <= self._member.log.end.index, "stored what the log does not have"

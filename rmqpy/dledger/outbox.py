@@ -168,10 +168,14 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do, the log apart."""
+        return self.committed_index is None and self.has_at_most_committed
+
+    @property
+    def has_at_most_committed(self) -> bool:
+        """Whether there is nothing to do but to show readers what is committed."""
         return not (
             self.messages
             or self.hard_state is not None
-            or self.committed_index is not None
             or self.role is not None
             or self.marker is not None
             or self.appends

@@ -13,7 +13,13 @@ from typing import Final
 
 from rmqpy.codec.chosen import decode_run
 from rmqpy.dledger.entries import EntryRun
-from rmqpy.dledger.messages import PushEntryRequest, PushEntryResponse, PushType
+from rmqpy.dledger.follower import PushGrant
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+)
 from rmqpy.model.ids import Term
 from rmqpy.remoting.json_text import quote
 
@@ -80,14 +86,33 @@ def _rest_of(
     """What stands behind the entries of a batch push, with places for its numbers."""
     return b"".join(
         (
-            b'],"code":%d,"commitIndex":%d,"count":%d,"firstEntryIndex":%d,',
-            _named(b"group", group).replace(b"%", b"%%"),
-            b'"lastEntryIndex":%d,',
-            _named(b"leaderId", leader_id).replace(b"%", b"%%"),
-            _named(b"localId", local_id).replace(b"%", b"%%"),
-            _named(b"remoteId", remote_id).replace(b"%", b"%%"),
-            b'"term":%d,"totalSize":%d,"type":"APPEND"}',
+            b'],"code":%d,"commitIndex":%d,"count":%d,"firstEntryIndex":%d',
+            _before_last_index(group).replace(b"%", b"%%"),
+            b"%d",
+            _before_term(leader_id, local_id, remote_id).replace(b"%", b"%%"),
+            b'%d,"totalSize":%d,"type":"APPEND"}',
         )
+    )
+
+
+def granted_texts(grant: PushGrant) -> tuple[bytes, bytes]:
+    """What a push that is granted says between its first and its last index, and from there to its
+    size.
+    """
+    leader_id = grant.leader_id
+    names = _before_term(leader_id, leader_id, grant.self_id)
+    return _before_last_index(grant.group), b'%b%d,"totalSize":' % (names, grant.term)
+
+
+def _before_last_index(group: str | None) -> bytes:
+    return b',%b"lastEntryIndex":' % _named(b"group", group)
+
+
+def _before_term(leader_id: str | None, local_id: str | None, remote_id: str | None) -> bytes:
+    return b',%b%b%b"term":' % (
+        _named(b"leaderId", leader_id),
+        _named(b"localId", local_id),
+        _named(b"remoteId", remote_id),
     )
 
 
@@ -105,6 +130,17 @@ def write_answer(answer: PushEntryResponse) -> bytes:
         _named(b"localId", answer.local_id),
         _named(b"remoteId", answer.remote_id),
         answer.term,
+    )
+
+
+def taken_answer(group: str, term: int) -> bytes:
+    """The answer to a push that was granted, of the group and term, to be filled (``%``) with the
+    begin of the log, the count, the end of the log and the first index.
+    """
+    name = _named(b"group", group).replace(b"%", b"%%")
+    return (
+        b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}'
+        % (DLedgerResponseCode.SUCCESS, name, term)
     )
 
 

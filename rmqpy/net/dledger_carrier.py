@@ -11,6 +11,8 @@ the marker is appended    by a new leader
 clients are served        of DLedger's own protocol
 ========================  =====================================================================
 
+Before the Ready: pushes that were taken without one are written, and then answered.
+
 Invariants: a hard state is durable before anything that follows from it is done; a Ready is carried
 out in the order of its fields, save that the loss of leadership is told first: what waits for a
 quorum of the old term must not take the entries of a new one for its own. A step that finds no room
@@ -31,30 +33,41 @@ from rmqpy.dledger.node import ClientAppend, Node, Ready, Reply
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
-from rmqpy.model.ids import Term
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
 from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.net.dledger_peers import Peers
 from rmqpy.net.dledger_surroundings import DriverSurroundings
+from rmqpy.remoting.channel import Channel
 from rmqpy.store.health import NO_ROOM
 
 _log = logging.getLogger(__name__)
 
 
 class ReadyCarrier:
-    """See the module. ``note`` is told in a sentence what an operator should know later."""
+    """See the module. ``receipts`` are those of :mod:`rmqpy.net.dledger_lane`; ``note`` is told in
+    a sentence what an operator should know later.
+    """
 
     def __init__(
-        self, around: DriverSurroundings, node: Node, peers: Peers, note: Callable[[str], None]
+        self,
+        around: DriverSurroundings,
+        node: Node,
+        peers: Peers,
+        receipts: list[tuple[Channel, bytes]],
+        note: Callable[[str], None],
     ) -> None:
         self._around = around
         self._store = around.store
         self._entries = around.log.entries
         self._node = node
         self._peers = peers
+        self._receipts = receipts
         self._note = note
-        self._under_way: Ready | None = None
-        """Is not carried out to its end."""
+        self._under_way: Ready | LedgerIndex | None = None
+        """Is not carried out to its end. An index: of a Ready that has nothing but that committed
+        index.
+        """
         self._steps_done = 0
         self._steps = (
             self._keep_vote,
@@ -87,25 +100,23 @@ class ReadyCarrier:
     def carry_all(self) -> None:
         """Carry out what is under way, and all that the core asks then."""
         while self.finish():
-            self._under_way = self._node.take_ready()
+            committed = self._node.take_committed()
+            self._under_way = self._node.take_ready() if committed is None else committed
             if self._under_way is None:
                 return
 
     def finish(self) -> bool:
         """Carry out what is under way; False when it cannot be done now, or never."""
         ready = self._under_way
-        if ready is None:
+        if ready is None and not self._receipts:
             return True
-        steps = self._steps
         try:
-            if ready.tells_only and not self._steps_done:
-                self._tell(ready)  # the other steps would find nothing
-                self._steps_done = len(steps)
-            while self._steps_done < len(steps):
-                steps[self._steps_done](ready)
-                self._steps_done += 1
-            if self._entries.has_staged:
-                self._store.commit()
+            if self._receipts:
+                self._give_receipts()
+            if isinstance(ready, Ready):
+                self._carry_out(ready)
+            elif ready is not None:
+                self._entries.commit_to(ready)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._die(error)
@@ -116,6 +127,24 @@ class ReadyCarrier:
             return False
         self._under_way, self._steps_done = None, 0
         return True
+
+    def _give_receipts(self) -> None:
+        """Write what the lane has staged; then its answers may leave."""
+        self._entries.commit()
+        for channel, frame in self._receipts:
+            channel.write(frame)
+        self._receipts.clear()
+
+    def _carry_out(self, ready: Ready) -> None:
+        steps = self._steps
+        if ready.tells_only and not self._steps_done:
+            self._tell(ready)  # the other steps would find nothing
+            self._steps_done = len(steps)
+        while self._steps_done < len(steps):
+            steps[self._steps_done](ready)
+            self._steps_done += 1
+        if self._entries.has_staged:
+            self._store.commit()
 
     def _keep_vote(self, ready: Ready) -> None:
         if ready.hard_state is not None:

@@ -10,8 +10,8 @@ when                     what
 =======================  ======================================================================
 the turn's puts are      ``Stored``: what they appended is pushed, all of it to a member at once
 written
-frames of the peers'     ``Received`` each, then one Ready for all of them
-port
+frames of the peers'     pushes that are granted go by :mod:`rmqpy.net.dledger_lane`; the others
+port                     are ``Received`` each; then one Ready for all of them
 answers of members       ``Answered`` for all of a loop turn, then one Ready
 a sync has ended         ``Synced``
 every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: until it leads)
@@ -47,6 +47,7 @@ from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.model.runtime import Timer
 from rmqpy.net.dledger_carrier import ReadyCarrier
+from rmqpy.net.dledger_lane import PushLane
 from rmqpy.net.dledger_peers import Peers
 from rmqpy.net.dledger_surroundings import DriverSurroundings
 from rmqpy.remoting.channel import Channel
@@ -93,7 +94,8 @@ class DLedgerDriver:
             self.node.take_batches,
             around.vouch,
         )
-        self.carrier = ReadyCarrier(around, self.node, self.peers, self._note)
+        self._lane = PushLane(self.node, self.entries, self.peers)
+        self.carrier = ReadyCarrier(around, self.node, self.peers, self._lane.receipts, self._note)
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
         self._ask_ends_ms = 0
@@ -188,15 +190,20 @@ class DLedgerDriver:
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         if self.carrier.is_over:
             return
-        with _Busy(self):
+        self._busy = True
+        try:
             if not self._before_steps():
                 return
             for command in commands:
-                if command.is_response:
+                if self._lane.take(channel, command) or command.is_response:
                     continue
+                if not self.carrier.finish():
+                    break  # as if the rest had come while nothing can be written
                 received = self.peers.receive(channel, command)
                 if received is not None:
                     self._step(received)
+        finally:
+            self._busy = False
         self._carry_out()
 
     def turn_ended(self) -> None:
@@ -232,7 +239,8 @@ class DLedgerDriver:
         self._carry_out()
 
     def _entries_stored(self, index: LedgerIndex) -> None:
-        self._step(Stored(index))
+        if self.node.counts_stored:
+            self._step(Stored(index))
         if self.options.ack_after_sync:
             self._around.flush()
         self._carry_out()

@@ -34,6 +34,8 @@ from typing import Any, Final, NoReturn
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RemoteFault
 from rmqpy.remoting.command import (
+    CURRENT_VERSION,
+    FLAG_RESPONSE,
     LANGUAGE_CODES,
     LANGUAGE_JAVA,
     LANGUAGE_UNKNOWN,
@@ -138,6 +140,13 @@ def decode_command(frame: memoryview) -> RemotingCommand:
         raise RemoteFault(f"unknown serialize type {serialize_type}")
     command.body = bytes(frame[header_end:])
     return command
+
+
+def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
+    """The complete frame of an answer that has nothing but a body, with a JSON header."""
+    header = _PLAIN % (code, FLAG_RESPONSE, opaque, CURRENT_VERSION)
+    size = len(header)
+    return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)
 
 
 def _encode_json(command: RemotingCommand) -> bytes:
