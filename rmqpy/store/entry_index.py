@@ -100,6 +100,20 @@ class EntryIndex:
             found += bytes(file.view[start : start + len(units) - len(found)])
         return found == units
 
+    def of_other_terms(self, first_index: int, units: bytes) -> list[IndexUnit]:
+        """Those in place of ``units`` that name the same entries, and another term."""
+        found = []
+        begin = first_index * INDEX_UNIT_SIZE
+        for place in range(0, len(units), INDEX_UNIT_SIZE):
+            unit = self.get(first_index + place // INDEX_UNIT_SIZE)
+            if unit is None:
+                continue
+            wanted = decode_index_unit(units, place, begin + place)
+            same_entry = (unit.position, unit.size) == (wanted.position, wanted.size)
+            if same_entry and unit.term != wanted.term:
+                found.append(unit)
+        return found
+
     def cut(self, count: int) -> None:
         """Units from ``count`` on are gone."""
         end = count * INDEX_UNIT_SIZE

@@ -6,7 +6,9 @@ index is built anew.
 
 A damaged entry in the middle stops the start, unless there are others to get it from and its unit
 tells where it ends: then it becomes a hole, behind which nobody reads until it is mended
-(:mod:`rmqpy.store.entry_scrub`).
+(:mod:`rmqpy.store.entry_scrub`). So does one whose header and unit name different terms: one of the
+two is wrong, and who takes the wrong one may lead without what the others have. Damaged entries at
+the end are a torn tail.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from rmqpy.codec.entry import IndexUnit, decode_entry_header
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, RECORD_SIZE_MIN
 from rmqpy.codec.message import check_record
+from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.recovery import (
     Framing,
@@ -129,25 +132,74 @@ def _recover(
         start = clean_start(data)
     else:
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
-    end = _walk(walker, start, opening, holes, index)
-    store = _store(opening, data, index)
+    torn_bytes = 0
+    while True:
+        end, moved = _end_of_whole(walker, start, opening, holes, index)
+        torn_bytes += moved
+        store = _store(opening, data, index)
+        store.resume(end)
+        doubtful = _adopt_all(store, walker, min(start, len(data) - 1), opening)
+        if not doubtful:
+            break
+        holes.update({hole.offset: hole for hole in doubtful})
     store.holes.update({hole.index: hole for hole in holes.values()})
-    store.resume(end.end)
-    start = min(start, len(data) - 1)
-    while start > 0 and not _agrees(store, holes, data[start].first_offset):
-        start -= 1
-    if start == 0 and not _agrees(store, holes, data.min_offset):
-        index.remove_all()
-    walker.replay(start, end.end, store.adopt)
     store.rewind()
     if opening.safe_timestamp_ms is not None:
         # What a killed process wrote is in the page cache only: from here on it counts as durable.
-        for number in range(start, len(data)):
+        for number in range(min(start, len(data) - 1), len(data)):
             data[number].sync()
         data.sync_directories()
         index.sync()
     store.settle()
-    return store, end.torn_bytes
+    return store, torn_bytes
+
+
+def _adopt_all(
+    store: EntryStore, walker: Walker, start: int, opening: EntryOpening
+) -> list[Hole]:
+    """Show the entries to the store, from the last file on that it knows. Returns those whose unit
+    names another term; the store is then of no use.
+    """
+    data, holes = walker.row, walker.holes
+    believe = opening.force or not opening.can_mend
+    while start > 0 and not _is_known(store, holes, data[start].first_offset):
+        start -= 1
+    if start == 0 and not _is_known(store, holes, data.min_offset):
+        store.forget_units()
+    doubtful: list[Hole] = []
+
+    def visit(scan: Scan) -> None:
+        for unit in store.adopt(scan, believe=believe):
+            number = unit.index - scan.entry_index[0]
+            # The lower of the two terms is not above that of the next entry.
+            term = min(unit.term, scan.term[number])
+            doubtful.append(Hole(unit.position, unit.size, unit.index, term))
+
+    walker.replay(start, int(store.end_offset), visit)
+    return doubtful
+
+
+def _end_of_whole(
+    walker: Walker,
+    start: int,
+    opening: EntryOpening,
+    holes: dict[int, Hole],
+    index: EntryIndex,
+) -> tuple[int, int]:
+    """The end of the log, which does not end with a hole, and how many bytes were moved away
+    behind it. Raises StoreFault.
+    """
+    moved = 0
+    while True:
+        end = _walk(walker, start, opening, holes, index)
+        moved += end.torn_bytes
+        if holes and end.torn_bytes:
+            continue  # towards what is the last one now
+        if end.last not in holes:
+            return end.end, moved
+        moved += walker.give_up(end.last)
+        del holes[end.last]
+        start = min(start, len(walker.row) - 1)
 
 
 def _walk(
@@ -196,5 +248,5 @@ def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
     return (header.index, header.term, header.size) == (unit.index, unit.term, unit.size)
 
 
-def _agrees(store: EntryStore, holes: Mapping[int, Hole], position: int) -> bool:
-    return position in holes or store.agrees(position)
+def _is_known(store: EntryStore, holes: Mapping[int, Hole], position: int) -> bool:
+    return position in holes or store.knows(position)

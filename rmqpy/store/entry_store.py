@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rmqpy.codec.entry import (
+    IndexUnit,
     decode_index_unit,
     encode_entry_header,
     encode_filler_head,
@@ -286,14 +287,26 @@ class EntryStore(StoredEntries):
 
     def dirty_files(self) -> tuple[MappedFile, ...]:
         """Files with bytes that no sync has covered: data, then index."""
-        start = self.flushed_offset
-        if start >= self.staging.staged_from:
+        start, stop = self.flushed_offset, self._stored_offset
+        if start >= stop:
             return ()
-        self._flushing_to = self.staging.staged_from
+        self._flushing_to = stop
         if self.stored_index >= 0:
             self._flushing_end = LedgerEnd(self.stored_index, self.term_of(self.stored_index))
         data = (file for file in self._data if file.end_offset > start)
         return (*data, *self._index.take_dirty(self.stored_index + 1))
+
+    @property
+    def _stored_offset(self) -> int:
+        """Everything below is in the files and has its unit. (The unit of what was written may
+        still find no room: a sync that counts it would never be followed by one of the entry.)
+        """
+        if not self.staging.state[UNITS]:
+            return self.staging.staged_from
+        if self.stored_index < 0:
+            return self.flushed_offset
+        unit = self._unit(self.stored_index)
+        return unit.position + unit.size
 
     def mark_flushed(self, offset: PhysicalOffset) -> None:
         """The files that :meth:`dirty_files` has named are durable."""
@@ -423,17 +436,26 @@ class EntryStore(StoredEntries):
         if is_filler(filler):
             self._cut_data(end, end + ENTRY_FILLER_SIZE)
 
-    def adopt(self, scan: Scan) -> None:
+    def adopt(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:
         """Entries found by recovery, in order: their index units must be there and agree, else they
-        are written.
+        are written. Returns units that name the same entry with another term, none if what the
+        entries say is to be believed: nothing is written over them.
         """
         units = units_of(scan)
         if not units:
-            return
+            return []
         first = scan.entry_index[0]
         if not self._index.agrees(first, units):
+            doubtful = [] if believe else self._index.of_other_terms(first, units)
+            if doubtful:
+                return doubtful
             self._index.put(first, units)
         self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
+        return []
+
+    def forget_units(self) -> None:
+        """No unit is believed: all are written again."""
+        self._index.remove_all()
 
     def settle(self) -> None:
         """After recovery: begin index from the first entry, index files cut to the end, committed

@@ -197,8 +197,10 @@ class StoredEntries:
     def file_at(self, offset: int) -> MappedFile | None:
         return self._data.find(offset)
 
-    def agrees(self, position: int) -> bool:
-        """Whether the entry at ``position`` is readable and its index unit says so."""
+    def knows(self, position: int) -> bool:
+        """Whether the header at ``position`` can be read and its unit names the same entry, with
+        whatever term.
+        """
         file = self._data.find(position)
         if file is None:
             return False
@@ -206,8 +208,8 @@ class StoredEntries:
             header = decode_entry_header(file.view, position - file.first_offset, position)
         except RecordFault:
             return False
-        unit = encode_index_unit(position, header.size, header.index, header.term)
-        return self._index.agrees(header.index, unit)
+        unit = self._index.get(header.index)
+        return unit is not None and (unit.position, unit.size) == (position, header.size)
 
     def _first_index_in(self, file: MappedFile) -> LedgerIndex:
         """By its index unit, or by its header where that is damaged."""

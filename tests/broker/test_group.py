@@ -116,9 +116,7 @@ class Group:
             remoting=RemotingSettings(listen_port=10911),
             store=member.settings(),
         )
-        store = open_store(
-            StoreContext(configuration.store, member.files, self.scheduler, 1 << 34)
-        )
+        store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
         network = Line(self, member)
         broker = Broker(
             BrokerSurroundings(
@@ -205,9 +203,7 @@ class Group:
         """A client of DLedger's own protocol."""
         assert member.driver is not None
         channel = MemoryChannel()
-        member.driver.handle(
-            channel, [RemotingCommand.request(request.CODE, body=encode(request))]
-        )
+        member.driver.handle(channel, [RemotingCommand.request(request.CODE, body=encode(request))])
         self.run(200)
         answer = channel.take_one()
         assert answer.code == 200
@@ -712,6 +708,31 @@ def test_a_damaged_entry_met_at_the_start_is_fetched(
     group.run(15_000)
     assert victim.driver.damaged == frozenset()
     assert any(f"entry {index} is whole again" in text for text in caplog.messages)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 22
+
+
+@pytest.mark.parametrize("field", PLACES_IN_ENTRY)
+def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
+    """Whatever of it is wrong, the member goes on behind the one before; a term that is too large
+    would make it leader without what the others have."""
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.entries is not None
+    position = victim.store.entries.entry(19)[0].position
+    group.kill(victim.number)
+    name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.send(leader, b"one", b"more")
+    group.start(victim.number)
+    assert victim.driver is not None and victim.store is not None
+    assert victim.driver.entries.end.index == 18
+    assert any("torn bytes" in note for note in victim.store.opened.notes)
+    group.run(5000)
     equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 22

@@ -4,10 +4,12 @@ begun again; what a crash in between leaves.
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import encode_messages, patch_record
@@ -21,6 +23,7 @@ from rmqpy.store.stored_entries import DamagedEntry
 DATA = "/store/dledger-n0/data"
 INDEX = "/store/dledger-n0/index"
 FILE_SIZE = 4096
+INDEX_FILE_SIZE = 32 * 16
 
 
 @pytest.fixture
@@ -270,4 +273,94 @@ def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Any, leader: list[E
     store.abandon()
     store = opened(rig.after(rig.files.crash()))
     assert store.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
+    store.abandon()
+
+
+def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Any, leader: list[Entry]) -> None:
+    """Else no sync would ever tell of it: all that it has to write is written."""
+    store = opened(rig)
+    entries = store.entries
+    ends: list[int] = []
+    entries.on_flushed = lambda end: ends.append(end.index)
+    rig.files.fail_write(INDEX, errno.ENOSPC)
+    with pytest.raises(OSError):
+        take(entries, leader[:1])
+    rig.flush(store)
+    rig.files.heal()
+    entries.commit()
+    assert entries.stored_index == 0
+    rig.flush(store)
+    assert ends[-1] == 0
+    with pytest.raises(OSError):
+        rig.files.fail_write(INDEX, errno.ENOSPC)
+        take(entries, leader[1:2])
+    rig.flush(store)
+    rig.files.heal()
+    entries.commit()
+    rig.flush(store)
+    assert ends[-1] == 1
+    store.abandon()
+
+
+MEMBERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
+
+
+def reopened(rig: Any, members: str) -> Any:
+    """As a member of a group."""
+    return opened(evolve(rig, changes={"dledger_peers": members}))
+
+
+@pytest.mark.parametrize("wrong", ["header", "unit"])
+@pytest.mark.parametrize("index", [0, 7, 20, 38])
+def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
+    rig: Any, leader: list[Entry], index: int, wrong: str
+) -> None:
+    """Both terms may be right by what stands around it: whoever believed the wrong one would have
+    another log than the others, and not know."""
+    terms = [2 if number < index else 6 for number in range(40)]
+    some = [
+        entry_at(entry.index, term, entry.position, entry.body)
+        for entry, term in zip(leader, terms, strict=True)
+    ]
+    store = opened(rig)
+    take(store.entries, some)
+    rig.flush(store)
+    store.abandon()
+    folder, size, place_of_term = DATA, FILE_SIZE, some[index].position + 16
+    if wrong == "unit":
+        folder, size, place_of_term = INDEX, INDEX_FILE_SIZE, index * 32 + 24
+    start = place_of_term - place_of_term % size
+    rig.files.nodes[f"{folder}/{start:020d}"].data[place_of_term - start + 7] = 4
+    store = reopened(rig, MEMBERS)
+    entries = store.entries
+    assert {index} == set(entries.holes)
+    assert entries.end == LedgerEnd(LedgerIndex(39), Term(6))
+    with pytest.raises(DamagedEntry):
+        entries.entry(index)
+    entries.repair(some[index])
+    assert not entries.holes
+    assert [Entry(*entries.entry(number)) for number in range(40)] == some
+    store.abandon()
+
+
+@pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
+@pytest.mark.parametrize("count", [1, 2])
+def test_damaged_entries_at_the_end_are_a_torn_tail(
+    rig: Any, leader: list[Entry], count: int, place_of_byte: int
+) -> None:
+    """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
+    store = opened(rig)
+    take(store.entries, leader)
+    rig.flush(store)
+    store.abandon()
+    for entry in leader[-count:]:
+        start = entry.position - entry.position % FILE_SIZE
+        rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + place_of_byte] = 99
+    store = reopened(rig, MEMBERS)
+    entries = store.entries
+    assert not entries.holes
+    assert entries.end == LedgerEnd(LedgerIndex(39 - count), Term(0))
+    assert entries.end_offset == leader[39 - count].end_offset
+    take(entries, leader[-count:])
+    assert [Entry(*entries.entry(number)) for number in range(40)] == leader
     store.abandon()

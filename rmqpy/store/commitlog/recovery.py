@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.codec.chosen import content_end, magic_places, scan_records
@@ -60,6 +60,8 @@ class WalkEnd:
     number: int
     at_blank: bool
     torn_bytes: int = 0
+    last: int = -1
+    """Where the last record begins, or the last hole."""
 
 
 class MiddleDamage(StoreFault):
@@ -140,7 +142,17 @@ class Walker:
         self.row.cut(end.end)
         if len(self.row) < count:
             self.row.sync_directories()
-        return WalkEnd(end.end, end.number, end.at_blank, torn_bytes)
+        return evolve(end, torn_bytes=torn_bytes)
+
+    def give_up(self, offset: int) -> int:
+        """Nothing from ``offset`` on, where a record began, is believed: it goes as a torn tail
+        does. Returns the bytes moved.
+        """
+        number = next(n for n, file in enumerate(self.row) if offset < file.end_offset)
+        moved = self._move_from(number, offset - self.row[number].first_offset)
+        self.row.cut(offset)
+        self.row.sync_directories()
+        return moved
 
     def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
         """Show every record from file ``start_number`` to ``end``, which a walk has found good."""
@@ -173,9 +185,9 @@ class Walker:
             file = self.row[number]
             offset, stop = self._walk_file(file, offset or file.first_offset, walk)
             if stop is not StopReason.BLANK:
-                return WalkEnd(offset, number, at_blank=False)
+                return WalkEnd(offset, number, at_blank=False, last=walk.frame_offset)
             if number + 1 == len(self.row):
-                return WalkEnd(offset, number, at_blank=True)
+                return WalkEnd(offset, number, at_blank=True, last=walk.frame_offset)
             number, offset = number + 1, None
 
     def _walk_file(self, file: MappedFile, offset: int, walk: _Walk) -> tuple[int, StopReason]:
@@ -242,11 +254,17 @@ class Walker:
             )
             fault.offset = end.end
             raise fault
-        # From the end backwards: stopped in between, the next start finds the same damage.
+        return self._move_from(end.number, position)
+
+    def _move_from(self, number: int, position: int) -> int:
+        """To the quarantine: what stands behind ``position`` of file ``number``. Returns its bytes.
+
+        From the end backwards: stopped in between, the next start finds the same damage.
+        """
         moved = 0
-        for number in range(len(self.row) - 1, end.number, -1):
-            moved += self._quarantine(self.row[number], 0)
-        return moved + self._quarantine(file, position)
+        for later in range(len(self.row) - 1, number, -1):
+            moved += self._quarantine(self.row[later], 0)
+        return moved + self._quarantine(self.row[number], position)
 
     def _record_in_later_files(self, number: int) -> tuple[str, int] | None:
         for later in range(number, len(self.row)):
