@@ -23,6 +23,11 @@ rebuild     0.5    CPU: consume queues and key index anew in one process / on Sp
 latency     1      seconds from a send to its committed batch, median (at most)
 cores       1.7    wall time: the audit on one core / on two
 ==========  =====  ========================================================================
+
+Beside ``cores`` stands what this machine gives two cores at all (figures ``plain``): the kernel
+alone over the same ranges, in one process and in two that have nothing to do with each other. Both
+Parquet writers take zstd of level 1; the export runs in a session as the command makes it, Spark's
+own writer in one with Spark's own JVM options.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,13 +54,17 @@ from fill import GIB, Filling, filled
 from rmqpy.audit.directory import read_directory
 from rmqpy.audit.engine import AuditPlan, audit_store
 from rmqpy.audit.facts_reader import read_facts
+from rmqpy.audit.log_bytes import map_log
+from rmqpy.audit.ranges import WorkRange, audit_range, split_row
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
+from rmqpy.codec.tally import TallyPlan
 from rmqpy.pipeline.export import Export, ExportPlan
 from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan, run_here
 from rmqpy.pipeline.runner import SparkRunner
 from rmqpy.pipeline.session import SessionPlan, spark_session
 from rmqpy.pipeline.tasks import run_pieces
+from rmqpy.store.commitlog.recovery import Framing
 from rmqpy.store.disk import Disk
 from rmqpy.testing.blocking import connect_when_ready, create_topic
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
@@ -64,6 +74,8 @@ from rmqpy.upgrade.situation import settings_of_facts
 CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20
 FILE: Final = 1 << 30
+ZSTD_LEVEL: Final = "1"
+"""Spark's writer takes 3 unless it is told; the export 1."""
 STREAM_ROUNDS: Final = 20
 STREAM_SECONDS_MAX: Final = 60.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -205,7 +217,18 @@ class Bench:
         self.figures[f"{name} bytes/s"] = self.content / wall
         self.figures[f"{name} bytes/cpu-s"] = self.content / cpu
 
-    def parquet(self, session: Any) -> None:
+    def plain(self) -> None:
+        """The kernel in one process and in two: what there is to be had from two cores."""
+        works = [
+            work
+            for row in read_directory(Disk(), str(self.store)).logs
+            for work in split_row(row, str(self.store), RANGE)
+        ]
+        for count in (1, 2):
+            seconds = min(plain_seconds(works, count) for _ in range(self.rounds))
+            self.figures[f"plain bytes/s of {count}"] = self.content / seconds
+
+    def export(self, session: Any) -> None:
         def export() -> None:
             shutil.rmtree(self.work / "export", ignore_errors=True)
             plan = ExportPlan(
@@ -213,16 +236,24 @@ class Bench:
             )
             Export(plan, lambda task, pieces: run_pieces(session, task, pieces)).run()
 
+        self._written("export", export)
+
+    def spark_writer(self, session: Any) -> None:
         def write() -> None:
             frame = session.read.format("rocketmq").option("splitBytes", RANGE)
-            frame = frame.load(str(self.store)).write.mode("overwrite")
-            frame.option("compression", "zstd").parquet(str(self.work / "written"))
+            writer = frame.load(str(self.store)).write.mode("overwrite")
+            writer = writer.option("compression", "zstd")
+            writer = writer.option("parquet.compression.codec.zstd.level", ZSTD_LEVEL)
+            writer.parquet(str(self.work / "spark writer"))
 
-        for name, do in (("export", export), ("spark writer", write)):
-            wall, cpu = best(do, self.rounds)
-            self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
-        for name in ("export", "written"):
-            shutil.rmtree(self.work / name, ignore_errors=True)
+        self._written("spark writer", write)
+
+    def _written(self, name: str, do: Callable[[], None]) -> None:
+        wall, cpu = best(do, self.rounds)
+        self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
+        files = (self.work / name).glob("*.parquet")
+        self.figures[f"{name} bytes"] = sum(file.stat().st_size for file in files)
+        shutil.rmtree(self.work / name)
 
     def rebuild(self, session: Any) -> None:
         root = str(self.store)
@@ -285,9 +316,35 @@ def committed(checkpoint: Path) -> int:
     return sum(1 for name in (checkpoint / "commits").glob("*") if name.name.isdigit())
 
 
+def plain_seconds(works: list[WorkRange], count: int) -> float:
+    """Until the last of so many processes has audited its share of the ranges."""
+    context = get_context("fork")
+    begin, end = context.Barrier(count + 1), context.Barrier(count + 1)
+
+    def share(first: int) -> None:
+        begin.wait()
+        for work in works[first::count]:
+            plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
+            audit_range(map_log(Disk(), work.path), work, plan)
+        end.wait()
+
+    processes = [context.Process(target=share, args=(first,)) for first in range(count)]
+    for process in processes:
+        process.start()
+    begin.wait()
+    began = time.monotonic()
+    end.wait()
+    seconds = time.monotonic() - began
+    for process in processes:
+        process.join()
+    return seconds
+
+
 @contextmanager
-def session_on(cores: int) -> Iterator[Any]:
-    with spark_session(SessionPlan(master=f"local[{cores},4]", name="bench")) as session:
+def session_on(cores: int, *, light: bool = True) -> Iterator[Any]:
+    """``light``: as the commands make it whose work is done by Python workers."""
+    plan = SessionPlan(master=f"local[{cores},4]", name="bench", light=light)
+    with spark_session(plan) as session:
         yield session
 
 
@@ -302,16 +359,22 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         bench.openssl()
     if "md5" in rows:
         bench.with_md5()
-    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency", "cores"}:
+    if "cores" in rows:
+        bench.plain()
+    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "cores"}:
         with session_on(2) as session:
             if rows & {"spark-256", "cores"}:
                 bench.spark(session, "spark-256", RANGE)
             if "spark-file" in rows:
                 bench.spark(session, "spark-file", FILE)
             if "parquet" in rows:
-                bench.parquet(session)
+                bench.export(session)
             if "rebuild" in rows:
                 bench.rebuild(session)
+    if rows & {"parquet", "latency"}:
+        with session_on(2, light=False) as session:
+            if "parquet" in rows:
+                bench.spark_writer(session)
             if "latency" in rows:
                 bench.latency(session)
     if "cores" in rows:
@@ -326,6 +389,8 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         "rebuild": ("rebuild here cpu-s", "rebuild cpu-s"),
         "cores": ("spark-256 bytes/s", "one core bytes/s"),
     }
+    if "cores" in rows:
+        figures["plain two to one"] = figures["plain bytes/s of 2"] / figures["plain bytes/s of 1"]
     told = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
     return told | ({"latency": figures["latency s"]} if "latency" in rows else {})
 

@@ -2,7 +2,8 @@
 
 A group is a module with ``add_commands(commands)``, which adds its subparsers; each sets the
 default ``command``: a function of the parsed options that returns an exit code
-(:mod:`rmqpy.cli.parsing`). A new group is one more line in ``GROUPS``.
+(:mod:`rmqpy.cli.parsing`), and may set ``interrupted``: what is said behind Ctrl-C. A new group is
+one more line in ``GROUPS``.
 
 Only the group of the command that is called is imported, and what it runs in its function: a broker
 shall not pay for the others when it starts.
@@ -16,14 +17,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rmqpy import __version__
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO, Parser
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO, Parser
 from rmqpy.model.errors import RmqError
 from rmqpy.net.log_lines import configure_logging
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_NO", "GROUPS", "main"]
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_NO", "GROUPS", "main"]
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "servers": ("namesrv", "broker"),
@@ -39,16 +40,19 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    options = _parser(words).parse_args(words)
-    command: Callable[[argparse.Namespace], int] = options.command
-    configure_logging(as_json=options.log_json, level=options.log_level)
+    hint = ""
     try:
+        options = _parser(words).parse_args(words)
+        command: Callable[[argparse.Namespace], int] = options.command
+        hint = getattr(options, "interrupted", "")
+        configure_logging(as_json=options.log_json, level=options.log_level)
         return command(options)
     except (RmqError, OSError) as error:
         print(f"rmqpy: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        return EXIT_FAILED
+        print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def _parser(words: Sequence[str]) -> Parser:

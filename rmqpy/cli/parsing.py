@@ -1,6 +1,7 @@
 """What all commands share: exit codes, a parser that keeps to them, options of logging.
 
-Exit codes: 0 done or clean, 1 could not be done (bad usage included), 2 the answer is no.
+Exit codes: 0 done or clean, 1 could not be done (bad usage included), 2 the answer is no, 130
+interrupted by Ctrl-C, as a shell says it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_NO = 2
+EXIT_INTERRUPTED = 130
+
+CAN_BE_RESUMED = (
+    "if changes were begun, rmqpy upgrade apply --resume DIR goes on with them and rmqpy upgrade"
+    " rollback DIR takes them back"
+)
+"""``interrupted`` of commands that change a store by its journal."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -223,13 +223,18 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from rmqpy.pipeline.query import json_lines, query
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.pipeline.query import json_lines, query, table_text
+    from rmqpy.pipeline.task_progress import watched_tasks
 
     with ExitStack() as stack:
-        result = query(spark_of(options, stack), options.on, options.statement)
-        if options.format == "json":
-            for line in json_lines(result, options.limit):
-                print(line)
-        else:
-            result.show(options.limit, truncate=False)
+        session = spark_of(options, stack, light=False)
+        with ProgressLine("asked", things="tasks") as progress, watched_tasks(session, progress):
+            result = query(session, options.on, options.statement)
+            if options.format == "json":
+                lines = list(json_lines(result, options.limit))
+            else:
+                lines = [table_text(result, options.limit)]
+    for line in lines:
+        print(line)
     return EXIT_DONE

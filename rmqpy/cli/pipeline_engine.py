@@ -72,10 +72,13 @@ def store_runners(
     return partial(SparkRunner, spark_of(options, stack))
 
 
-def spark_of(options: argparse.Namespace, stack: ExitStack) -> SparkSession:
+def spark_of(
+    options: argparse.Namespace, stack: ExitStack, *, light: bool = True
+) -> SparkSession:
+    """``light``: all work is done by Python workers."""
     from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
 
-    plan = SessionPlan(master=options.master or LOCAL_MASTER)
+    plan = SessionPlan(master=options.master or LOCAL_MASTER, light=light)
     return stack.enter_context(spark_session(plan))
 
 

@@ -9,7 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
+from rmqpy.cli.parsing import (
+    CAN_BE_RESUMED,
+    EXIT_DONE,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+)
 from rmqpy.cli.pipeline_engine import engine_option, spark_of, spark_options, takes_spark
 from rmqpy.cli.upgrade_inputs import local_replicas, locked, now_ms
 
@@ -35,7 +42,7 @@ def add_verb(verbs: Any) -> None:
     spark_options(rebuild)
     add_format_option(rebuild)
     add_log_options(rebuild)
-    rebuild.set_defaults(command=_rebuild)
+    rebuild.set_defaults(command=_rebuild, interrupted=CAN_BE_RESUMED)
 
 
 def _rebuild(options: argparse.Namespace) -> int:
@@ -110,14 +117,14 @@ def _build(options: argparse.Namespace, ground: Ground, made: str) -> Rebuild:
         run = run_here
         if takes_spark(options, [root]):
             run = partial(run_pieces, spark_of(options, stack))
-        progress = stack.enter_context(ProgressLine("packed"))
+        lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
         plan = RebuildPlan(
             root=root,
             target=made,
             settings=ground.settings,
             range_bytes=options.range_bytes,
-            expect=progress.expect,
-            advance=progress.advance,
+            packing=lines[0],
+            writing=lines[1],
         )
         rebuild = Rebuild(plan, run)
         rebuild.run()

@@ -18,15 +18,19 @@ FILE_INTERVAL_S = 10.0
 
 
 class ProgressLine:
-    """``verb``: what is done to the bytes ("checked"). May be told by several threads."""
+    """``verb``: what is done to the bytes ("checked"). ``things``: what is counted, None: bytes.
+    The clock begins when something is expected. May be told by several threads.
+    """
 
     def __init__(
         self,
         verb: str,
         stream: TextIO | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        things: str | None = None,
     ) -> None:
         self._verb = verb
+        self._things = things
         self._stream = stream or sys.stderr
         self._now_s = now_s
         self._overwrites = self._stream.isatty()
@@ -52,6 +56,8 @@ class ProgressLine:
     def expect(self, total_bytes: int) -> None:
         """Bytes more to do."""
         with self._lock:
+            if not self._total:
+                self._begin_s = self._told_s = self._now_s()
             self._total += total_bytes
 
     def advance(self, done_bytes: int) -> None:
@@ -66,7 +72,10 @@ class ProgressLine:
     def text(self, passed_s: float) -> str:
         """What the line says after so many seconds."""
         rate = self._done / passed_s if passed_s > 0 else 0.0
-        text = f"{self._verb} {_size(self._done)} of {_size(self._total)}, {_size(rate)}/s"
+        if self._things is None:
+            text = f"{self._verb} {_size(self._done)} of {_size(self._total)}, {_size(rate)}/s"
+        else:
+            text = f"{self._verb} {self._done} of {self._total} {self._things}, {rate:.1f}/s"
         if rate and self._total > self._done:
             text += f", {_duration((self._total - self._done) / rate)} left"
         return text

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import (
+    CAN_BE_RESUMED,
     EXIT_DONE,
     EXIT_NO,
     Parser,
@@ -76,6 +77,7 @@ def _alignment(verbs: Any) -> None:
     apply.add_argument("--resume", metavar="DIR", help="go on with what was interrupted there")
     apply.add_argument("--dry-run", action="store_true", help="only look whether it could be done")
     apply.add_argument("--key", metavar="FILE", help="the plan must be signed with it")
+    apply.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
 def _switching(verbs: Any) -> None:
@@ -90,6 +92,7 @@ def _switching(verbs: Any) -> None:
     switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
     switch.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
     _runbook(switch)
+    switch.set_defaults(interrupted=CAN_BE_RESUMED)
 
     join = _verb(
         verbs, "join", "give a member that its group refuses what it lacks of the old log", _join
@@ -100,6 +103,7 @@ def _switching(verbs: Any) -> None:
     )
     _inputs(join)
     join.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
+    join.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
 def _way_back(verbs: Any) -> None:
@@ -118,6 +122,7 @@ def _way_back(verbs: Any) -> None:
     _out(leave)
     _key(leave)
     _runbook(leave)
+    leave.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
 def _ends(verbs: Any) -> None:

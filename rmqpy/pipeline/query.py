@@ -20,7 +20,7 @@ from rmqpy.pipeline.tables import audit_frames, is_audit_folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["json_lines", "query"]
+__all__ = ["json_lines", "query", "table_text"]
 
 
 ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
@@ -87,6 +87,17 @@ def used_columns(statement: str) -> tuple[str, ...]:
         return COLUMNS
     words = {word.lower() for word in WORDS.findall(statement)}
     return tuple(name for name in COLUMNS if name.lower() in words) or COLUMNS[:1]
+
+
+def table_text(result: DataFrame, limit: int) -> str:
+    """As ``DataFrame.show`` prints it, values whole."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    text = StringIO()
+    with redirect_stdout(text):
+        result.show(limit, truncate=False)
+    return text.getvalue().removesuffix("\n")
 
 
 def json_lines(result: DataFrame, limit: int) -> Iterator[str]:

@@ -20,12 +20,15 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.audit.directory import StoreDirectory, read_directory
+from rmqpy.audit.engine import NoProgress, Progress
 from rmqpy.audit.facts_reader import read_facts
 from rmqpy.audit.queue_units import map_row, read_ends
 from rmqpy.audit.ranges import RANGE_BYTES
 from rmqpy.audit.small_files import living_topics
 from rmqpy.codec.hashes import java_text
+from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.config import StoreSettings
 from rmqpy.pipeline.derived_files import BuiltFile, FileTask, IndexPiece, QueuePiece, Span
 from rmqpy.pipeline.derived_ranges import Derived, DeriveTask
@@ -64,14 +67,16 @@ class QueueBreak:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RebuildPlan:
-    """``target``: a folder of our own, made anew. ``settings`` tell sizes and delay levels."""
+    """``target``: a folder of our own, made anew. ``settings`` tell sizes and delay levels.
+    ``packing`` is told of bytes of the log, ``writing`` of bytes of consume queues and key index.
+    """
 
     root: str
     target: str
     settings: StoreSettings
     range_bytes: int = RANGE_BYTES
-    expect: Callable[[int], None] = field(default=lambda _bytes: None)
-    advance: Callable[[int], None] = field(default=lambda _bytes: None)
+    packing: Progress = field(factory=NoProgress)
+    writing: Progress = field(factory=NoProgress)
 
 
 def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
@@ -125,13 +130,13 @@ class Rebuild:
         )
         works, left_out = split_store(directory, plan.range_bytes, limit)
         self.passed += left_out
-        plan.expect(sum(work.stop - work.start for work in works))
+        plan.packing.expect(sum(work.stop - work.start for work in works))
         chain: Chain[Derived] = Chain(task)
         for derived in self.run_pieces(task, map(Piece, works)):
             taken = chain.take(derived)
             if taken is not None:
                 self._take(taken)
-            plan.advance(derived.work.stop - derived.work.start)
+            plan.packing.advance(derived.work.stop - derived.work.start)
 
     def _take(self, derived: Derived) -> None:
         self.passed += derived.passed
@@ -150,8 +155,10 @@ class Rebuild:
     def _build(self, directory: StoreDirectory) -> None:
         plan = self.plan
         task = FileTask(folder=f"{plan.target}/{TEMPORARY}", logs=directory.logs)
-        pieces = [*self._queue_pieces(directory), *self._index_pieces()]
+        pieces: list[QueuePiece | IndexPiece] = [*self._queue_pieces(directory)]
+        pieces += self._index_pieces()
         newest = ""
+        plan.writing.expect(sum(map(_piece_bytes, pieces)))
         for built in self.run_pieces(task, pieces):
             piece = built.piece
             if isinstance(piece, QueuePiece):
@@ -161,6 +168,7 @@ class Rebuild:
                 os.rename(built.path, f"{plan.target}/{INDEX}/{newest}")
                 self.index_files += 1
                 self.keys += built.items
+            plan.writing.advance(_piece_bytes(piece))
 
     def _place_queue(self, built: BuiltFile, piece: QueuePiece) -> None:
         folder = Path(self.plan.target, QUEUES, piece.topic)
@@ -209,6 +217,12 @@ class Rebuild:
                 continue
             shutil.copytree(queue.row.files[0].path.rpartition("/")[0], folder)
             self.copied += 1
+
+
+def _piece_bytes(piece: QueuePiece | IndexPiece) -> int:
+    """What its messages or keys take in the file."""
+    size = QUEUE_UNIT.size if isinstance(piece, QueuePiece) else INDEX_ENTRY_SIZE
+    return size * sum(span.count for span in piece.spans)
 
 
 def _parts(spans: list[Span], size: int) -> Iterator[tuple[Span, ...]]:

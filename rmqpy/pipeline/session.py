@@ -9,6 +9,7 @@ spark.driver.host, bindAddress, local IP    a local session needs no network and
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
 spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given
+JVM options (local masters, light plans)    code that only hands out work is not compiled twice
 ==========================================  =====================================================
 
 ``settings`` of a plan win over all of these.
@@ -16,15 +17,19 @@ spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import define, field
 
@@ -50,8 +55,9 @@ LOCAL_MASTER: Final = "local[*,4]"
 LOOPBACK: Final = "127.0.0.1"
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 """pyspark asks for pandas before it maps Arrow batches."""
-PYSPARK_MIN: Final = (4, 2)
+VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
 WORKER_QUESTIONS: Final = 16
+INTERRUPT_S: Final = 5.0
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -65,14 +71,20 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
 }
+LIGHT_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class SessionPlan:
-    """``master``: as Spark writes it (``local[2]``, ``spark://host:7077``)."""
+    """``master``: as Spark writes it (``local[2]``, ``spark://host:7077``). ``light``: all work is
+    done by Python workers.
+    """
 
     master: str = LOCAL_MASTER
     name: str = "rmqpy"
+    light: bool = False
     settings: Mapping[str, str] = field(factory=dict)
 
     @property
@@ -105,9 +117,10 @@ def check_package(name: str) -> str:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         raise ConfigFault(f"{name} is not installed; {INSTALL}") from None
-    if name == "pyspark" and tuple(map(int, version.split(".")[:2])) < PYSPARK_MIN:
-        needed = ".".join(map(str, PYSPARK_MIN))
-        raise ConfigFault(f"pyspark {version} is older than {needed}; {INSTALL}")
+    least = VERSIONS_MIN.get(name, ())
+    if tuple(map(int, version.split(".")[: len(least)])) < least:
+        needed = ".".join(map(str, least))
+        raise ConfigFault(f"{name} {version} is older than {needed}; {INSTALL}")
     return version
 
 
@@ -162,11 +175,42 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
-    session = _start(plan)
+    with interruptible():
+        session = _start(plan)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it Ctrl-C is what it was, behind it as well: pyspark sets a handler of its own, which
+    asks the JVM from within whatever this thread is asking it.
+    """
+    root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    root.addFilter(_is_news)
     try:
-        yield session
+        yield
     finally:
-        session.stop()
+        root.removeFilter(_is_news)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(session: SparkSession, _number: int, _frame: Any) -> None:
+    """All jobs end, asked for by a thread that waits for nothing else."""
+    context = getattr(session, "sparkContext", None)
+    if context is not None:
+        asking = threading.Thread(target=context.cancelAllJobs, daemon=True)
+        asking.start()
+        asking.join(INTERRUPT_S)
+    raise KeyboardInterrupt
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False: py4j tells of Ctrl-C, with a traceback."""
+    return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
 def _start(plan: SessionPlan) -> SparkSession:
@@ -179,6 +223,7 @@ def _start(plan: SessionPlan) -> SparkSession:
         os.environ["JAVA_HOME"] = home
     if plan.is_local:
         settings |= LOCAL_SETTINGS
+        settings |= LIGHT_SETTINGS if plan.light else {}
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.master(plan.master).appName(plan.name)
@@ -191,6 +236,8 @@ def _start(plan: SessionPlan) -> SparkSession:
             f"Spark does not start with master {plan.master}: {error}; "
             "rmqpy pipeline doctor tells what it finds"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, partial(_interrupt, session))
     from rmqpy.pipeline.source import register
 
     register(session)

@@ -2,7 +2,9 @@
 
 A wave is one Spark job: ``spark.range`` over the pieces' numbers, mapped by ``mapInArrow``. A task
 costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit: where there are more
-pieces than a few for each core, some follow each other in one task. What goes to a worker is the
+pieces than a few for each core, some follow each other in one task. They are dealt like cards: what
+is next to each other in a log is alike (the hole at its end costs nothing), and the last task shall
+not be the only one that has work. What goes to a worker is the
 wave's pieces, what comes back a pickled value a piece. Two waves run at a time, so that the end of
 one does not leave cores idle; results of no more than five waves wait in the driver, whatever there
 is to do.
@@ -63,12 +65,15 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    numbers = session.range(0, len(wave), 1, numPartitions=_tasks(session, len(wave)))
+    tasks = _tasks(session, len(wave))
+    dealt = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
+    task = _task(do, tuple(wave[place] for place in dealt), __version__)
+    numbers = session.range(0, len(wave), 1, numPartitions=tasks)
     try:
-        rows = numbers.mapInArrow(_task(do, wave, __version__), ANSWER_SCHEMA).collect()
+        rows = numbers.mapInArrow(task, ANSWER_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
         raise RmqError(f"Spark could not do its part: {_cause(str(error))}") from error
-    answers = {row["number"]: pickle.loads(row["answer"]) for row in rows}
+    answers = {dealt[row["number"]]: pickle.loads(row["answer"]) for row in rows}
     assert len(answers) == len(rows) == len(wave), "Spark lost or doubled a piece"
     return [answers[number] for number in range(len(wave))]
 

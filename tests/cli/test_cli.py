@@ -193,3 +193,27 @@ def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: Por
     finally:
         first.send_signal(signal.SIGTERM)
         first.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["store", "fsck", "DIR"], "rmqpy: interrupted\n"),
+        (["upgrade", "apply", "--resume", "DIR"], "rmqpy upgrade apply --resume DIR goes on"),
+        (["upgrade", "switch", "DIR"], "rmqpy upgrade rollback DIR takes them back"),
+        (["pipeline", "rebuild", "DIR", "--apply"], "rmqpy upgrade apply --resume DIR goes on"),
+    ],
+)
+def test_ctrl_c_ends_with_one_line(
+    words: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(**_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmqpy.cli.configure_logging", interrupt)
+    assert main(words) == 130
+    said = capsys.readouterr()
+    assert said.out == "" and told in said.err and said.err.count("\n") == 1

@@ -88,6 +88,20 @@ def test_progress_tells_rate_and_time() -> None:
     assert stream.getvalue() == "checked 256.0 MiB of 1.0 GiB, 16.0 MiB/s, 48 s left\n"
 
 
+def test_progress_of_things_and_of_a_second_part() -> None:
+    """The clock begins when something is expected."""
+    now = [100.0]
+    stream = io.StringIO()
+    line = ProgressLine("asked", stream, lambda: now[0], things="tasks")
+    now[0] = 200.0
+    line.expect(30)
+    line.advance(5)
+    now[0] = 220.0
+    line.expect(10)
+    line.advance(5)
+    assert stream.getvalue() == "asked 10 of 40 tasks, 0.5/s, 1 min 0 s left\n"
+
+
 def dumped(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

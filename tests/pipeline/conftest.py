@@ -18,9 +18,6 @@ from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.session import SessionPlan, check_needs, spark_session
 from rmqpy.store.disk import Disk
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""One that lives for minutes does not earn back what better code costs."""
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -30,8 +27,7 @@ def spark() -> Iterator[Any]:
     for name, found in check_needs(os.environ):
         if isinstance(found, ConfigFault):
             pytest.skip(f"{name}: {found}")
-    settings = {"spark.driver.extraJavaOptions": QUICK_JVM}
-    with spark_session(SessionPlan(master="local[2,4]", settings=settings)) as session:
+    with spark_session(SessionPlan(master="local[2,4]", light=True)) as session:
         yield session
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import define, evolve, field
 
 from rmqpy.audit.facts_reader import read_facts
 from rmqpy.cli import main
@@ -98,6 +99,30 @@ def test_what_java_wrote(
     assert made.is_whole and made.units > 250 and made.keys > 250
     assert derived(tmp_path / "made") == derived(store)
     assert sorted(os.listdir(tmp_path / "made")) == ["consumequeue", "index"]
+
+
+@define
+class Sums:
+    total: int = 0
+    done: list[int] = field(factory=list)
+
+    def expect(self, total_bytes: int) -> None:
+        self.total += total_bytes
+
+    def advance(self, done_bytes: int) -> None:
+        self.done.append(done_bytes)
+
+
+def test_both_waves_tell_how_far_they_are(
+    store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store, packing, writing = store_of(STORES[0]), Sums(), Sums()
+    plan = plan_of(store, str(store), tmp_path / "made", 8192)
+    made = Rebuild(evolve(plan, packing=packing, writing=writing))
+    made.run()
+    assert len(packing.done) > 1 and sum(packing.done) == packing.total
+    assert len(writing.done) == made.queues + made.index_files
+    assert sum(writing.done) == writing.total == 20 * (made.units + made.keys)
 
 
 @pytest.mark.spark

@@ -1,0 +1,82 @@
+"""Ctrl-C at a command that runs on Spark: one line, exit code 130, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+FOREVER = "SELECT max(queueOffset + id) FROM messages CROSS JOIN range(1000000000000)"
+PATIENCE_S = 300.0
+
+
+def children(parent: int) -> dict[int, str]:
+    """All processes below it, with their command lines."""
+    parents, lines = {}, {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            stat = (folder / "stat").read_text()
+            lines[int(folder.name)] = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    while more := {pid for pid, of in parents.items() if of in found | {parent}} - found:
+        found |= more
+    return {pid: lines[pid] for pid in found}
+
+
+def eventually(what: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def command(*words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rmqpy.cli", "pipeline", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.mark.parametrize("as_terminal", [False, True], ids=["process", "group"])
+def test_ctrl_c(as_terminal: bool, spark: Any, store_of: Callable[[str], Path]) -> None:
+    """A terminal sends it to every process of the group."""
+    store = store_of("A-classic-clean-v497")
+    with command("sql", FOREVER, "--on", str(store), "--master", "local[1]") as process:
+
+        def at_work() -> bool:
+            return any("pyspark.daemon" in line for line in children(process.pid).values())
+
+        eventually(at_work)
+        below = children(process.pid)
+        (os.killpg if as_terminal else os.kill)(process.pid, signal.SIGINT)
+        out, told = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130, told
+        assert out == "" and "Traceback" not in told, told
+        assert told.splitlines()[-1] == "rmqpy: interrupted"
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
