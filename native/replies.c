@@ -19,8 +19,9 @@ static uint8_t *put_decimal(uint8_t *out, int64_t value)
     digits[--first] = (uint8_t)('0' + (rest >= 10 ? rest / 10 : rest));
     if (value < 0)
         *out++ = '-';
-    rmq_copy(out, digits + first, sizeof digits - first);
-    return out + (sizeof digits - first);
+    while (first < sizeof digits)
+        *out++ = digits[first++];
+    return out;
 }
 
 /* Four bytes as eight digits. */

@@ -24,6 +24,7 @@ from rmqpy.codec.entry_run import encode_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
 from rmqpy.model.message import MessageDraft
+from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
@@ -38,7 +39,13 @@ FOUND = 2
 
 FEED, FEED_ENTRIES, SCAN, SCAN_ENTRIES = range(4)
 SMALL = 4
+GUARDED = 0x80
 RUN_TEXT = SCAN | SMALL
+ONE = Credentials("one", "short")
+OTHER = Credentials(
+    "other", "a secret of more than one block, which is hashed before it is used as a key"
+)
+"""The accounts of ``target.c``."""
 
 
 def main() -> int:
@@ -104,8 +111,15 @@ def make_seeds() -> Iterator[bytes]:
         yield bytes([FEED]) + frame
     stream = b"".join(frames)[: INPUT_MAX - 1]
     for mode in (FEED, FEED_ENTRIES, FEED | SMALL, FEED_ENTRIES | SMALL):
-        for step in (0, 3, 31):
+        for step in (0, 3, 15):
             yield bytes([mode | step << 3]) + stream
+    signed = list(_signed_frames())
+    for frame in signed:
+        yield bytes([GUARDED | FEED]) + frame
+    stream = b"".join(signed + frames)[: INPUT_MAX - 1]
+    for mode in (FEED, FEED_ENTRIES, FEED | SMALL):
+        for step in (0, 15):
+            yield bytes([GUARDED | mode | step << 3]) + stream
     for line in FRAMES.read_text(encoding="utf-8").splitlines() if FRAMES.exists() else ():
         frame = bytes.fromhex(json.loads(line)["frame"])
         if 0 < len(frame) < INPUT_MAX:
@@ -144,6 +158,21 @@ def _frames() -> Iterator[bytes]:
                 opaque += 1
                 yield _encode(11, opaque, _pull(topic, flags, expression), b"", serialize_type)
     yield _encode(34, 9999, {}, b"{}", SERIALIZE_JSON)
+
+
+def _signed_frames() -> Iterator[bytes]:
+    """Of each kind by who may, and one by who may not."""
+    opaque = 0
+    for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
+        for topic, signer in (("fuzz", ONE), ("TopicTest", OTHER), ("fuzz", OTHER)):
+            for code, fields, body in (
+                (310, _short(topic, PROPERTIES[0], "false"), b"x" * 40),
+                (310, _short(topic, PROPERTIES[2], "false"), b"x" * 200),
+                (10, _long(topic, PROPERTIES[1]), b"y" * 90),
+                (11, _pull(topic, "4", "*"), b""),
+            ):
+                opaque += 1
+                yield _encode(code, opaque, fields, body, serialize_type, signer)
 
 
 PROPERTIES = (
@@ -194,15 +223,17 @@ def _pull(topic: str, flags: str, expression: str) -> dict[str, str]:
 
 
 def _encode(
-    code: int, opaque: int, fields: dict[str, str], body: bytes, serialize_type: int
+    code: int,
+    opaque: int,
+    fields: dict[str, str],
+    body: bytes,
+    serialize_type: int,
+    signer: Credentials | None = None,
 ) -> bytes:
-    return bytes(
-        encode_command(
-            RemotingCommand(
-                code, opaque, ext_fields=fields, body=body, serialize_type=serialize_type
-            )
-        )
+    command = RemotingCommand(
+        code, opaque, ext_fields=fields, body=body, serialize_type=serialize_type
     )
+    return bytes(encode_command(command if signer is None else signer.signed(command)))
 
 
 def _records() -> list[bytes]:

@@ -6,7 +6,8 @@
  *              2, 3  a piece of a classic or a DLedger log, for the scan; of a DLedger log also for a batch push
  *   bit 2            frames: buffers so small that they are full all the time; 2: the list of a batch push, too;
  *                    3: little room for the text of a push
- *   bits 3-7         frames: bytes of a read, times 16; 0: all of them at once
+ *   bits 3-6         frames: bytes of a read, times 16; 0: all of them at once
+ *   bit 7            frames: access control is on: run.py signs for the two accounts
  *
  * A read is a turn as in rmqpy/broker/hot.py: feed, commit, dispatch. Whatever is appended has to be readable.
  */
@@ -17,6 +18,7 @@
 #include "../rmqpy_native.h"
 
 #define TOPICS 2
+#define ACCOUNTS 2 /* number i may do what there is to do with topic i */
 #define QUEUES 2
 #define SLOTS 8
 #define LOG_BYTES 49152
@@ -31,6 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const TOPIC_NAMES[TOPICS] = {"fuzz", "TopicTest"};
 static const char GROUP[] = "group";
+static const char *const ACCOUNT_KEYS[ACCOUNTS] = {"one", "other"};
+static const char *const SECRETS[ACCOUNTS] = {
+    "short", "a secret of more than one block, which is hashed before it is used as a key"};
 
 static void *allocate(size_t size)
 {
@@ -59,6 +64,7 @@ typedef struct {
     const uint8_t *queue_views[TOPICS * QUEUES], *log_views[1];
     uint8_t *log_file, reader_keys[TOPICS][32];
     int64_t log[6], dispatched;
+    rmq_account accounts[ACCOUNTS];
     uint64_t stored;
 } world;
 
@@ -94,9 +100,10 @@ static void make_names(world *it)
             core->queues[place] = (rmq_queue){.state = it->state[place], .tail = it->queue_files[place], .tail_room = QUEUE_BYTES,
                                               .files = {&it->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
-        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0, 1};
+        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0, UINT64_C(1) << topic};
         core->readers[topic] = (rmq_reader){.topic = topic, .codes = it->codes, .code_count = topic,
-                                            .subscribed = 1, .read_queues = QUEUES, .commits = 1};
+                                            .subscribed = 1, .read_queues = QUEUES, .commits = 1,
+                                            .accounts = UINT64_C(1) << topic};
         memcpy(it->reader_keys[topic], GROUP, sizeof GROUP); /* with its zero */
         memcpy(it->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
         name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
@@ -121,6 +128,18 @@ static void make_replies(rmq_core *core)
     }
 }
 
+static void make_accounts(world *it)
+{
+    for (int i = 0; i < ACCOUNTS; i++) {
+        rmq_account *const account = &it->accounts[i];
+        account->key = (const uint8_t *)ACCOUNT_KEYS[i];
+        account->key_length = (uint32_t)strlen(ACCOUNT_KEYS[i]);
+        rmq_set_secret(account, (const uint8_t *)SECRETS[i], strlen(SECRETS[i]));
+    }
+    it->core.accounts = it->accounts;
+    it->core.account_count = ACCOUNTS;
+}
+
 static world *make_world(int dledger, int small)
 {
     world *const it = allocate(sizeof *it);
@@ -128,6 +147,7 @@ static world *make_world(int dledger, int small)
 
     make_names(it);
     make_replies(core);
+    make_accounts(it);
     core->frame_max = 1 << 24;
     core->cold_capacity = small ? 1 : 4;
     core->cold = allocate((size_t)core->cold_capacity * sizeof(rmq_span));
@@ -278,17 +298,33 @@ static int64_t turn(world *it, const uint8_t *data, int64_t length)
     return rest;
 }
 
-static void feed_stream(const uint8_t *data, int64_t size, int dledger, int small, int64_t step)
+static int contains(const uint8_t *data, int64_t size, const char *wanted)
 {
-    world *const it = make_world(dledger, small);
+    const int64_t length = (int64_t)strlen(wanted);
+
+    for (int64_t at = 0; at + length <= size; at++)
+        if (memcmp(data + at, wanted, (size_t)length) == 0)
+            return 1;
+    return 0;
+}
+
+static void feed_stream(const uint8_t *data, int64_t size, uint8_t how)
+{
+    const int small = how >> 2 & 1;
+    const int64_t step = (how >> 3 & 15) * 16;
+    world *const it = make_world(how & 1, small);
     int64_t start = 0, rest = 0;
 
+    it->core.guarded = how >> 7;
     while (rest >= 0 && start + rest < size) {
         const int64_t more = size - start - rest;
         const int64_t length = rest + (step == 0 || step > more ? more : step);
         rest = turn(it, data + start, length);
         start += length - (rest > 0 ? rest : 0);
     }
+    check(!it->core.guarded || it->core.answered == 0
+              || (contains(data, size, "AccessKey") && contains(data, size, "Signature")),
+          "answered without a signature");
     read_again(it);
     free_world(it);
 }
@@ -510,6 +546,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         else if (data[0] >> 2 & 1)
             read_list(data + 1, size - 1);
     } else
-        feed_stream(data + 1, (int64_t)size - 1, data[0] & 1, data[0] >> 2 & 1, (int64_t)(data[0] >> 3) * 16);
+        feed_stream(data + 1, (int64_t)size - 1, data[0]);
     return 0;
 }
