@@ -476,9 +476,22 @@ void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
 
 /* Shared by the C files only. */
 
+/* Big endian, from and to any address. Said in so many words: left to itself the compiler puts stores that follow each
+ * other together in memory first, and waits for that. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define RMQ_BIG32(value) (value)
+#define RMQ_BIG64(value) (value)
+#else
+#define RMQ_BIG32(value) __builtin_bswap32(value)
+#define RMQ_BIG64(value) __builtin_bswap64(value)
+#endif
+
 static inline uint32_t rmq_load32(const uint8_t *at)
 {
-    return ((uint32_t)at[0] << 24) | ((uint32_t)at[1] << 16) | ((uint32_t)at[2] << 8) | at[3];
+    uint32_t value;
+
+    memcpy(&value, at, sizeof value);
+    return RMQ_BIG32(value);
 }
 
 static inline int32_t rmq_load_int(const uint8_t *at)
@@ -488,21 +501,23 @@ static inline int32_t rmq_load_int(const uint8_t *at)
 
 static inline int64_t rmq_load_long(const uint8_t *at)
 {
-    return (int64_t)(((uint64_t)rmq_load32(at) << 32) | rmq_load32(at + 4));
+    uint64_t value;
+
+    memcpy(&value, at, sizeof value);
+    return (int64_t)RMQ_BIG64(value);
 }
 
 static inline void rmq_store32(uint8_t *at, uint32_t value)
 {
-    at[0] = (uint8_t)(value >> 24);
-    at[1] = (uint8_t)(value >> 16);
-    at[2] = (uint8_t)(value >> 8);
-    at[3] = (uint8_t)value;
+    value = RMQ_BIG32(value);
+    memcpy(at, &value, sizeof value);
 }
 
 static inline void rmq_store_long(uint8_t *at, int64_t value)
 {
-    rmq_store32(at, (uint32_t)((uint64_t)value >> 32));
-    rmq_store32(at + 4, (uint32_t)(uint64_t)value);
+    const uint64_t big = RMQ_BIG64((uint64_t)value);
+
+    memcpy(at, &big, sizeof big);
 }
 
 /* memcpy of what is mostly short, without a call. */
