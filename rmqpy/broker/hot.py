@@ -101,10 +101,6 @@ class HotPath:
 
     # Turns
 
-    def open_turn(self) -> None:
-        """Before the first frame of a turn."""
-        self.refresh()
-
     def refresh(self) -> None:
         """Tell C what Python may have changed."""
         core = self.core
@@ -118,6 +114,9 @@ class HotPath:
         core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
         core.pull_enabled = self._pulls and not self._conditions.held
         self.stale = False
+
+    open_turn = refresh
+    """Before the first frame of a turn."""
 
     def hold_back(self, held: bool) -> None:
         """Whether C hands back every frame."""

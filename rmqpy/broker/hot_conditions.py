@@ -77,6 +77,8 @@ class HotConditions:
         self._tails = sources.store.tails
         self._stamp: tuple[object, ...] = (None,) * 8
         self._sends_from_ms = _NEVER_MS
+        self._needs_slaves = False
+        self._appends_crc = sources.store.appends_crc
         self.marks: Sequence[Watermark] = ()
         """What the reply to a send waits for."""
         self.held = False
@@ -114,6 +116,7 @@ class HotConditions:
         store = sources.store
         self.marks = (*store.acknowledged(True), *self._around.replication.marks)
         self.wait_false_is_hot = self.marks == (*store.acknowledged(False),)
+        self._needs_slaves = self._around.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.writeable:
             self._sends_from_ms = identity.broker.start_accept_send_request_time_stamp
@@ -125,8 +128,8 @@ class HotConditions:
         return (
             now_ms >= self._sends_from_ms
             and not self.held
-            and not around.replication.lacks_slaves
-            and not store.appends_crc
+            and not (self._needs_slaves and around.replication.lacks_slaves)
+            and not self._appends_crc
             and store.ready_to_put()
             and around.gate.has_room(REPLIES_AT_ONCE)
         )
