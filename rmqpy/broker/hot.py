@@ -101,6 +101,10 @@ class HotPath:
 
     # Turns
 
+    def open_turn(self) -> None:
+        """Before the first frame of a turn."""
+        self.refresh()
+
     def refresh(self) -> None:
         """Tell C what Python may have changed."""
         core = self.core
@@ -114,9 +118,6 @@ class HotPath:
         core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
         core.pull_enabled = self._pulls and not self._conditions.held
         self.stale = False
-
-    open_turn = refresh
-    """Before the first frame of a turn."""
 
     def hold_back(self, held: bool) -> None:
         """Whether C hands back every frame."""
@@ -217,6 +218,7 @@ class HotPath:
 
     def before_cold(self) -> None:
         """Python is about to handle frames: it has to know what C has done."""
+        self._staging.kept = 0
         self._take_over()
 
     def after_cold(self, commands: Sequence[RemotingCommand]) -> None:
