@@ -67,6 +67,8 @@ from rmqpy.store.files import FileLayer
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
 """How often a full disk is tried again."""
+UNAWAITED_DISPATCH_MS: Final = 5
+"""A slave at which nobody waits makes readable in one piece what its log got in this time."""
 WRITE_AT: Final = 256 * 1024
 """Bytes of answers from which a channel is given them before all requests of a read are done."""
 
@@ -436,8 +438,12 @@ class Broker:
         """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for
         readers.
         """
-        if not (self._turning or self._dispatch_planned):
-            self._dispatch_planned = True
+        if self._turning or self._dispatch_planned:
+            return
+        self._dispatch_planned = True
+        if self.identity.is_slave and not self.hold.count:
+            self._periodic.once("dispatch", UNAWAITED_DISPATCH_MS, self.dispatch)
+        else:
             self._scheduler.call_soon(self.dispatch)
 
     def _store_failed(self) -> None:

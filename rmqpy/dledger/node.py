@@ -316,10 +316,12 @@ class Node:
         if self._waiters:
             self._release_waiters()
         member = self._member
-        if member.outbox.empty and not member.log.changed:
-            return None
+        outbox = member.outbox
+        if outbox.committed_index is None and outbox.has_at_most_committed:
+            if not member.log.changed:
+                return None
         self.changes += 1
-        return member.outbox.take(member.log.take())
+        return outbox.take(member.log.take())
 
     def take_committed(self) -> LedgerIndex | None:
         """The committed index of the next Ready if nothing else would stand in it: then that is all

@@ -383,9 +383,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.receiver.pending_bytes:
             self.partial_since_ms = None
-        elif commands or self.partial_since_ms is None:
-            self.partial_since_ms = now_ms
-        self.partial_head = not self.receiver.is_head_whole
+        else:
+            if commands or self.partial_since_ms is None:
+                self.partial_since_ms = now_ms
+            self.partial_head = not self.receiver.is_head_whole
         if commands:
             self.owner.received(self, commands)
 

@@ -71,6 +71,7 @@ class DLedgerDriver:
         self, membership: Membership, options: Options, around: DriverSurroundings
     ) -> None:
         self.membership = membership
+        self._alone = len(membership.peers) == 1
         self.options = options
         self._around = around
         self.entries = around.log.entries
@@ -132,12 +133,12 @@ class DLedgerDriver:
         end = self.entries.end
         if end.index >= 0:  # recovery has made sure of it
             self._step(Synced(end.index, end.term))
-        if len(self.membership.peers) > 1:
+        if not self._alone:
             self._around.on_role(self.node.role)
         self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
-        if len(self.membership.peers) > 1:
+        if not self._alone:
             self._read_old_log()
         self._tick()
 
@@ -188,7 +189,7 @@ class DLedgerDriver:
     # -------------------------------------------------------------------------- the peers' port
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        if self.carrier.is_over:
+        if self.carrier.stopped or self.carrier.dead:
             return
         self._busy = True
         try:
@@ -216,8 +217,7 @@ class DLedgerDriver:
 
     def _plan_tick(self) -> None:
         """A leader that is alone has nothing to wait for but its disk."""
-        alone = len(self.membership.peers) == 1
-        if alone and self.node.role is Role.LEADER and self.disk is Disk.GOOD:
+        if self._alone and self.node.role is Role.LEADER and self.disk is Disk.GOOD:
             return
         if "tick" not in self._timers and not self.carrier.stopped:
             self._timers["tick"] = self._scheduler.call_later(self._around.tick_ms, self._tick)
@@ -225,14 +225,13 @@ class DLedgerDriver:
     def _tick(self) -> None:
         self._timers.pop("tick", None)
         self._plan_tick()
-        alone = len(self.membership.peers) == 1
         if self.carrier.dead:
             return
         now_ms = self._scheduler.monotonic_ms()
         with _Busy(self):
             if self._before_steps():
                 self._guarded(lambda: self.node.tick(now_ms))
-                if not alone:
+                if not self._alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
                     if self._store.queue_ends.wanted:
                         self._want_queue_ends(now_ms)
@@ -243,7 +242,8 @@ class DLedgerDriver:
             self._step(Stored(index))
         if self.options.ack_after_sync:
             self._around.flush()
-        self._carry_out()
+        if not self._busy:
+            self._carry_out()
 
     def _entries_flushed(self, end: LedgerEnd) -> None:
         with _Busy(self):
@@ -289,11 +289,10 @@ class DLedgerDriver:
     def _disk_now(self) -> Disk:
         if self._store.failure is not None:
             return Disk.FAILED
-        alone = len(self.membership.peers) == 1
-        if self._scrub.damaged and not alone:
+        if self._scrub.damaged and not self._alone:
             return Disk.DAMAGED
         lacks_tables = self._store.queue_ends.wanted or self._around.lacks_tables()
-        if lacks_tables and not alone:
+        if lacks_tables and not self._alone:
             return Disk.LACKS_TABLES
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
@@ -313,7 +312,7 @@ class DLedgerDriver:
     def _entry_damaged(self, fault: DamagedEntry) -> None:
         """Who has one does not lead until it is whole."""
         self._scrub.found(fault)
-        if len(self.membership.peers) > 1 and self.disk is not Disk.FAILED:
+        if not self._alone and self.disk is not Disk.FAILED:
             self.disk = Disk.DAMAGED
             self.node.step(DiskReport(Disk.DAMAGED))
 
@@ -339,7 +338,7 @@ class DLedgerDriver:
 
     def _damage_met(self, fault: DamagedEntry) -> bool:
         """A reader has met it; the next tick does what follows."""
-        if len(self.membership.peers) == 1:
+        if self._alone:
             return False
         self._scrub.found(fault)
         return True

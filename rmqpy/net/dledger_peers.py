@@ -457,6 +457,8 @@ class Peers:
         self._write(asked.channel, _answer(asked.command, reply.response))
 
     def write_replies(self) -> None:
+        if not self._replies:
+            return
         replies, self._replies = self._replies, {}
         for channel, frames in replies.items():
             channel.write(frames[0] if len(frames) == 1 else b"".join(frames))

@@ -42,7 +42,7 @@ _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 DEFAULT_DELAY_MS = 1000
 """Of a level that messageDelayLevel does not name."""
 
-ACCELERATED_STEP_RECORDS = 32
+ACCELERATED_STEP_RECORDS = 8
 """Records taken here before the accelerator is asked again."""
 
 ArrivalListener = Callable[[Arrival], None]

@@ -179,8 +179,10 @@ class EntryStore(StoredEntries):
             state[UNITS] = 0
             if self.begin_index < 0:
                 self.begin_index = first
-            self.stored_index = self.end.index
-            self.on_stored(self.stored_index)
+            self.stored_index = index = LedgerIndex(state[INDEX] - 1)
+            if state[END] % self._data.file_size:  # else a new file was begun behind the entries
+                self._note_end(index, Term(state[TERM]), state[END])
+            self.on_stored(index)
 
     def make_files(self, sizes: Sequence[int]) -> None:
         """Let entries of these sizes find the files that they will need."""

@@ -64,6 +64,11 @@ class StoreHealth:
         return self.failure is None and not self._short
 
     @property
+    def is_short(self) -> bool:
+        """Whether something waits for room on the disk."""
+        return bool(self._short)
+
+    @property
     def shortage(self) -> str | None:
         """What waits for room on the disk."""
         return next(iter(self._short.values()), None)

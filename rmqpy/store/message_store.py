@@ -170,7 +170,7 @@ class MessageStore:
     @property
     def disk_full(self) -> bool:
         """Whether puts are refused for lack of room."""
-        return self.health.is_disk_full or self.health.shortage is not None
+        return self.health.is_disk_full or self.health.is_short
 
     @property
     def is_well(self) -> bool:

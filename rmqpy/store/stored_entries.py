@@ -61,8 +61,8 @@ class StoredEntries:
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
         """What was asked for, and found, last."""
         self._read_ends: dict[int, tuple[Term, int]] = {}
-        """Term and end of the last entries of what was read as runs, by index: what follows is
-        read from there, and what is asked of them is known, without their units."""
+        """Term and end of the last entries of what was read as runs or written, by index: what
+        follows is read from there, and what is asked of them is known, without their units."""
 
     @property
     def file_size(self) -> int:
@@ -144,11 +144,16 @@ class StoredEntries:
         if found is None:
             return (Entry(*self.entry(first)),)
         span, text = found
-        if len(self._read_ends) == READ_ENDS_MAX:
-            del self._read_ends[next(iter(self._read_ends))]
         end = span.first_position + span.size
-        self._read_ends[span.first_index + span.count - 1] = Term(span.last_term), end
+        self._note_end(span.first_index + span.count - 1, Term(span.last_term), end)
         return EntryRun(span, text=text)
+
+    def _note_end(self, index: int, term: Term, end: int) -> None:
+        """The last entry of what was read, or written, at once."""
+        ends = self._read_ends
+        ends[index] = term, end
+        if len(ends) > READ_ENDS_MAX:
+            del ends[next(iter(ends))]
 
     def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
         """Entries that continue a run that was read; None: they do not stand behind it."""
