@@ -6,8 +6,8 @@
 
 The store is filled by rmqload through a broker of ours, classic, with files of 1 GiB, and closed
 cleanly; in the folder that ``--store`` names it stays, and is taken as it is the next time. It is
-read once before anything is timed. What is behind the log's end in its last file costs an audit
-nothing and md5 as much as the rest: it counts for md5 only. CPU is that of the whole tree of
+read once before anything is timed. What is behind the log's end in its last file are zeros, which
+cost md5 as much as the rest and count for md5 only. CPU is that of the whole tree of
 processes: driver, JVM, Python workers. Prints one JSON line with the load of the machine before and
 after; exit code 0: every goal is met, 2: one is not.
 
