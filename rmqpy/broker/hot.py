@@ -31,13 +31,13 @@ from rmqpy.broker.hot_replies import set_reply_templates
 from rmqpy.broker.hot_tables import Cdata, HotTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.proposals import Proposal
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.dledger import Proposer
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.staging import END, INDEX
@@ -79,6 +79,9 @@ class HotPath:
         log = sources.store.log
         dledger = sources.store.dledger
         self._dledger = dledger
+        self._proposer: Proposer | None = None
+        self._grants = -1
+        """Who has granted what C may append, and as which grant."""
         self._log = log
         if dledger is not None:
             self._staging = dledger.entries.staging
@@ -298,20 +301,20 @@ class HotPath:
     def _take_grant(self) -> int:
         """How many entries may be appended now, in which term; returns the index of the next."""
         assert self._dledger is not None
-        index = self._staging.state[INDEX]
-        proposal, room = self._dledger.proposer.grant()
-        self.core.entries_left = room if proposal.first_index == index else 0
-        self.core.term = proposal.term
+        index, proposer = self._staging.state[INDEX], self._dledger.proposer
+        if proposer is not self._proposer or proposer.grants != self._grants:
+            proposal, room = proposer.grant()
+            self._proposer, self._grants = proposer, proposer.grants
+            self.core.entries_left = room if proposal.first_index == index else 0
+            self.core.term = proposal.term
         return index
 
     def _propose(self, before: int) -> None:
         """C has appended entries from the grant: now they are proposed."""
         count = self._staging.state[INDEX] - before
         if count:
-            assert self._dledger is not None
-            proposal = self._dledger.proposer.propose(count)
-            assert isinstance(proposal, Proposal), proposal
-            assert (proposal.first_index, proposal.term) == (before, self.core.term)
+            assert self._proposer is not None
+            self._proposer.take_granted(count)
 
     def _take_over(self) -> None:
         """What C has counted and noted since the last time."""

@@ -129,6 +129,15 @@ class LogView:
             return self._new_entry(index).term
         return self._log.term_of(index)
 
+    def term_if_there(self, index: int) -> Term | None:
+        """Term of an entry; None when the log does not have it."""
+        if not self._new and self._kept is None:
+            try:
+                return self._log.term_of(index)
+            except IndexError:  # it may be staged
+                pass
+        return self.term_of(index) if self.has(index) else None
+
     def entry(self, index: int) -> Entry:
         """An entry that the log has."""
         assert self.has(index), f"no entry {index}"
@@ -138,7 +147,7 @@ class LogView:
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
         """See :meth:`EntryLog.batch`."""
-        if self.changed:
+        if self._new or self._kept is not None:
             return collect(self.entry, first, last, size_max)
         return self._log.batch(first, last, size_max)
 

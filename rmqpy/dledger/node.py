@@ -234,12 +234,12 @@ class Node:
     def step(self, event: Event) -> None:
         """Something has happened."""
         self.changes += 1
-        if isinstance(event, Stored):
+        if isinstance(event, Answered):
+            self._member.outbox.answered(event.ticket, event.response)
+        elif isinstance(event, Stored):
             self._stored(event.index)
         elif isinstance(event, Received):
             self._receive(event.ticket, event.request)
-        elif isinstance(event, Answered):
-            self._member.outbox.answered(event.ticket, event.response)
         elif isinstance(event, Synced):
             self._synced(event)
         else:
@@ -265,6 +265,10 @@ class Node:
         pending = self._proposed_index - member.committed_index
         room = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
         return Proposal(member.term, LedgerIndex(self._proposed_index + 1)), room
+
+    def take_granted(self, count: int) -> None:
+        """Propose ``count`` entries of the last ``grant``, since which there was no step."""
+        self._proposed_index = LedgerIndex(self._proposed_index + count)
 
     def refusal(self) -> Refused | None:
         """Why ``propose`` would refuse now."""

@@ -234,9 +234,9 @@ class Replication:
             return
         marks = [self.counted_index, *[progress.match for progress in self.peers.values()]]
         reached = min(quorum_index(marks), self.stored_index)
-        if reached <= member.committed_index or not member.log.has(reached):
+        if reached <= member.committed_index:
             return
-        if member.log.term_of(reached) == member.term:
+        if member.log.term_if_there(reached) == member.hard_state.current_term:
             member.commit(reached)
 
     def lag_of(self, peer: str) -> int:
@@ -297,17 +297,20 @@ class Replication:
         while (
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
-            and len(progress.outstanding) < options.push_window
+            and (under_way := len(progress.outstanding)) < options.push_window
             and progress.outstanding_bytes < PUSH_WINDOW_BYTES
-            and not self._worth_waiting(progress)
+            and not (under_way >= SMALL_BATCHES_MAX and self._worth_waiting(progress))
         ):
             entries = self._collect(progress.next, progress)
-            if not entries:
+            if isinstance(entries, EntryRun):
+                count, size = entries.span.count, entries.span.size
+            else:
+                count, size = len(entries), sum([entry.size for entry in entries])
+            if not count:
                 return
             first = progress.next
-            progress.next += len(entries)
-            size = entries.size if isinstance(entries, EntryRun) else sum(e.size for e in entries)
-            push = _Push(first, progress.next - 1, size, now_ms, progress.generation)
+            progress.next += count
+            push = _Push(first, first + count - 1, size, now_ms, progress.generation)
             progress.outstanding.append(push)
             progress.outstanding_bytes += size
             progress.window_bytes += size
@@ -326,10 +329,10 @@ class Replication:
             )
 
     def _worth_waiting(self, progress: Progress) -> bool:
-        """Whether a small batch had better wait for an answer: it grows meanwhile, and each costs
-        the follower as much as a large one.
+        """Whether a small batch had better wait for an answer of the many that are under way: it
+        grows meanwhile, and each costs the follower as much as a large one.
         """
-        if len(progress.outstanding) < SMALL_BATCHES_MAX or not self._batch_bytes(progress.peer):
+        if not self._batch_bytes(progress.peer):
             return False
         log = self.member.log
         if not log.has(progress.next):  # its file has gone: compared anew
@@ -357,7 +360,8 @@ class Replication:
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
             return ()
-        if self._throttled(progress, first):
+        lags = self.stored_index - first > member.options.push_window
+        if lags and self._throttled(progress, first):
             return ()
         batch_bytes = self._batch_bytes(progress.peer)
         if not batch_bytes:
@@ -372,8 +376,6 @@ class Replication:
 
     def _throttled(self, progress: Progress, first: int) -> bool:
         member, options = self.member, self.member.options
-        if self.stored_index - first <= options.push_window:
-            return False
         behind_bytes = member.log.end_offset - member.log.entry(first).position
         if behind_bytes < options.throttle_point_bytes:
             return False
@@ -383,7 +385,8 @@ class Replication:
 
     def _push_entries(self, progress: Progress, push: _Push, entries: Sequence[Entry]) -> None:
         then = partial(self._appended, progress, push)
-        self._push(progress, PushType.APPEND, entries, then)
+        batch = push.last > push.first or self._batch_bytes(progress.peer) > 0
+        self._push(progress, PushType.APPEND, entries, then, batch)
 
     def _appended(self, progress: Progress, push: _Push, response: Response | None) -> None:
         if self.ended or push.generation != progress.generation:
@@ -411,7 +414,12 @@ class Replication:
             progress.enter(PeerState.COMPARE, -1)
 
     def _push(
-        self, progress: Progress, kind: PushType, entries: Sequence[Entry], then: OnAnswer
+        self,
+        progress: Progress,
+        kind: PushType,
+        entries: Sequence[Entry],
+        then: OnAnswer,
+        batch: bool = False,
     ) -> None:
         member = self.member
         progress.pushed_ms = member.now_ms
@@ -425,7 +433,6 @@ class Replication:
             type=kind,
             commit_index=member.committed_index,
             entries=entries,
-            batch=kind is PushType.APPEND
-            and (len(entries) > 1 or self._batch_bytes(progress.peer) > 0),
+            batch=batch,
         )
         member.outbox.send(request, PushEntryResponse, member.now_ms, then)

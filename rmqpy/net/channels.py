@@ -251,14 +251,14 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._out) >= FLUSH_AT:
             self.flush()
 
-    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+    def write_pieces(self, pieces: Sequence[bytes], now_ms: int) -> None:
         """A frame in pieces: to the transport as they are, behind what was collected."""
         if self.closed or self._transport is None:
             return
         if self._out:
             self.flush()
         self._transport.writelines(pieces)
-        self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
+        self.last_traffic_ms = now_ms
         if self._congested and not self.closed:
             self._count_pending()
 

@@ -29,7 +29,7 @@ from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
-from rmqpy.remoting.frame import encode_command, encode_head
+from rmqpy.remoting.frame import encode_head
 
 LOG = logging.getLogger(__name__)
 
@@ -133,7 +133,8 @@ class RemotingClient:
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         try:
-            self._send(self._link(address), self._frame(command, FLAG_ONEWAY, ()))
+            link, frame = self._link(address), self._frame(command, FLAG_ONEWAY, ())
+            self._send(link, frame, self._scheduler.monotonic_ms())
         except (NetworkFault, Refusal) as fault:
             LOG.warning("oneway request %d to %s: %s", command.code, address, fault)
 
@@ -164,7 +165,7 @@ class RemotingClient:
         frame = self._frame(command, FLAG_ONEWAY, ())
         if link.connection is None:
             await self._connected(link)
-        self._send(link, frame)
+        self._send(link, frame, self._scheduler.monotonic_ms())
 
     async def close(self) -> None:
         """Fail what is pending, let queued frames leave, close all."""
@@ -253,12 +254,12 @@ class RemotingClient:
             frame = self._frame(command, 0, pieces)
             opaque = self._opaque
             link = self._link(address)
-            self._send(link, frame)
+            pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
+            self._send(link, frame, now_ms)
         except (NetworkFault, Refusal) as error:
             fault = error
             self._scheduler.call_soon(lambda: pending.done(None, fault))
             return
-        pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
         assert opaque not in link.pending, opaque
         link.pending[opaque] = pending
         self._pending += 1
@@ -275,21 +276,10 @@ class RemotingClient:
             if pieces:  # a signature is over the whole body
                 command, pieces = evolve(command, body=b"".join(pieces)), ()
             command = self.credentials.signed(command)
-        sent = RemotingCommand(
-            command.code,
-            self._opaque,
-            flag,
-            command.language,
-            command.version,
-            command.remark,
-            command.ext_fields,
-            command.body,
-            command.serialize_type,
-            header_type=command.header_type,
-        )
-        if not pieces:
-            return (encode_command(sent),)
-        return (encode_head(sent, sum(map(len, pieces))), *pieces)
+        if pieces:
+            return (encode_head(command, sum(map(len, pieces)), self._opaque, flag), *pieces)
+        body = command.body
+        return (encode_head(command, len(body), self._opaque, flag) + body,)
 
     def _watch(self, link: Link, delay_ms: int) -> None:
         """Look after so long who has waited too long for an answer."""
@@ -414,7 +404,7 @@ class RemotingClient:
                 raise NetworkFault(f"connect to {link.address} failed")
             await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
 
-    def _send(self, link: Link, frame: Sequence[bytes]) -> None:
+    def _send(self, link: Link, frame: Sequence[bytes], now_ms: int) -> None:
         connection = link.connection
         if connection is not None:
             if connection.pending_bytes > self.limits.high_water:
@@ -425,7 +415,7 @@ class RemotingClient:
             if len(frame) == 1:
                 connection.write(frame[0])
             else:
-                connection.write_pieces(frame)
+                connection.write_pieces(frame, now_ms)
         elif len(link.waiting) < self._client_limits.pending_requests:
             link.waiting.append(b"".join(frame))
         else:

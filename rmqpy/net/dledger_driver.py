@@ -104,6 +104,8 @@ class DLedgerDriver:
         self._scrub = Scrub(self.entries, self._fetch)
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
         """(wall clock, sentence): what became of the role, and why."""
+        self.grants = 1
+        """Counts whatever may change what the core would grant."""
         self._planned = self._busy = self._saving = self._granted = False
 
     def introduce(self) -> Introduction:
@@ -175,6 +177,7 @@ class DLedgerDriver:
     def propose(self, count: int) -> Proposal | Refused:
         # Behind a grant the answers wait: they may end the leadership in which it was given.
         granted, self._granted = self._granted, False
+        self.grants += 1
         if self._planned and not self._busy and not granted:
             self._work()
         return Refused.DISK_ERROR if self.carrier.dead else self.node.propose(count)
@@ -185,6 +188,9 @@ class DLedgerDriver:
         proposal, room = self.node.grant()
         self._granted = room > 0 and not self.carrier.dead
         return proposal, 0 if self.carrier.dead else room
+
+    def take_granted(self, count: int) -> None:
+        self.node.take_granted(count)
 
     # -------------------------------------------------------------------------- the peers' port
 
@@ -276,6 +282,7 @@ class DLedgerDriver:
 
     def _before_steps(self) -> bool:
         """What is staged is reported, and so is the disk. False: the core may not be stepped."""
+        self.grants += 1
         self._store.commit()
         if self.carrier.dead or not self.carrier.finish():
             return False
@@ -297,6 +304,7 @@ class DLedgerDriver:
         return Disk.FULL if self._store.disk_full else Disk.GOOD
 
     def _step(self, event: Event) -> None:
+        self.grants += 1
         try:
             self.node.step(event)
         except DamagedEntry as fault:
@@ -372,6 +380,7 @@ class DLedgerDriver:
         """Do all that the core asks, unless somebody who is busy does it at his end."""
         if self._busy or self.carrier.dead:
             return
+        self.grants += 1
         self._busy = True
         try:
             self.carrier.carry_all()

@@ -142,6 +142,8 @@ class Way:
 
     ask_again_ms: int = 0
     asking: bool = False
+    silent: bool = False
+    """Its last answer did not come, and that was logged."""
     waiting: list[Send] = field(factory=list)
 
 
@@ -206,8 +208,10 @@ class Peers:
     ) -> None:
         way.asking = False
         if command is None:
+            way.silent = True
             self.once.warn(("silent", way.name), "member %s: %s", way.name, fault)
         else:
+            way.silent = False
             self.once.forget(("silent", way.name))
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._judge(way, None)
@@ -333,10 +337,14 @@ class Peers:
     ) -> Response | None:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
+            self.ways[send.to].silent = True
             if self.ways[send.to].standing is not Standing.REFUSED:
                 self.ways[send.to].standing = Standing.UNKNOWN
             return None
-        self.once.forget(("silent", send.to))
+        way = self.ways[send.to]
+        if way.silent:
+            way.silent = False
+            self.once.forget(("silent", send.to))
         kind = type(send.request)
         if command.code != RESPONSE_FRAME_CODE:
             text = "member %s answers a %s with code %d: %s"

@@ -49,6 +49,9 @@ class FrameReceiver:
             raise RemoteFault(self._fault)
         try:
             if not self._pending:
+                whole = self._only_frame(data)
+                if whole is not None:
+                    return [whole]
                 with memoryview(data) as view:
                     commands, used = self._cut(view)
                     self._pending += view[used:]
@@ -64,6 +67,16 @@ class FrameReceiver:
             self._fault = str(fault)
             self._pending = bytearray()
             raise
+
+    def _only_frame(self, data: bytes | bytearray | memoryview) -> RemotingCommand | None:
+        """The command of ``data`` that is one frame, as it often is; else None."""
+        size = len(data)
+        if not LENGTH_BYTES + WORD_BYTES <= size <= self._max_frame:
+            return None
+        (length,) = _LENGTH.unpack_from(data)
+        if length + LENGTH_BYTES != size:
+            return None
+        return decode_command(memoryview(data)[LENGTH_BYTES:])
 
     def _cut(self, view: memoryview) -> tuple[list[RemotingCommand], int]:
         commands: list[RemotingCommand] = []

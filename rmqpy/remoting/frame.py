@@ -90,38 +90,47 @@ def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
 
 def encode_command(command: RemotingCommand) -> bytes:
     """The complete frame of ``command``."""
-    return b"".join((encode_head(command, len(command.body)), command.body))
+    head = encode_head(command, len(command.body), command.opaque, command.flag)
+    return b"".join((head, command.body))
 
 
-def encode_head(command: RemotingCommand, body_length: int) -> bytes:
-    """The frame of ``command`` up to its body, which will have so many bytes."""
+def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: int) -> bytes:
+    """The frame of ``command`` up to its body, which will have so many bytes; ``opaque`` and
+    ``flag`` stand instead of its own.
+    """
+    plain = command.remark is None and command.header_type is None and not command.ext_fields
     if command.serialize_type == SERIALIZE_JSON:
-        header = _encode_json(command)
+        if plain and command.language == LANGUAGE_JAVA:
+            header = _PLAIN % (command.code, flag, opaque, command.version)
+        else:
+            header = _encode_json(command, opaque, flag)
     else:
         assert command.serialize_type == SERIALIZE_ROCKETMQ, command.serialize_type
-        header = _encode_binary(command)
-    length = WORD_BYTES + len(header) + body_length
-    if length + LENGTH_BYTES > MAX_FRAME or len(header) > MAX_HEADER:
+        header = _encode_binary(command, opaque, flag)
+    header_length = len(header)
+    length = WORD_BYTES + header_length + body_length
+    if length + LENGTH_BYTES > MAX_FRAME or header_length > MAX_HEADER:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
-            f"a frame of code {command.code} with a header of {len(header)} and a body of "
+            f"a frame of code {command.code} with a header of {header_length} and a body of "
             f"{body_length} bytes is larger than a peer accepts: {MAX_HEADER} bytes of "
             f"header, {MAX_FRAME} in all",
         )
-    return _PREFIX.pack(length, command.serialize_type << 24 | len(header)) + header
+    return _PREFIX.pack(length, command.serialize_type << 24 | header_length) + header
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
     """The command in ``frame``, which is a frame without its length word."""
-    if len(frame) < WORD_BYTES:
-        raise RemoteFault(f"a frame of {len(frame)} bytes has no header word")
+    frame_length = len(frame)
+    if frame_length < WORD_BYTES:
+        raise RemoteFault(f"a frame of {frame_length} bytes has no header word")
     (word,) = _WORD.unpack_from(frame)
     serialize_type = word >> 24
     header_length = word & 0xFFFFFF
     header_end = WORD_BYTES + header_length
-    if header_end > len(frame):
+    if header_end > frame_length:
         raise RemoteFault(
-            f"header length {header_length} does not fit into a frame of {len(frame)} bytes"
+            f"header length {header_length} does not fit into a frame of {frame_length} bytes"
         )
     if header_length > MAX_HEADER:
         raise RemoteFault(f"header length {header_length} is larger than {MAX_HEADER}")
@@ -149,27 +158,24 @@ def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
     return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)
 
 
-def _encode_json(command: RemotingCommand) -> bytes:
-    plain = command.remark is None and command.header_type is None and not command.ext_fields
-    if plain and command.language == LANGUAGE_JAVA:
-        return _PLAIN % (command.code, command.flag, command.opaque, command.version)
+def _encode_json(command: RemotingCommand, opaque: int, flag: int) -> bytes:
     parts = [f'{{"code":{command.code}']
     if command.ext_fields or command.header_type is not None:
         inner = ",".join(
             [f"{quote(key)}:{quote(value)}" for key, value in in_java_order(command.ext_fields)]
         )
         parts.append(f'"extFields":{{{inner}}}')
-    parts.append(f'"flag":{command.flag}')
+    parts.append(f'"flag":{flag}')
     if command.language < len(LANGUAGES):
         parts.append(f'"language":"{LANGUAGES[command.language]}"')
-    parts.append(f'"opaque":{command.opaque}')
+    parts.append(f'"opaque":{opaque}')
     if command.remark is not None:
         parts.append(f'"remark":{quote(command.remark)}')
     parts.append(f'"serializeTypeCurrentRPC":"JSON","version":{command.version}}}')
     return ",".join(parts).encode("utf-8", "replace")
 
 
-def _encode_binary(command: RemotingCommand) -> bytes:
+def _encode_binary(command: RemotingCommand, opaque: int, flag: int) -> bytes:
     assert -0x8000 <= command.code <= 0x7FFF, f"code {command.code} does not fit: use JSON"
     remark = command.remark.encode("utf-8", "replace") if command.remark else b""
     entries = _encode_entries(_binary_order(command))
@@ -177,8 +183,8 @@ def _encode_binary(command: RemotingCommand) -> bytes:
         command.code,
         command.language,
         command.version,
-        command.opaque,
-        command.flag,
+        opaque,
+        flag,
         len(remark),
     )
     return b"".join((fixed, remark, _LENGTH.pack(len(entries)), entries))

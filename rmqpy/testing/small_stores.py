@@ -58,6 +58,7 @@ class LoneLeader:
 
     store: MessageStore
     term: Term = Term(0)  # noqa: RUF009 (a NewType)
+    proposed: int = 0
 
     def start(self) -> None:
         """The whole tail commits, and the log takes messages."""
@@ -74,10 +75,18 @@ class LoneLeader:
     def propose(self, count: int) -> Proposal:
         entries = self.store.entries
         assert entries is not None
+        self.proposed += 1
         return Proposal(self.term, LedgerIndex(entries.end.index + 1))
 
     def grant(self) -> tuple[Proposal, int]:
         return self.propose(1), ROOM
+
+    @property
+    def grants(self) -> int:
+        return self.proposed
+
+    def take_granted(self, count: int) -> None:
+        """It has no limit."""
 
 
 def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:

@@ -32,6 +32,13 @@ class Proposer(Protocol):
 
     def grant(self) -> tuple[Proposal, int]: ...
 
+    @property
+    def grants(self) -> int:
+        """Grows whenever a grant that was given may hold no more."""
+
+    def take_granted(self, count: int) -> None:
+        """Propose so many entries of the last grant, which still holds and goes on behind them."""
+
 
 class NobodyLeads:
     """Proposer of a log that is only read (or whose member has not started)."""
@@ -41,6 +48,13 @@ class NobodyLeads:
 
     def grant(self) -> tuple[Proposal, int]:
         return Proposal(Term(0), LedgerIndex(0)), 0
+
+    @property
+    def grants(self) -> int:
+        return 0
+
+    def take_granted(self, count: int) -> None:
+        raise AssertionError("nobody has granted anything")
 
 
 class DLedgerCommitLog:

@@ -163,6 +163,7 @@ class Alone:
     entries: Any
     limit: int
     proposed: int = -1
+    asked: int = 0
 
     def propose(self, count: int) -> Proposal | Refused:
         proposal, room = self.grant()
@@ -174,6 +175,15 @@ class Alone:
     def grant(self) -> tuple[Proposal, int]:
         waiting = self.proposed - self.entries.committed_index
         return Proposal(Term(3), LedgerIndex(self.proposed + 1)), max(0, self.limit + 1 - waiting)
+
+    @property
+    def grants(self) -> int:
+        """What has been committed since is not told: no grant is kept."""
+        self.asked += 1
+        return self.asked
+
+    def take_granted(self, count: int) -> None:
+        assert isinstance(self.propose(count), Proposal)
 
 
 def files_with(given: dict[str, str]) -> MemoryFiles:
