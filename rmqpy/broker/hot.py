@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqpy.broker.hosts import born_host
 from rmqpy.broker.hot_accounts import HotAccounts
@@ -37,10 +37,12 @@ from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.dledger import Proposer
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
 from rmqpy.store.staging import END, INDEX
+
+if TYPE_CHECKING:
+    from rmqpy.store.commitlog.dledger import Proposer
 
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096

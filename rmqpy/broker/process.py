@@ -17,7 +17,7 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.broker.access import own_credentials
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
 """Bytes that may wait for one member of the group."""
+
+PUSH_BYTES = 768 * 1024
+"""As large as the frame of a full push: it is read at once, not in pieces that are put together."""
 
 _log = logging.getLogger(__name__)
 
@@ -331,7 +334,11 @@ def _member(
     server = RemotingServer(
         driver,
         scheduler,
-        ConnectionLimits.of(configuration.remoting),
+        evolve(
+            ConnectionLimits.of(configuration.remoting),
+            read_bytes=PUSH_BYTES,
+            turn_bytes=4 * PUSH_BYTES,
+        ),
         Doors(tls.server, door.admits),
     )
     return _Member(driver, network, server)

@@ -69,7 +69,7 @@ PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
 SMALL_BATCHES_MAX: Final = 2
 """Unanswered pushes, above which a batch leaves only when it is full."""
 
-OWN_BATCH_BYTES: Final = 256 * 1024
+OWN_BATCH_BYTES: Final = 512 * 1024
 """Of a batch to a member that is known to take it."""
 
 

@@ -34,7 +34,7 @@ from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import MAX_FRAME
 
 READ_SIZE = 128 * 1024
-"""Bytes of one read; the buffer is shared by all connections of an owner."""
+"""Bytes of one read, usually; the buffer is shared by all connections of an owner."""
 
 FLUSH_AT = 256 * 1024
 """Collected replies beyond this go to the transport before the turn ends."""
@@ -47,6 +47,7 @@ class ConnectionLimits:
     ``idle_close_ms``: closed after so long without traffic in either direction.
     ``head_deadline_ms``: an unfinished frame may be so old until its header is there, and
     ``frame_deadline_ms`` until all of it is; then its sender is cut off.
+    ``read_bytes``: of one read at the most.
     ``turn_bytes``: read from one peer in one loop turn before the others have theirs.
     ``high_water``/``low_water``: while more waits for a peer than the first, nothing is read from
     it, until less than the second waits.
@@ -61,6 +62,7 @@ class ConnectionLimits:
     head_deadline_ms: int = 20_000
     frame_deadline_ms: int = 60_000
     turn_bytes: int = 256 * 1024
+    read_bytes: int = READ_SIZE
     high_water: int = 1024 * 1024
     low_water: int = 256 * 1024
     pending_bytes: int = 64 * 1024 * 1024
@@ -131,10 +133,15 @@ class Turns:
     Those who are ``patient`` let one more turn of the loop pass before it.
     """
 
-    def __init__(self, scheduler: AsyncioScheduler, turn_ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        scheduler: AsyncioScheduler,
+        turn_ended: Callable[[], None],
+        read_bytes: int = READ_SIZE,
+    ) -> None:
         self.scheduler = scheduler
         self.number = 0
-        self.buffer = memoryview(bytearray(READ_SIZE))
+        self.buffer = memoryview(bytearray(read_bytes))
         self.pending_bytes_all = 0
         self.committing = False
         """Whether the loop is in ``turn_ended``."""

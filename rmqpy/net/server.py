@@ -108,7 +108,7 @@ class RemotingServer:
         doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> None:
         self.limits = limits
-        self.turns = Turns(scheduler, handler.turn_ended)
+        self.turns = Turns(scheduler, handler.turn_ended, limits.read_bytes)
         self.counts = ServerCounts()
         self.sieve: Sieve | None = None
         self._watch: StallWatch | None = None
