@@ -58,6 +58,7 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
 WORKER_QUESTIONS: Final = 16
 INTERRUPT_S: Final = 5.0
+PY4J_LOG: Final = logging.getLogger("py4j")
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -189,17 +190,22 @@ def interruptible() -> Iterator[None]:
     asks the JVM from within whatever this thread is asking it.
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    level = PY4J_LOG.level
     root.addFilter(_is_news)
     try:
         yield
     finally:
         root.removeFilter(_is_news)
+        PY4J_LOG.setLevel(level)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
 
 
 def _interrupt(session: SparkSession, _number: int, _frame: Any) -> None:
-    """All jobs end, asked for by a thread that waits for nothing else."""
+    """All jobs end, asked for by a thread that waits for nothing else. What py4j has to say of the
+    connection that this thread was waiting at is no news.
+    """
+    PY4J_LOG.setLevel(logging.CRITICAL)
     context = getattr(session, "sparkContext", None)
     if context is not None:
         asking = threading.Thread(target=context.cancelAllJobs, daemon=True)
