@@ -22,6 +22,13 @@ def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
     monkeypatch.setattr(metadata, "version", version)
 
 
+@pytest.fixture
+def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime of the extra spark-java is not installed."""
+    monkeypatch.setattr("rmqpy.pipeline.java._wheel", lambda: None)
+
+
+@pytest.mark.usefixtures("no_wheel")
 def test_packages_that_are_missing_or_too_old(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -31,6 +38,9 @@ def test_packages_that_are_missing_or_too_old(
     assert "pip install 'rmqpy[spark]'" in str(found["pyarrow"])
     assert found["pandas"] == "2.3.3"
     assert isinstance(found["Java"], ConfigFault)
+    versions(monkeypatch, pyarrow="20.0.0")
+    found = dict(check_needs({"PATH": str(tmp_path)}))
+    assert "pyarrow 20.0.0 is older than 21.0" in str(found["pyarrow"])
 
 
 def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,6 +54,7 @@ def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert dict(check_needs({"SPARK_HOME": str(tmp_path)}))["SPARK_HOME"] == str(tmp_path)
 
 
+@pytest.mark.usefixtures("no_wheel")
 def test_doctor_without_java(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
