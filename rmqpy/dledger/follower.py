@@ -159,7 +159,7 @@ class Follower:
     def took(self, last_index: int, commit_index: int) -> None:
         """A push that was granted stands behind the end, which is ``last_index`` now."""
         member = self.member
-        self._matched, self._matched_term = last_index, member.term
+        self._matched, self._matched_term = last_index, member.hard_state.current_term
         if commit_index > member.committed_index:
             member.commit(commit_index if commit_index < last_index else last_index)
 

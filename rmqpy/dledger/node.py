@@ -320,24 +320,19 @@ class Node:
         if self._waiters:
             self._release_waiters()
         member = self._member
-        outbox = member.outbox
-        if outbox.committed_index is None and outbox.has_at_most_committed:
-            if not member.log.changed:
-                return None
+        if member.outbox.empty and not member.log.changed:
+            return None
         self.changes += 1
-        return outbox.take(member.log.take())
+        return member.outbox.take(member.log.take())
 
-    def take_committed(self) -> LedgerIndex | None:
-        """The committed index of the next Ready if nothing else would stand in it: then that is all
-        there is to carry out.
+    def take_next(self) -> Ready | LedgerIndex | None:
+        """What :meth:`take_ready` gives; the committed index alone, if nothing else stands there:
+        then that is all there is to carry out.
         """
         outbox = self._member.outbox
-        committed = outbox.committed_index
-        if committed is None or self._waiters or not outbox.has_at_most_committed:
-            return None
-        if self._member.log.changed:
-            return None
-        outbox.committed_index = None
+        if self._waiters or not outbox.has_at_most_committed or self._member.log.changed:
+            return self.take_ready()
+        committed, outbox.committed_index = outbox.committed_index, None
         return committed
 
     def _stored(self, index: LedgerIndex) -> None:

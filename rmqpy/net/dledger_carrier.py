@@ -100,8 +100,7 @@ class ReadyCarrier:
     def carry_all(self) -> None:
         """Carry out what is under way, and all that the core asks then."""
         while self.finish():
-            committed = self._node.take_committed()
-            self._under_way = self._node.take_ready() if committed is None else committed
+            self._under_way = self._node.take_next()
             if self._under_way is None:
                 return
 
@@ -113,9 +112,11 @@ class ReadyCarrier:
         try:
             if self._receipts:
                 self._give_receipts()
+            if ready is None:
+                return True
             if isinstance(ready, Ready):
                 self._carry_out(ready)
-            elif ready is not None:
+            else:
                 self._entries.commit_to(ready)
         except OSError as error:
             if error.errno not in NO_ROOM:

@@ -153,7 +153,8 @@ class StoredEntries:
         ends = self._read_ends
         ends[index] = term, end
         if len(ends) > READ_ENDS_MAX:
-            del ends[next(iter(ends))]
+            for oldest in tuple(ends)[: READ_ENDS_MAX // 2]:
+                del ends[oldest]
 
     def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
         """Entries that continue a run that was read; None: they do not stand behind it."""
