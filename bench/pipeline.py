@@ -249,6 +249,7 @@ class Bench:
         self._written("spark writer", write)
 
     def _written(self, name: str, do: Callable[[], None]) -> None:
+        do()  # warms the JVM and the workers
         wall, cpu = best(do, self.rounds)
         self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
         files = (self.work / name).glob("*.parquet")
