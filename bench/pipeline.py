@@ -26,8 +26,8 @@ cores       1.7    wall time: the audit on one core / on two
 
 Beside ``cores`` stands what this machine gives two cores at all (figures ``plain``): the kernel
 alone over the same ranges, in one process and in two that have nothing to do with each other. Both
-Parquet writers take zstd of level 1; the export runs in a session as the command makes it, Spark's
-own writer in one with Spark's own JVM options.
+Parquet writers take zstd of level 1. The JVM has Spark's own options, for all rows: the commands
+start one that compiles less, which would cost Spark's own writer half as much again.
 """
 
 from __future__ import annotations
@@ -342,10 +342,8 @@ def plain_seconds(works: list[WorkRange], count: int) -> float:
 
 
 @contextmanager
-def session_on(cores: int, *, light: bool = True) -> Iterator[Any]:
-    """``light``: as the commands make it whose work is done by Python workers."""
-    plan = SessionPlan(master=f"local[{cores},4]", name="bench", light=light)
-    with spark_session(plan) as session:
+def session_on(cores: int) -> Iterator[Any]:
+    with spark_session(SessionPlan(master=f"local[{cores},4]", name="bench")) as session:
         yield session
 
 
@@ -362,7 +360,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         bench.with_md5()
     if "cores" in rows:
         bench.plain()
-    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "cores"}:
+    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency", "cores"}:
         with session_on(2) as session:
             if rows & {"spark-256", "cores"}:
                 bench.spark(session, "spark-256", RANGE)
@@ -370,12 +368,9 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
                 bench.spark(session, "spark-file", FILE)
             if "parquet" in rows:
                 bench.export(session)
+                bench.spark_writer(session)
             if "rebuild" in rows:
                 bench.rebuild(session)
-    if rows & {"parquet", "latency"}:
-        with session_on(2, light=False) as session:
-            if "parquet" in rows:
-                bench.spark_writer(session)
             if "latency" in rows:
                 bench.latency(session)
     if "cores" in rows:
