@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,7 +74,7 @@ PULL_FILL_COUNT = 200_000
 COUNTED_SECONDS_MAX = 900
 SETTLED_SECONDS = 8.0
 """After which a group has its leader again, with Java's times."""
-WARM_SECONDS_MAX = {"java": 3600.0, "rmqpy": 3.0, "pure": 3.0}
+WARM_SECONDS_MAX = {"java": 3600.0, "rmqpy": 3.0, "pure": 3.0, "floor": 1.0}
 """Java compiles what is hot; we are at full speed at once."""
 
 JVM = JvmSettings(
@@ -251,6 +252,10 @@ class Bench:
             sizes={},
             settings=settings or self._settings(profile, f"bench-{kind}"),
         )
+        if kind == "floor":
+            broker = floor_process(self.root, block.broker_port)
+            broker.argv[:0] = ["taskset", "-c", BROKER_CORE]
+            return broker
         site = self.sites[kind]
         if isinstance(site, JavaSite) and profile in (GROUP, FAILOVER):
             site = evolve(site, jvm=GROUP_JVM)
@@ -343,15 +348,26 @@ def write_accounts(broker: ServerProcess) -> None:
     broker.environment = {**broker.environment, "ROCKETMQ_HOME": str(broker.directory)}
 
 
+def floor_process(directory: Path, port: int) -> ServerProcess:
+    """What ``floor.c`` makes, on that port."""
+    program = build(directory / "floor", [HERE / "floor.c"])
+    argv = [str(program), str(port), str(directory / "floor.log")]
+    return ServerProcess("floor", argv, directory, port, re.compile(rb"floor listens"))
+
+
 def build_generator(directory: Path) -> Path:
+    sources = [HERE / "rmqload.c", *(HERE.parent / "native" / f"{name}.c" for name in SIGNING)]
+    return build(directory / "rmqload", sources)
+
+
+def build(program: Path, sources: list[Path]) -> Path:
+    """Compile ``sources``; returns ``program``."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise SystemExit("a C compiler (cc or gcc) is needed to build rmqload.c")
-    program = directory / "rmqload"
-    native = HERE.parent / "native"
-    sources = [str(HERE / "rmqload.c"), *(str(native / f"{name}.c") for name in SIGNING)]
-    command = [compiler, "-O2", "-I", str(native), "-o", str(program), *sources, "-lm"]
-    subprocess.run(command, check=True)
+        raise SystemExit(f"a C compiler (cc or gcc) is needed to build {sources[0].name}")
+    native = str(HERE.parent / "native")
+    names = [str(source) for source in sources]
+    subprocess.run([compiler, "-O2", "-I", native, "-o", str(program), *names, "-lm"], check=True)
     return program
 
 
@@ -366,7 +382,7 @@ def parse(arguments: list[str]) -> Options:
     names = [row.name for row in ROWS]
     parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each load")
     parser.add_argument("--warm", type=float, default=60.0, help="seconds of load before (Java)")
     parser.add_argument("--quick", action="store_true", help="one round of half a second")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these")
@@ -423,7 +439,8 @@ def main() -> int:
             "pure": RmqpySite(root / "pure", environment={**bytecode, "RMQPY_PURE": "1"}),
         }
         block = free_port_block(1)
-        with sites[options.kinds[-1]].namesrv("namesrv", block.first) as namesrv:
+        namesrv_kind = next((kind for kind in reversed(options.kinds) if kind in sites), "rmqpy")
+        with sites[namesrv_kind].namesrv("namesrv", block.first) as namesrv:
             bench = Bench(options, root, build_generator(root), sites, namesrv, [block])
             bench.run()
     print(table(options.rows, bench.results))

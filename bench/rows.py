@@ -3,13 +3,14 @@
 A *sample* is one load offered to one kind of broker; a row divides the median of one sample by
 that of another. Most rows set rmqpy against Java under the same load.
 
-======  =========================================
+======  =============================================
 kind    broker
-======  =========================================
+======  =============================================
 java    the Java broker
 rmqpy   ours
 pure    ours with ``RMQPY_PURE=1``: Python alone
-======  =========================================
+floor   none: ``floor.c``, the least that one can do
+======  =============================================
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-KINDS = ("java", "rmqpy", "pure")
+KINDS = ("java", "rmqpy", "pure", "floor")
 
 PER_CPU = "messages_per_server_cpu_s"
 PER_SECOND = "messages_per_s"
@@ -99,6 +100,8 @@ ROWS = (
     _against_java("batch-16x128", "async", "batch-16x128"),
     _against_java("pull-32x128", "async", "pull-32x128"),
     _against_java("send-128-pure", "async", "send-128", kind="pure"),
+    _against_java("floor-send-128", "async", "send-128", kind="floor"),
+    _against_java("floor-send-1k", "async", "send-1k", kind="floor"),
     _against_java("p99-ms-4x64", "async", "send-128", "p99_ms", lower=True),
     _against_java("p50-ms-5000-a-s", "async", "rate-5000", "p50_ms", lower=True),
     Row(
