@@ -148,5 +148,6 @@ def _node(folders: Callable[[str], Path], name: str) -> Path:
 
 def _extract(name: str, base: Path) -> Path:
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-        archive.extractall(base, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
+        archive.extractall(base)
     return base / name

@@ -95,7 +95,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     base = tmp_path_factory.mktemp("matrix")
     for name in LOGS:
         with tarfile.open(GOLDEN / f"{name.partition('/')[0]}.tar.xz") as archive:
-            archive.extractall(base, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
+            archive.extractall(base)
     return {name: Store(base / name, folder) for name, folder in LOGS.items()}
 
 
