@@ -9,6 +9,8 @@
 #define QUEUE_ID_POSITION 12
 #define QUEUE_OFFSET_POSITION 20
 #define NAMES_MAX 512
+#define CACHE_LINE 64
+#define FETCHED_BYTES 1024 /* of one message: what is behind them comes as it is copied */
 #define FLAG_COMMIT 1
 #define FLAG_SUSPEND 2
 #define FLAG_SUBSCRIPTION 4
@@ -24,7 +26,7 @@ static const rmq_wanted WANTED[NUMBER_COUNT] = {
 
 typedef struct {
     const uint8_t *messages[PAGE_MAX];
-    int64_t sizes[PAGE_MAX];
+    int64_t sizes[PAGE_MAX], offsets[PAGE_MAX]; /* bytes, and places in the queue */
     int64_t bytes, count;
     int64_t next_offset;
 } page;
@@ -97,9 +99,16 @@ static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64
         && memcmp(record + places.topic, topic.at, places.topic_length) == 0;
 }
 
-/* Collect the page that begins at numbers[OFFSET]; cold when anything but messages was found. */
+/* Messages of a queue lie apart in the log: all of a page are on their way from memory while the first is looked at. */
+static void fetch_early(const uint8_t *message, int64_t size)
+{
+    for (int64_t i = 0; i < size && i < FETCHED_BYTES; i += CACHE_LINE)
+        __builtin_prefetch(message + i);
+}
+
+/* Collect the page that begins at numbers[OFFSET], by its units alone; cold when they are none of messages. */
 static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t *numbers, int32_t code_count,
-                   rmq_text topic, const rmq_queue *queue, page *found)
+                   const rmq_queue *queue, page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
     const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
@@ -124,15 +133,24 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
         if (!is_wanted(reader, code_count, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
-        if (message == NULL || found->count == PAGE_MAX
-            || !is_message(message, size, topic, numbers[QUEUE_ID], numbers[OFFSET] + scanned))
+        if (message == NULL || found->count == PAGE_MAX)
             return RMQ_IS_COLD;
+        fetch_early(message, size);
         found->messages[found->count] = message;
+        found->offsets[found->count] = numbers[OFFSET] + scanned;
         found->sizes[found->count++] = size;
         found->bytes += size;
     }
     found->next_offset = numbers[OFFSET] + scanned;
     return found->count > 0 ? RMQ_IS_HOT : RMQ_IS_COLD;
+}
+
+static int are_messages(const page *found, rmq_text topic, int64_t queue_id)
+{
+    for (int64_t i = 0; i < found->count; i++)
+        if (!is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i]))
+            return 0;
+    return 1;
 }
 
 static void write_page(rmq_core *core, int64_t peer, const rmq_request *request, const page *found,
@@ -189,7 +207,8 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
     if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
         return RMQ_IS_COLD;
-    if (!collect(core, reader, numbers, code_count, request->texts[PULL_TOPIC], queue, &found))
+    if (!collect(core, reader, numbers, code_count, queue, &found)
+        || !are_messages(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID]))
         return RMQ_IS_COLD;
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
         return RMQ_IS_COLD;

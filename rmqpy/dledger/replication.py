@@ -215,13 +215,7 @@ class Replication:
         """Send whatever may be sent now."""
         for progress in self.peers.values():
             if progress.state is PeerState.APPEND:
-                # Nothing to repeat, to push, to say: so it is with most followers at most times.
-                if (
-                    progress.outstanding
-                    or progress.next <= self.stored_index
-                    or self.member.now_ms - progress.pushed_ms > COMMIT_INTERVAL_MS
-                ):
-                    self._append(progress)
+                self._append(progress)
             if progress.state is not PeerState.APPEND:
                 self._compare(progress)
 
@@ -291,15 +285,15 @@ class Replication:
 
     def _append(self, progress: Progress) -> None:
         options, now_ms = self.member.options, self.member.now_ms
-        if progress.outstanding:
-            if now_ms - progress.outstanding[0].sent_ms > options.push_timeout_ms:
-                self._repeat_oldest(progress)
+        under_way = progress.outstanding
+        if under_way and now_ms - under_way[0].sent_ms > options.push_timeout_ms:
+            self._repeat_oldest(progress)
         while (
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
-            and (under_way := len(progress.outstanding)) < options.push_window
+            and len(under_way) < options.push_window
             and progress.outstanding_bytes < PUSH_WINDOW_BYTES
-            and not (under_way >= SMALL_BATCHES_MAX and self._worth_waiting(progress))
+            and not (len(under_way) >= SMALL_BATCHES_MAX and self._worth_waiting(progress))
         ):
             entries = self._collect(progress.next, progress)
             if isinstance(entries, EntryRun):

@@ -106,7 +106,11 @@ class DLedgerDriver:
         """(wall clock, sentence): what became of the role, and why."""
         self.grants = 1
         """Counts whatever may change what the core would grant."""
-        self._planned = self._busy = self._saving = self._granted = False
+        self._busy = False
+        """While it is set, nothing is carried out by those who are called in between; who sets it
+        is called by the loop, never by another one who has.
+        """
+        self._planned = self._saving = self._granted = False
 
     def introduce(self) -> Introduction:
         """What this member says of itself."""
@@ -234,13 +238,16 @@ class DLedgerDriver:
         if self.carrier.dead:
             return
         now_ms = self._scheduler.monotonic_ms()
-        with _Busy(self):
+        self._busy = True
+        try:
             if self._before_steps():
                 self._guarded(lambda: self.node.tick(now_ms))
                 if not self._alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
                     if self._store.queue_ends.wanted:
                         self._want_queue_ends(now_ms)
+        finally:
+            self._busy = False
         self._carry_out()
 
     def _entries_stored(self, index: LedgerIndex) -> None:
@@ -252,9 +259,12 @@ class DLedgerDriver:
             self._carry_out()
 
     def _entries_flushed(self, end: LedgerEnd) -> None:
-        with _Busy(self):
+        self._busy = True
+        try:
             if end.index >= 0 and self._before_steps():
                 self._step(Synced(end.index, end.term))
+        finally:
+            self._busy = False
         if self.options.ack_after_sync:
             self._around.flush()
         self._carry_out()
@@ -406,19 +416,3 @@ class DLedgerDriver:
         self._saving = False
         if error is not None:
             _log.error("the committed index could not be saved: %s", error)
-
-
-class _Busy:
-    """While it is held, nothing is carried out by those who are called in between."""
-
-    __slots__ = ("_before", "_driver")
-
-    def __init__(self, driver: DLedgerDriver) -> None:
-        self._driver = driver
-
-    def __enter__(self) -> None:
-        self._before = self._driver._busy
-        self._driver._busy = True
-
-    def __exit__(self, *_exception: object) -> None:
-        self._driver._busy = self._before

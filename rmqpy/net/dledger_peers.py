@@ -55,12 +55,10 @@ from rmqpy.dledger.messages import (
     Entry,
     GetEntriesRequest,
     GetEntriesResponse,
-    PushEntryRequest,
     Request,
     Response,
 )
 from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
-from rmqpy.dledger.push_text import read_answer
 from rmqpy.dledger.wire import (
     RESPONSE_FRAME_CODE,
     decode_request,
@@ -142,8 +140,6 @@ class Way:
 
     ask_again_ms: int = 0
     asking: bool = False
-    silent: bool = False
-    """Its last answer did not come, and that was logged."""
     waiting: list[Send] = field(factory=list)
 
 
@@ -208,10 +204,8 @@ class Peers:
     ) -> None:
         way.asking = False
         if command is None:
-            way.silent = True
             self.once.warn(("silent", way.name), "member %s: %s", way.name, fault)
         else:
-            way.silent = False
             self.once.forget(("silent", way.name))
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._judge(way, None)
@@ -337,14 +331,11 @@ class Peers:
     ) -> Response | None:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
-            self.ways[send.to].silent = True
-            if self.ways[send.to].standing is not Standing.REFUSED:
-                self.ways[send.to].standing = Standing.UNKNOWN
+            way = self.ways[send.to]
+            if way.standing is not Standing.REFUSED:
+                way.standing = Standing.UNKNOWN
             return None
-        way = self.ways[send.to]
-        if way.silent:
-            way.silent = False
-            self.once.forget(("silent", send.to))
+        self.once.forget(("silent", send.to))
         kind = type(send.request)
         if command.code != RESPONSE_FRAME_CODE:
             text = "member %s answers a %s with code %d: %s"
@@ -358,8 +349,7 @@ class Peers:
             )
             return None
         try:
-            usual = read_answer(command.body) if kind is PushEntryRequest else None
-            return usual or decode_response(kind, command.body)
+            return decode_response(kind, command.body)
         except RemoteFault as wrong:
             text = "the answer of member %s cannot be read: %s"
             self.once.warn(("answer", send.to, kind), text, send.to, wrong)

@@ -103,12 +103,7 @@ class ReplyGate(Generic[Ticket]):
     @property
     def is_empty(self) -> bool:
         """Whether no reply waits."""
-        for lane in self._lanes.values():  # asked each turn: no generator
-            if lane.replies:
-                break
-        else:
-            return True
-        return False
+        return not any([lane.replies for lane in self._lanes.values()])
 
     def has_room(self, count: int) -> bool:
         """Whether ``count`` more replies may wait. Ask before storing what they answer."""

@@ -307,8 +307,7 @@ class EntryStore(StoredEntries):
             return self.staging.staged_from
         if self.stored_index < 0:
             return self.flushed_offset
-        unit = self._unit(self.stored_index)
-        return unit.position + unit.size
+        return self.end_of(self.stored_index)
 
     def mark_flushed(self, offset: PhysicalOffset) -> None:
         """The files that :meth:`dirty_files` has named are durable."""
