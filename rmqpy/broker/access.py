@@ -33,7 +33,7 @@ LOG_PERIOD_MS: Final = 10_000
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class AccessControl:
     """``check`` raises Refusal; ``start`` reads the files and raises ConfigFault."""
 

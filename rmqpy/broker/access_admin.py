@@ -35,7 +35,7 @@ ACCOUNTS_MAX: Final = 10_000
 """Accounts of all files, above which none is made over the wire."""
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class AccessAdminProcessor:
     """See the module's text."""
 

@@ -20,7 +20,7 @@ from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Transport:
     """Outgoing requests, and the TLS of this process."""
 
@@ -28,7 +28,7 @@ class Transport:
     tls: Tls = Tls()  # noqa: RUF009 - a frozen value
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class ClassicGroup:
     """See the module's text. ``following`` is a slave's."""
 

@@ -39,7 +39,7 @@ class _Call:
     timer: Timer
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ClientCalls:
     """See the module's text."""
 

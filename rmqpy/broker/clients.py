@@ -104,7 +104,7 @@ ChangeListener = Callable[[ConsumerGroup], None]
 """The members or topics of a group have changed; those who are left want to know."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ClientTable:
     """Members of all groups. ``on_change`` hears of each change that concerns the others."""
 

@@ -66,7 +66,7 @@ def redirect(draft: MessageDraft, properties: dict[str, str], level_max: int) ->
     return True
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class DelayOffsets:
     """Level to the queue offset of the first message that is not delivered yet."""
 

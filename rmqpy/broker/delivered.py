@@ -24,7 +24,7 @@ CLOCK_SKEW_MS: Final = 5_000
 UNITS_AT_ONCE: Final = 1024
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Awaited:
     """A delayed message, the queue that it is for, and when it is due."""
 
@@ -34,7 +34,7 @@ class Awaited:
     due_ms: int
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class DeliveredSearch:
     """One search a level. Cursors go on behind each find: two equal messages are two messages."""
 

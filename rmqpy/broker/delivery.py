@@ -54,13 +54,13 @@ Turn = Callable[[Callable[[], None]], None]
 """Runs work that writes messages as one turn of the broker: it is committed at its end."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Delivery:
     offset: int
     done: bool = False
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Level:
     number: int
     delay_ms: int
@@ -76,7 +76,7 @@ class _Level:
         return self.number - 1
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class DeliverySurroundings:
     """What delivery uses. ``delays_ms`` has the delay of level n at n - 1."""
 
@@ -88,7 +88,7 @@ class DeliverySurroundings:
     turn: Turn
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class DelayDelivery:
     """See the module's text."""
 

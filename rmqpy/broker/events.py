@@ -23,7 +23,7 @@ IPV6_BYTES = 16
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetMovedEvents:
     """Records that a consumer asked for an offset which its queue does not have."""
 

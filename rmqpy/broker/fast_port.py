@@ -15,7 +15,7 @@ from rmqpy.remoting.frame import encode_command
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class FastPort:
     """A ``remoting.channel.RequestHandler`` in front of the broker's own."""
 

@@ -77,7 +77,7 @@ class ConsumerFilter:
     dead_ms: int = 0
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class FilterTable:
     """See the module's text."""
 

@@ -105,7 +105,7 @@ class Vouching:
         )
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class TablesGate:
     """Whether this member would lead without tables."""
 

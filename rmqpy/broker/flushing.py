@@ -101,7 +101,7 @@ class _Flushing(ABC, Generic[T]):
         """Another flush may be wanted already."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Company:
     """Whether a flush had better wait for more who need it.
 

@@ -42,7 +42,7 @@ Dial = Callable[[tuple[str, int], Follower], Connection]
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class FollowingSurroundings:
     """What following needs to know and to use."""
 
@@ -54,7 +54,7 @@ class FollowingSurroundings:
     choice: MasterChoice
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Following:
     """See the module's text. A ``net.ha_driver.Follower``."""
 

@@ -26,7 +26,7 @@ CREATED_GROUPS_LIMIT: Final = 10_000
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class GroupTable:
     """See the module's text."""
 

@@ -41,7 +41,7 @@ from rmqpy.remoting.headers import (
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class HeartbeatProcessor:
     """See the module's text."""
 

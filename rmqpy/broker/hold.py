@@ -38,7 +38,7 @@ HELD_LIMIT: Final = 100_000
 _Key = tuple[str, int]
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class HeldPull:
     """A pull that waits for a message at or behind ``offset``."""
 

@@ -68,7 +68,7 @@ _REPLY_FIELDS: Final = [ReplyField.MSG_ID, ReplyField.QUEUE_START, ReplyField.OP
 """In the order in which a reply has them."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Peer:
     """One connection."""
 

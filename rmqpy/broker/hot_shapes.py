@@ -69,7 +69,7 @@ _ELSEWHERE: Final = {
 """Properties that make a message one for the ordinary way."""
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class SendLine:
     """What all sends of a shape have in common; the record's head is ``head`` of all its fields."""
 
@@ -101,7 +101,7 @@ Parts = tuple[bytes, bytes, bytes, bytes]
 """Front, middle, gap and back of a header."""
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Shape:
     line: SendLine
     middle: bytes
@@ -198,7 +198,7 @@ key, keys; empty where there are none.
 """
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Plan:
     order: Callable[[list[bytes]], tuple[bytes, ...]]
     wait: int

@@ -55,7 +55,7 @@ def c_array(kind: str, count: int) -> Cdata:
     return ffi.from_buffer(f"{kind}[]", mmap.mmap(-1, count * ffi.sizeof(kind)))
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class CFiles:
     """A row of files for C, each mapped when something in it was asked for."""
 
@@ -96,7 +96,7 @@ class CFiles:
         self.views[(offset - self._first_offset) // self.row.file_size] = view
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Queue:
     """Keeps alive what one ``rmq_queue`` points to."""
 
@@ -106,7 +106,7 @@ class _Queue:
     tail: Cdata = None
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Topic:
     """Keeps alive what one ``rmq_topic`` points to."""
 

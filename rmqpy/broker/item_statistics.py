@@ -65,7 +65,7 @@ _Sample = tuple[int, int, int]
 """Time in ms, value, how many times something was added."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Item:
     """One counter and its samples."""
 
@@ -99,7 +99,7 @@ def _difference(samples: deque[_Sample]) -> BrokerStatsItem:
     )
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ItemStatistics:
     """See the module's text."""
 

@@ -22,7 +22,7 @@ class ReadableLog(Protocol):
     def read_log(self, offset: int, size: int) -> bytes: ...
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class LogCompareProcessor:
     """See the module's text."""
 

@@ -74,7 +74,7 @@ class Verdict:
         return not self.refused
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MasterCheck:
     """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
 

@@ -20,7 +20,7 @@ class MasterService(Protocol):
     def stop(self) -> None: ...
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MasterServices:
     """All of them, started in their order and stopped in the reverse."""
 

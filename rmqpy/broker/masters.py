@@ -38,7 +38,7 @@ class _Answer:
     at_ms: int
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MasterChoice:
     """See the module's text. ``followed`` is written by whoever follows."""
 

@@ -37,7 +37,7 @@ QUEUE_ID_LIMIT: Final = 65_536
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ConsumerOffsets:
     """The table, by ``topic@group`` and queue."""
 
@@ -125,7 +125,7 @@ class ConsumerOffsets:
 _NOTHING: Final[Mapping[int, int]] = {}
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetProcessor:
     """Codes 14, 15 and 43."""
 

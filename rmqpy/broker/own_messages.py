@@ -43,7 +43,7 @@ class _Waiting:
     done: Done
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class OwnMessages:
     """See the module's text."""
 

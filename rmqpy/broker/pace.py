@@ -19,7 +19,7 @@ REST_LONGEST_MS: Final = 1_000
 """No change waits longer for its turn."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Paced:
     """``ask`` for ``work`` as often as you like: it runs now, or once when its rest is over."""
 

@@ -12,7 +12,7 @@ from rmqpy.model.runtime import Scheduler, Timer
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class PeriodicWork:
     """A round that fails is logged; the next one comes all the same."""
 

@@ -229,7 +229,7 @@ def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> 
     return SettingsFile(SavedFile(loaded.path, Disk(), scheduler), loaded.unknown)
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Running:
     store: MessageStore
     broker: Broker
@@ -265,7 +265,7 @@ class _Running:
             await self.member.network.close()
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Member:
     """A member of a DLedger group: the peers' port, and the connections to the others."""
 

@@ -91,7 +91,7 @@ class Selection:
     wanted: RecordFilter | None = None
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class PullSurroundings:
     """What pulling needs to know and to use."""
 
@@ -109,7 +109,7 @@ class PullSurroundings:
     offset_moved: Callable[[OffsetMoved], None]
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class PullProcessor:
     """See the module's text."""
 

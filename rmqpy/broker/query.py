@@ -34,7 +34,7 @@ BODY_LIMIT: Final = 8 << 20
 """Bytes of messages in such an answer; the first message passes whatever its size."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class QueryProcessor:
     """See the module's text."""
 

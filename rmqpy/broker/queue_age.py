@@ -55,7 +55,7 @@ def refuse_behind_slow_write(store: Store, code: int) -> None:
         )
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class QueueAge:
     """A ``net.server.Sieve``."""
 

@@ -19,7 +19,7 @@ COUNT_MAX: Final = 1_000
 """Units in one answer; Java has no bound."""
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class QueueContentsProcessor:
     """See the module's text."""
 

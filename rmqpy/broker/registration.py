@@ -60,14 +60,14 @@ class RegistrationAnswer:
     master_address: str
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Round:
     """One registration with all name servers."""
 
     answered: bool = False
 
 
-@define(slots=True, eq=False, kw_only=True)
+@define(slots=True, eq=False, kw_only=True, repr=False)
 class Registration:
     """See the module's text."""
 

@@ -53,7 +53,7 @@ ASKED_SINCE_VERSION: Final = 62
 """V3_1_8_SNAPSHOT: clients from here on understand 307 and 309."""
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class RelayProcessor:
     """See the module's text."""
 

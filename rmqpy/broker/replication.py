@@ -41,7 +41,7 @@ class Slaves(Protocol):
     def has_slaves(self) -> bool: ...
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Replication:
     """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
     replication; both are set by whoever puts the broker together.

@@ -30,7 +30,7 @@ REMEMBERED_MAX: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ReplicationDoor:
     """``admits`` is asked for each new connection."""
 

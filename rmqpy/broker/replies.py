@@ -40,7 +40,7 @@ from rmqpy.remoting.headers import (
 )
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class ReplyProcessor:
     """See the module's text."""
 

@@ -28,7 +28,7 @@ BUFFERS_WITHOUT_LIMIT = 2**31 - 1
 GIB = 1 << 30
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class RuntimeInfoProcessor:
     """See the module's text."""
 

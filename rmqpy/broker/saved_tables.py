@@ -64,7 +64,7 @@ class Table(Protocol[W]):
     def restore(self, saved: W) -> None: ...
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class Tables:
     """What is saved."""
 
@@ -75,7 +75,7 @@ class Tables:
     filters: FilterTable
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class SavedTables:
     """The writers of all tables."""
 

@@ -45,7 +45,7 @@ MSG_REGION: Final = "MSG_REGION"
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendSurroundings:
     """What sending needs to know and to use."""
 
@@ -58,7 +58,7 @@ class SendSurroundings:
     clock: Clock
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Pending:
     request: RemotingCommand
     draft: MessageDraft
@@ -66,7 +66,7 @@ class _Pending:
     """What the sender is told; the message may wait in another queue."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class SendProcessor:
     """``receive`` each send of a ``handle`` call, then ``finish`` once."""
 

@@ -59,7 +59,7 @@ OWN_MAXIMUM_SINCE_VERSION: Final = 121
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendBackProcessor:
     """See the module's text."""
 

@@ -71,7 +71,7 @@ TOPIC_FLAG_UNIT: Final = 1
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendDrafts:
     """See the module. Every method raises Refusal."""
 

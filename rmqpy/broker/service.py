@@ -75,7 +75,7 @@ WRITE_AT: Final = 256 * 1024
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class BrokerSurroundings:
     """What a broker gets from outside. ``host`` is the address that clients are told."""
 

@@ -38,7 +38,7 @@ REGISTERED_KEY = "brokerPermission"
 """The one key that name servers are told."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class SettingsFile:
     """Where settings are kept. ``unknown``: keys of the file that mean nothing here."""
 
@@ -46,7 +46,7 @@ class SettingsFile:
     unknown: Mapping[str, str]
 
 
-@define(slots=True, eq=False, kw_only=True)
+@define(slots=True, eq=False, kw_only=True, repr=False)
 class SettingsProcessor:
     """``changed`` hears of every change, after the identity has it."""
 

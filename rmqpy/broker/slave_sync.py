@@ -74,7 +74,7 @@ _ALL: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SyncSurroundings:
     """What the sync needs to know and to change."""
 
@@ -98,7 +98,7 @@ class Taken:
     kept: frozenset[str]
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Lineage:
     """One kind of table over time: which names a master is known to have had."""
 
@@ -147,7 +147,7 @@ class Told:
     own: DataVersion
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class SlaveSync:
     """See the module's text."""
 

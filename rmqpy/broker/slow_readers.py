@@ -27,7 +27,7 @@ QUEUES_MAX: Final = 20_000
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class SlowReaders:
     """See the module's text. The hot path leaves all pulls to Python while the setting is on."""
 

@@ -38,7 +38,7 @@ PERM_MAX: Final = 15
 RETRY_QUEUES_LIMIT: Final = 1024
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TableAdminProcessor:
     """See the module's text."""
 

@@ -51,7 +51,7 @@ class NewTopic:
     sys_flag: int = 0
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class TopicTable:
     """See the module's text. ``on_change`` is told the topic, or None when many changed."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.service import Broker, BrokerSurroundings
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Traffic:
     """``handlers``: every request code of producers and consumers, those of ``sends`` and ``pulls``
     among them.

@@ -82,7 +82,7 @@ HOUR_MS: Final = 3_600_000
 _log = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSurroundings:
     """What the check uses."""
 
@@ -96,7 +96,7 @@ class CheckSurroundings:
     turn: Turn
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class TransactionChecks:
     """See the module's text."""
 

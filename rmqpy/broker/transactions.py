@@ -40,7 +40,7 @@ from rmqpy.remoting.headers import (
 NOT_FOUND: Final = "Find prepared transaction message failed"
 
 
-@define(slots=True, frozen=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TransactionProcessor:
     """See the module's text."""
 

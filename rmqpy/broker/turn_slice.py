@@ -16,7 +16,7 @@ from rmqpy.model.runtime import Clock
 SLICE_MS: Final = 2
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class TurnSlice:
     """Of one turn after the other."""
 

@@ -95,7 +95,7 @@ class Subscription:
     version: int
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Consuming:
     """Pulls, and hands out. ``start`` begins, ``drop`` ends it: what is held then is somebody
     else's.

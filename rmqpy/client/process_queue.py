@@ -34,7 +34,7 @@ class HoldLimits:
     span_max: int = 2_000
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ProcessQueue:
     """``next_offset`` is where pulling goes on."""
 

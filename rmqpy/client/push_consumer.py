@@ -481,7 +481,7 @@ class PushConsumer(Consumer):
         return made
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Around(Surroundings):
     """What the queues see of their consumer."""
 

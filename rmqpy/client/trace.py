@@ -84,7 +84,7 @@ def _record(fields: Iterable[object], msg_id: str, keys: str) -> Record:
     return Record(f"{text}\x02", (msg_id, *keys.split()))
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Tracer:
     """Collects records and sends them on, until it is closed. ``send`` delivers one message,
     ``ended`` runs at the end.

@@ -117,7 +117,7 @@ class PushTaker(Protocol):
 _DecodeRun = Callable[[bytes, int], tuple[entry_run.RunSpan, bytes, bytes, int] | None]
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Choice:
     implementation: str
     reason: str

@@ -47,7 +47,7 @@ BROKER_NAME = "demo-broker"
 PATIENCE_SECONDS = 60.0
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Cluster:
     """``settings`` are lines of broker.conf that all have. Members are named n0, n1, n2; n0 begins
     as master, n1 as its slave, n2 has nothing.

@@ -21,7 +21,7 @@ AGAIN_SECONDS = 0.1
 TIMEOUT_MS = 1000
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Load:
     """One message after the other, each until it is acknowledged. ``acknowledged`` are its keys."""
 

@@ -199,14 +199,14 @@ def judge(tally: Tally) -> tuple[Verdict, Pause]:
     return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Round:
     tally: Tally
     open_count: int
     deadline_ms: int
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Election:
     """The voter and the candidate in a member."""
 

@@ -66,7 +66,7 @@ class Entry:
         return encode_entry_header(header.index, header.term, header.position, len(self.body))
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class EntryRun(Sequence[Entry]):
     """See the module."""
 

@@ -81,7 +81,7 @@ class _Held:
     arrived_ms: int
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Follower:
     """Handles the pushes to one member, whatever its role."""
 

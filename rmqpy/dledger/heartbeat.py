@@ -37,7 +37,7 @@ _CODE = DLedgerResponseCode
 _NEVER: Final = -(1 << 62)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Beat:
     sent_ms: int
     open_count: int
@@ -47,7 +47,7 @@ class _Beat:
     other_leader: bool = False
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Heartbeat:
     """Both ends: the leader's beats and the follower's patience."""
 

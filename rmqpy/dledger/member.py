@@ -181,7 +181,7 @@ class Options:
     """
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Member:
     """State that the parts of a node share. Only the transitions below change it."""
 

@@ -79,7 +79,7 @@ class PeerState(Enum):
     APPEND = "APPEND"
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Push:
     """Entries ``first`` to ``last``, which are unanswered; ``size`` in bytes."""
 
@@ -116,7 +116,7 @@ class Search:
 _FROM_END: Final = Search()
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Progress:
     """What the leader knows of one follower."""
 
@@ -192,7 +192,7 @@ def next_comparison(
     return PeerState.COMPARE, back, Search(different=index, step=search.step * 2)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Replication:
     """One reign: made when a member becomes leader, ``ended`` when it is no more."""
 

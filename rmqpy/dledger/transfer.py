@@ -35,7 +35,7 @@ _CODE = DLedgerResponseCode
 PREFERRED_CHECK_MS: Final = 1000
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Taking:
     """A transfer to this member."""
 
@@ -45,7 +45,7 @@ class _Taking:
     started: bool = False
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Transfer:
     """Both ends. ``lag_of`` says how many entries a follower is behind (leader only);
     ``live_peers`` whom the last heartbeats reached.

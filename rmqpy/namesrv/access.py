@@ -77,7 +77,7 @@ NAMESRV_DEMANDS: Final[Mapping[int, Declared]] = {
 """Every code that a name server answers; others are refused where access is controlled."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class NamesrvAccess:
     """``check`` raises Refusal; ``start`` reads the access files and raises ConfigFault."""
 

@@ -21,7 +21,7 @@ from rmqpy.store.small_files import read_with_backup
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class KvConfig:
     """The table in memory; a change is seen at once and ``done`` is called when it is on disk."""
 

@@ -83,7 +83,7 @@ class NameServerCounts:
     expired: int = 0
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class NameServer:
     """A ``RequestHandler``. ``start()`` reads kvConfig.json and begins to watch the brokers.
 

@@ -40,7 +40,7 @@ FLUSH_AT = 256 * 1024
 """Collected replies beyond this go to the transport before the turn ends."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class ConnectionLimits:
     """Bounds of every connection. Times in ms, sizes in bytes.
 
@@ -111,7 +111,7 @@ class ConnectionOwner(Protocol):
     def lost(self, connection: Connection) -> None: ...
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Mark:
     """``left`` bytes that are not read yet were there at ``seen_ms`` (:mod:`rmqpy.net.unread`)."""
 
@@ -212,7 +212,7 @@ class Turns:
             self.scheduler.supervisor.report("the end of a loop turn", error)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Connection(asyncio.BufferedProtocol):
     """A ``Channel``. Made by the protocol factory of an owner, or by hand for a client."""
 

@@ -34,7 +34,7 @@ from rmqpy.remoting.frame import encode_head
 LOG = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class ClientLimits:
     """``pending_requests`` bounds the response table, ``links`` the addresses connected at a time.
 
@@ -60,7 +60,7 @@ class ClientLimits:
         )
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Link:
     """The way to one address."""
 
@@ -74,7 +74,7 @@ class Link:
     watch_ms: int = 0
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Pending:
     """One request without an answer yet."""
 

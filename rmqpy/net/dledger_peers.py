@@ -126,7 +126,7 @@ class Standing(Enum):
     REFUSED = "refused"
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Way:
     """One member, seen from here."""
 
@@ -143,7 +143,7 @@ class Way:
     waiting: list[Send] = field(factory=list)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Peers:
     """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
     queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,

@@ -41,7 +41,7 @@ class FeedOwner(Protocol):
         """The feed has no room for more replies: commit and let them go now."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class FeedReader:
     """See the module's text. ``number`` is the feed's of the connection; below 0: it has none."""
 
@@ -162,7 +162,7 @@ class FeedReader:
         self.connection.close()
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class FedConnection(Connection):
     """A connection whose transport is asyncio's; implements ``HotChannel``."""
 

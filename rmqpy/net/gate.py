@@ -50,7 +50,7 @@ UNNAMED_PATIENCE = Patience(10_000, PutMessageStatus.UNKNOWN_ERROR)
 """For a watermark that the broker gave no patience of its own."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Waiting(Generic[Ticket]):
     """One encoded reply. ``ticket`` is what the broker needs to build another one when this one
     must not be sent.
@@ -198,7 +198,7 @@ class ReplyGate(Generic[Ticket]):
 _Leaving = dict[Channel, list[bytes]]
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Lane(Generic[Ticket]):
     watermarks: tuple[Watermark, ...]
     patience: list[Patience]

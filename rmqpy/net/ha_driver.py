@@ -331,7 +331,7 @@ class _Dial:
             self._follower.ended(link, reason)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class _Master(asyncio.Protocol):
     """The connection to the master."""
 

@@ -46,7 +46,7 @@ async def open_sockets(
     return listener
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class SocketListener:
     """The listening sockets of one ``listen``."""
 

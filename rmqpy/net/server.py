@@ -89,7 +89,7 @@ class Sieve(Protocol):
         ...
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Doors:
     """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
 

@@ -60,7 +60,7 @@ class TlsSide:
         return tuple(each for each in (self.certificate, self.key, self.trust) if each)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class TlsContext:
     """``current()`` is the context for a new connection."""
 
@@ -107,7 +107,7 @@ class TlsContext:
         return tuple(marks)
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class ServerTls:
     """TLS of a listening port."""
 
@@ -295,7 +295,7 @@ async def adopt(
     return True
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class FirstByte:
     """A socket of which nobody knows yet whether it speaks TLS: its first byte tells, and stays to
     be read.

@@ -31,7 +31,7 @@ from rmqpy.net.channels import Connection, Mark, Turns
 LOOK_MS: Final = 50
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class ServedConnection(Connection):
     """A connection of a server, whose bytes may be marked."""
 
@@ -70,7 +70,7 @@ class ServedConnection(Connection):
             self.mark_unread()
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class StallWatch:
     """The thread of the module's text, for the servers of one loop: whichever of them commits, none
     is read.

@@ -113,7 +113,7 @@ class Declared:
     resources: Resources = _nothing
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Gatekeeper:
     """Checks requests by ``declared`` and ``rules``; the latter may be replaced at any time."""
 

@@ -121,7 +121,7 @@ class WrongBody(ValueError):
     """A JSON value that does not fit its annotation; the text is its path and what is wrong."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Member:
     attribute: str
     argument: str

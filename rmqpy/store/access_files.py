@@ -63,7 +63,7 @@ def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
     return str(main), str(main.parent / "acl")
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class AccessFiles:
     """``changed`` hears of new rules."""
 

@@ -53,7 +53,7 @@ class EntryPaths:
         return f"{self.directory}/index"
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class EntryOpening:
     """``divided_offset``: where the classic log ends that stands in front of the entries, if any.
     ``safe_timestamp_ms`` is the checkpoint's after an unclean stop, None after a clean one.

@@ -20,7 +20,7 @@ from rmqpy.store.files import FileLayer
 from rmqpy.store.small_files import read_with_backup, replace_with_backup
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemberFiles:
     """``directory`` is ``<root>/dledger-<selfId>``."""
 

@@ -52,7 +52,7 @@ class FileDigest:
     digest: str
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class OldLog:
     """The mark of one member, and what is still to be read for it."""
 

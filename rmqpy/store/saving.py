@@ -27,7 +27,7 @@ WAITING_MAX = 1024
 Saved = Callable[[BaseException | None], None]
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class SavedFile:
     path: str
     _files: FileLayer

@@ -32,7 +32,7 @@ DISPATCHED_AT_START = 32 << 20
 """Bytes of the log that are dispatched before a start returns; the rest follows beside the work."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class StoreContext:
     """What a store needs from outside. ``force`` gives up everything behind damage in the middle of
     the log.

@@ -55,7 +55,7 @@ class _Crash(Exception):
     """The member dies in the middle of carrying out a Ready."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Host:
     """One member: what survives a crash, and the node while it lives."""
 
@@ -73,7 +73,7 @@ class Host:
     sync_due: bool = False
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class Cluster:
     """``run`` does a whole plan; the smaller steps are there for tests that tell a story."""
 

@@ -25,7 +25,7 @@ RUNAWAY_CALLBACKS = 1_000_000
 """More callbacks than this without time moving are a loop that feeds itself."""
 
 
-@define(slots=True, order=False, eq=False)
+@define(slots=True, order=False, eq=False, repr=False)
 class ManualTimer:
     """One scheduled callback."""
 

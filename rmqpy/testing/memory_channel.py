@@ -8,7 +8,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemoryChannel:
     """``written`` are all frames in order; ``take()`` gives the commands not yet taken.
 

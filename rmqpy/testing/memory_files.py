@@ -23,7 +23,7 @@ LARGE_BYTES = 256 * 1024
 """From this size on a file is memory that the system gives when it is touched."""
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemoryNode:
     """One file: its bytes now, its bytes as last synced, when it was last written.
 
@@ -47,7 +47,7 @@ class MemoryNode:
         return bytes(memoryview(self.data)[: self.extent])
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemoryFile:
     """Implements ``StoreFile``."""
 
@@ -98,7 +98,7 @@ class MemoryFile:
         self._closed = True
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemoryLock:
     """Implements ``FileLock``."""
 
@@ -109,7 +109,7 @@ class MemoryLock:
         self._layer.locks.discard(self._path)
 
 
-@define(slots=True, eq=False)
+@define(slots=True, eq=False, repr=False)
 class MemoryFiles:
     """Implements ``FileLayer``. ``free_bytes`` is what ``disk_usage`` tells."""
 

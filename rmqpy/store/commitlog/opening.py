@@ -76,7 +76,7 @@ class OpenedLog:
     """What there is to say of the log in front of the divide."""
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Opening:
     """One attempt to open a directory. ``force`` cuts at damage in the middle instead of
     refusing.

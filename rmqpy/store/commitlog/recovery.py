@@ -115,7 +115,7 @@ class _Walk:
         return scan.entry_index[0] == self.index + 1 and scan.term[0] >= self.term
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Walker:
     """Walks a row. ``force`` cuts at damage in the middle instead of refusing: the operator has
     asked for it.

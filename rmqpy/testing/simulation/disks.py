@@ -28,7 +28,7 @@ SECTOR_BYTES = 512
 LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Name:
     """A name made, or removed (no node)."""
 
@@ -36,7 +36,7 @@ class _Name:
     node: MemoryNode | None
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class _Write:
     node: MemoryNode
     position: int
@@ -44,7 +44,7 @@ class _Write:
     number: int
 
 
-@define(slots=True, frozen=True, eq=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
 class Flip:
     """A bit of entry ``index``, or of its index unit, that is not what was written."""
 
