@@ -35,19 +35,15 @@ static uint8_t *put_number(uint8_t *out, int64_t value)
     return out;
 }
 
-/* Is this a record whose body has the CRC that it names (rmqpy.codec.message.check_record)? */
+/* Is this a record whose lengths add up, and its body has the CRC that it names (rmqpy.codec.message.check_record)? */
 static int is_whole(const uint8_t *record, int64_t length)
 {
-    if (length < RMQ_RECORD_SIZE_MIN || rmq_load_int(record) != length)
+    rmq_record_places places;
+
+    if (length < RMQ_RECORD_SIZE_MIN || rmq_load_int(record) != length
+        || rmq_measure(record, 0, (size_t)length, &places) != RMQ_END)
         return 0;
-    const uint32_t magic = rmq_load32(record + 4);
-    const int64_t head = (int64_t)rmq_head_size(rmq_load_int(record + 36));
-    if ((magic != RMQ_MESSAGE_MAGIC_V1 && magic != RMQ_MESSAGE_MAGIC_V2) || head > length)
-        return 0;
-    const int64_t body = rmq_load_int(record + head - 4);
-    if (body < 0 || body > length - head)
-        return 0;
-    return body == 0 || rmq_crc32(record + head, (size_t)body) == rmq_load32(record + 8);
+    return places.body_length == 0 || rmq_crc32(record + places.head_size, places.body_length) == rmq_load32(record + 8);
 }
 
 /* The entry at `at`, which has to be `index` at `position`; what is always 0 has to be 0. */

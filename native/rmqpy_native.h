@@ -207,6 +207,7 @@ typedef struct {
     int32_t ip_length;
     int32_t no_pull; /* a port where pulling is no request */
     int32_t queued;  /* bytes wait for it outside: nothing may overtake them */
+    int32_t apart;   /* rmq_receive_ready leaves it to Python: something is kept for its next read */
     uint8_t ip[16];
 } rmq_peer;
 
@@ -258,6 +259,10 @@ typedef struct {
     rmq_outgoing *outgoing;
     int64_t outgoing_capacity, outgoing_count;
     rmq_peer *peers;
+    /* connections that can be read: those before ready_next have been seen to */
+    int32_t *ready;
+    int32_t ready_capacity, ready_count, ready_next;
+    int32_t ready_fd; /* an epoll descriptor; -1: none */
     rmq_reply replies[4]; /* by rmq_kind */
     /* names */
     rmq_table topic_table, reader_table;
@@ -312,7 +317,9 @@ enum rmq_status {
     RMQ_BAD_FRAME, /* the length at in_position is against the rule */
     RMQ_CLOSED,   /* rmq_receive: the peer has ended the stream */
     RMQ_AGAIN,    /* rmq_receive: nothing there */
-    RMQ_FAILED    /* rmq_receive: an error; `wanted` is errno */
+    RMQ_FAILED,   /* rmq_receive: an error; `wanted` is errno */
+    RMQ_APART,    /* rmq_receive_ready: Python has to read this one */
+    RMQ_NONE_LEFT /* rmq_receive_ready: all have been seen to */
 };
 
 /* Answer the hot frames of `in` up to the first that is not. No sockets, no files. */
@@ -320,6 +327,14 @@ int rmq_feed(rmq_core *core, int64_t peer);
 
 /* The shims around it: receive behind `have` bytes that stand in `in` already, then feed. */
 int rmq_receive(rmq_core *core, int64_t peer, int64_t have);
+
+/* All connections of `ready_fd` that can be read, one rmq_receive each, as long as they end with RMQ_DONE. Any other end is
+   returned, of the last one before ready_next; then go on. Nobody is looked for but at the begin: each has one turn. */
+int rmq_receive_ready(rmq_core *core, int begin);
+
+/* Whether a connection is among those of `ready_fd`; ready_fd is opened by the first one, where the system can. 0, or errno. */
+int rmq_watch(rmq_core *core, int64_t peer, int wanted);
+void rmq_watch_none(rmq_core *core);
 
 /* Send what was collected; returns how many entries did not leave whole. */
 int64_t rmq_send(rmq_core *core);

@@ -1,7 +1,11 @@
-/* The two shims between sockets and rmq_feed; they keep no state either. */
+/* The shims between sockets and rmq_feed; they keep no state either. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/epoll.h>
+#endif
 
 #include "rmqpy_native.h"
 
@@ -23,6 +27,70 @@ int rmq_receive(rmq_core *core, int64_t peer, int64_t have)
     }
     core->in_length = have + count;
     return rmq_feed(core, peer);
+}
+
+#ifdef __linux__
+#define READY_MAX 1024 /* the others are found by the next turn of the loop */
+
+static void find_ready(rmq_core *core)
+{
+    struct epoll_event found[READY_MAX];
+    const int most = core->ready_capacity < READY_MAX ? core->ready_capacity : READY_MAX;
+    const int count = epoll_wait(core->ready_fd, found, most, 0);
+
+    core->ready_next = core->ready_count = 0;
+    for (int i = 0; i < count; i++)
+        core->ready[core->ready_count++] = (int32_t)found[i].data.u32;
+}
+
+int rmq_receive_ready(rmq_core *core, int begin)
+{
+    if (begin)
+        find_ready(core);
+    while (core->ready_next < core->ready_count) {
+        const int32_t peer = core->ready[core->ready_next++];
+        if (core->peers[peer].fd < 0)
+            continue; /* Python has ended it meanwhile */
+        const int status = core->peers[peer].apart ? RMQ_APART : rmq_receive(core, peer, 0);
+        if (status != RMQ_DONE)
+            return status;
+    }
+    return RMQ_NONE_LEFT;
+}
+
+int rmq_watch(rmq_core *core, int64_t peer, int wanted)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)peer};
+
+    if (core->ready_fd < 0)
+        core->ready_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (core->ready_fd < 0
+        || epoll_ctl(core->ready_fd, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, core->peers[peer].fd, &event) < 0)
+        return errno;
+    return 0;
+}
+#else
+int rmq_receive_ready(rmq_core *core, int begin)
+{
+    (void)core;
+    (void)begin;
+    return RMQ_NONE_LEFT;
+}
+
+int rmq_watch(rmq_core *core, int64_t peer, int wanted)
+{
+    (void)core;
+    (void)peer;
+    (void)wanted;
+    return ENOSYS;
+}
+#endif
+
+void rmq_watch_none(rmq_core *core)
+{
+    if (core->ready_fd >= 0)
+        close(core->ready_fd);
+    core->ready_fd = -1;
 }
 
 int64_t rmq_send(rmq_core *core)

@@ -7,6 +7,7 @@ A round that is still under way when the next is due goes on, and the next is le
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from rmqpy.broker.identity import Identity
 from rmqpy.broker.ports import HandlerTable, Store
@@ -25,12 +26,19 @@ class StoreCleaning:
     """See the module's text."""
 
     def __init__(
-        self, identity: Identity, store: Store, topics: TopicTable, scheduler: Scheduler
+        self,
+        identity: Identity,
+        store: Store,
+        topics: TopicTable,
+        scheduler: Scheduler,
+        flush_queues: Callable[[], None],
     ) -> None:
+        """``flush_queues`` begins to make the consume queues durable."""
         self._identity = identity
         self._store = store
         self._topics = topics
         self._scheduler = scheduler
+        self._flush_queues = flush_queues
         self._round: Round | None = None
         self._timer: Timer | None = None
         self._reported: str | None = None
@@ -84,6 +92,9 @@ class StoreCleaning:
         except StopIteration:
             self._round = None
             self._report()
+            if self._store.cleaning.wants_flush:
+                self._store.cleaning.wants_flush = False
+                self._flush_queues()
             return
         except BaseException:
             self._round = None

@@ -24,7 +24,7 @@ CLOCK_SKEW_MS: Final = 5_000
 UNITS_AT_ONCE: Final = 1024
 
 
-@define(slots=True, frozen=True, eq=False, repr=False)
+@define(slots=True, frozen=True)
 class Awaited:
     """A delayed message, the queue that it is for, and when it is due."""
 

@@ -7,7 +7,7 @@ Between two calls C keeps nothing.
 
 A turn::
 
-    open_turn ──► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
+    refresh ────► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
                   │    ▲
                   ▼    │ refresh
                  Python: cold frames, a full file, a full buffer
@@ -27,6 +27,7 @@ from rmqpy.broker.hosts import born_host
 from rmqpy.broker.hot_accounts import HotAccounts
 from rmqpy.broker.hot_conditions import SENDS, HotConditions, HotSources, HotSurroundings
 from rmqpy.broker.hot_dispatch import HotDispatch
+from rmqpy.broker.hot_ready import CAN_WATCH, HotReady
 from rmqpy.broker.hot_replies import set_reply_templates
 from rmqpy.broker.hot_tables import Cdata, HotTables, c_array
 from rmqpy.codec.native import ffi, lib
@@ -89,6 +90,7 @@ class HotPath:
             self._staging = dledger.entries.staging
             self._room: _Room = dledger.entries
             self.receive: Callable[[Cdata, int, int], int] | None = self._receive_entries
+            receive_ready: Callable[[Cdata, bool], int] = self._receive_ready_entries
             self._feed: Callable[[Cdata, int], int] = self._feed_entries
             self.core.file_size = dledger.entries.data.file_size
         else:
@@ -96,8 +98,10 @@ class HotPath:
             self._staging = log.staging
             self._room = log
             self.receive = lib.rmq_receive
+            receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
             self.core.file_size = log.row.file_size
+        self.ready = HotReady(self.core, receive_ready) if CAN_WATCH else None
         self.core.dledger = dledger is not None
         self._cells: array[int] | None = None
         self._staging_generation = -1
@@ -106,12 +110,8 @@ class HotPath:
 
     # Turns
 
-    def open_turn(self) -> None:
-        """Before the first frame of a turn."""
-        self.refresh()
-
     def refresh(self) -> None:
-        """Tell C what Python may have changed."""
+        """Before the first frame of a turn, and when Python may have changed something: tell C."""
         core = self.core
         self._check_tables()
         self._tables.renew_files()
@@ -157,6 +157,8 @@ class HotPath:
         self._dispatch.close()
         self._alive.clear()
         self._channels.clear()
+        if self.ready is not None:
+            self.ready.close()
         self.core = None
 
     # Connections
@@ -171,7 +173,7 @@ class HotPath:
         peer.fd = fd
         peer.port = port
         peer.ip_length = len(ip)
-        peer.queued = 0
+        peer.queued = peer.apart = 0
         ffi.memmove(peer.ip, ip, len(ip))
         self._channels[number] = channel
         return number
@@ -291,6 +293,12 @@ class HotPath:
     def _receive_entries(self, core: Cdata, number: int, have: int) -> int:
         before = self._take_grant()
         status: int = lib.rmq_receive(core, number, have)
+        self._propose(before)
+        return status
+
+    def _receive_ready_entries(self, core: Cdata, begin: bool) -> int:
+        before = self._take_grant()
+        status: int = lib.rmq_receive_ready(core, begin)
         self._propose(before)
         return status
 

@@ -5,7 +5,7 @@ a record, a reply and a row for dispatch (:mod:`.hot_rows`) here; every other fr
 and so is what stands behind it in the same buffer. The rules are those of :mod:`.hot`, and the same
 conditions hold (:mod:`.hot_conditions`)::
 
-    open_turn ──► give, go_on* ──► commit (one write) ──► let_go ──► dispatch (take)
+    refresh ────► give, go_on* ──► commit (one write) ──► let_go ──► dispatch (take)
                     │    ▲
                     ▼    │ refresh
                    Python: other frames, a full file, a full buffer
@@ -47,7 +47,7 @@ from rmqpy.model.flags import (
     transaction_type,
 )
 from rmqpy.model.message import Host
-from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel
+from rmqpy.net.feed import FEED_BYTES, FeedStatus, HotChannel, ReadySet
 from rmqpy.net.gate import Waiting
 from rmqpy.remoting.command import FLAG_ONEWAY, SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES
@@ -86,6 +86,7 @@ class HotPython:
 
     receive: Callable[[Any, int, int], int] | None = None
     """The driver reads the sockets."""
+    ready: ReadySet | None = None
     full = False
     """Which it knows, then."""
 
@@ -124,17 +125,13 @@ class HotPython:
 
     # Turns
 
-    def open_turn(self) -> None:
-        """Before the first frame of a turn."""
-        self.refresh()
-
     def hold_back(self, held: bool) -> None:
         """Whether every frame is handed back."""
         self._conditions.held = held
         self.refresh()
 
     def refresh(self) -> None:
-        """Take notice of what others may have changed."""
+        """Before the first frame of a turn, and when others may have changed something."""
         if self._conditions.changed():
             self._forget()
         self._now_ms = self._around.clock.now_ms()

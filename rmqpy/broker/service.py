@@ -138,7 +138,9 @@ class Broker:
         self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
         self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
         self.own_messages = OwnMessages(self.store, clock, self.statistics)
-        self.cleaning = StoreCleaning(self.identity, self.store, self.topics, around.scheduler)
+        self.cleaning = StoreCleaning(
+            self.identity, self.store, self.topics, around.scheduler, self._queue_flushing.begin
+        )
         self.masters = MasterChoice(self.identity)
         self.registration.on_answer = lambda server, answer: self.masters.heard(
             server, answer, clock.monotonic_ms()
@@ -283,12 +285,16 @@ class Broker:
         return rest
 
     def turn_ended(self) -> None:
+        hot = self.hot
+        if hot is not None and not self._turning and self.store.is_idle and self.gate.is_empty:
+            hot.let_go()  # it has only answered pulls: so are most turns of a broker that is read
+            return
         self._turning = True
         self._slice.end()
         self.queue_age.turn_ended()
         self.store.commit()
-        if self.hot is not None:
-            self.hot.let_go()
+        if hot is not None:
+            hot.let_go()
         if not self.store.is_well:
             self._store_failed()
         self.gate.release()

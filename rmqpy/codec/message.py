@@ -130,8 +130,8 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
 
 
 def check_record(view: Buffer, offset: int) -> None:
-    """Whether ``view`` is one whole record, as far as a look at its lengths and the CRC of its body
-    tells; ``offset`` is for the message. Raises RecordFault.
+    """Whether ``view`` is one whole record, as far as its lengths (they have to add up) and the CRC
+    of its body tell; ``offset`` is for the message. Raises RecordFault.
     """
     length = len(view)
     if length < layout.RECORD_SIZE_MIN:
@@ -152,6 +152,14 @@ def check_record(view: Buffer, offset: int) -> None:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
         raise RecordFault(offset, "BODYCRC", found_crc, expected)
+    # An empty body has no CRC: a length that became 0 is told by what stands behind it.
+    version = layout.TOPIC_LENGTH_SIZES[magic]
+    topic = start + body_length + version
+    topic_length = int.from_bytes(view[topic - version : topic], signed=True)
+    properties = topic + topic_length + 2
+    end = properties + int.from_bytes(view[properties - 2 : properties], signed=True)
+    if topic_length < 0 or properties > length or end != length:
+        raise RecordFault(offset, "PROPERTIESLENGTH", f"an end at {end}", f"the end at {length}")
 
 
 def record_properties(record: Buffer) -> dict[str, str]:

@@ -60,7 +60,7 @@ REDIAL_FIRST_MS: Final = 1_000
 REDIAL_LONGEST_MS: Final = 60_000
 
 
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+@define(slots=True, frozen=True, kw_only=True)
 class LinkSettings:
     """``file_size`` is mappedFileSizeCommitLog and has to be the same at both ends; the others are
     haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports), haHousekeepingInterval.

@@ -40,7 +40,7 @@ FLUSH_AT = 256 * 1024
 """Collected replies beyond this go to the transport before the turn ends."""
 
 
-@define(slots=True, frozen=True, eq=False, repr=False)
+@define(slots=True, frozen=True)
 class ConnectionLimits:
     """Bounds of every connection. Times in ms, sizes in bytes.
 
@@ -160,7 +160,8 @@ class Turns:
 
     def handled(self) -> None:
         self._handled = True
-        self._ask()
+        if not self._asked:
+            self._ask()
 
     def written(self, connection: Connection) -> None:
         self._written.append(connection)

@@ -34,7 +34,7 @@ from rmqpy.remoting.frame import encode_head
 LOG = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, eq=False, repr=False)
+@define(slots=True, frozen=True)
 class ClientLimits:
     """``pending_requests`` bounds the response table, ``links`` the addresses connected at a time.
 

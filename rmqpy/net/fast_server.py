@@ -1,8 +1,9 @@
-"""The server of the hot path: plain TCP, one C call per readable connection.
+"""The server of the hot path: plain TCP, one C call for all connections that can be read.
 
 Instead of asyncio's transport a :class:`FastTransport` stands under each
-:class:`rmqpy.net.channels.Connection`. It watches the descriptor with ``add_reader`` and lets a
-:class:`Feed` receive and answer; only frames that the feed hands back become commands. Limits,
+:class:`rmqpy.net.channels.Connection`. A :class:`ReadySet` watches the descriptors and lets a
+:class:`Feed` receive and answer; only frames that the feed hands back become commands. Without one
+(no epoll, no C) the loop watches each with ``add_reader``, and there is a call for each. Limits,
 deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
 Connections behind TLS, and all where the loop watches no descriptors, are received by asyncio and
 go through the same feed (:mod:`rmqpy.net.feed_reader`).
@@ -18,11 +19,14 @@ import logging
 import socket
 from typing import Any
 
+from attrs import define
+
 from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
 from rmqpy.net.feed import FEED_BYTES, Feed, FeedStatus
 from rmqpy.net.feed_reader import FedConnection, FeedReader
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import Doors, RemotingServer
+from rmqpy.net.unread import ServedConnection
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import LENGTH_BYTES
@@ -54,9 +58,14 @@ class FastServer(RemotingServer):
         self.now_ms = 0
         self.turn_open = False
         self.own_sockets = watches_descriptors(self.loop) if own_sockets is None else own_sockets
+        self._ready = feed.ready
+        self._ready_fd = -1
+        self._transports: dict[int, FastTransport] = {}
 
     async def close(self) -> None:
         await super().close()
+        if self._ready_fd >= 0:
+            self.loop.remove_reader(self._ready_fd)
         self.feed.close()
 
     def open_turn(self) -> None:
@@ -64,15 +73,43 @@ class FastServer(RemotingServer):
         self.turn_open = True
         self.now_ms = self._scheduler.monotonic_ms()
         self.turns.handled()
-        self.feed.open_turn()
+        self.feed.refresh()
 
     def end_turn_early(self) -> None:
         """The feed has no room for more replies: commit and let them go now."""
         self._handler.turn_ended()
-        self.feed.open_turn()
+        self.feed.refresh()
+
+    def watch(self, transport: FastTransport, number: int) -> None:
+        """Let a transport hear when it can be read. Raises OSError."""
+        if self._ready is None:
+            self.loop.add_reader(transport.fd, transport.readable)
+            return
+        self._ready.watch(number, True)
+        self._transports[number] = transport
+        if self._ready_fd < 0:
+            self._ready_fd = self._ready.fd
+            self.loop.add_reader(self._ready_fd, self._readable)
+
+    def unwatch(self, transport: FastTransport, number: int) -> None:
+        """The reverse of ``watch``; what is being read in this turn still is."""
+        if self._ready is None:
+            self.loop.remove_reader(transport.fd)
+        else:
+            self._ready.watch(number, False)
+
+    def forget(self, number: int) -> None:
+        """The connection has ended."""
+        self._transports.pop(number, None)
+
+    def keep_apart(self, number: int, apart: bool) -> None:
+        """Whether the next read of a connection is that of its transport."""
+        if self._ready is not None:
+            self._ready.keep_apart(number, apart)
 
     def take_plain(self, sock: socket.socket) -> None:
-        connection = super()._connection()
+        kind = Connection if self.sieve is None else FastConnection
+        connection = kind(self, self.turns, FrameReceiver(self.limits.max_frame))
         try:
             transport = FastTransport(self, sock, connection)
             connection.connection_made(transport)
@@ -80,13 +117,39 @@ class FastServer(RemotingServer):
             LOG.debug("a connection ended before it began: %s", error)
             sock.close()
             return
-        transport.start()
+        try:
+            transport.start()
+        except OSError as error:
+            LOG.warning("%s:%d cannot be watched: %s", *connection.peer, error)
+            transport.abort()
 
     def _connection(self) -> Connection:
         """One that asyncio receives for."""
         connection = FedConnection(self, self.turns, FrameReceiver(self.limits.max_frame))
         connection.reader = FeedReader(self, connection)
         return connection
+
+    def _readable(self) -> None:
+        """Some of the watched connections are."""
+        ready, transports = self._ready, self._transports
+        assert ready is not None
+        if not self.turn_open or self.feed.stale:
+            self.open_turn()
+        status = ready.receive(self.feed.core, True)
+        while status != FeedStatus.NONE_LEFT:
+            transport = transports[ready.last]
+            if status == FeedStatus.APART:
+                transport.readable()
+            else:
+                transport.received(status)
+            if self.feed.stale:
+                self.open_turn()
+            status = ready.receive(self.feed.core, False)
+        now_ms = self.now_ms
+        for number in ready.seen_to():
+            if number in transports:
+                connection = transports[number].connection
+                connection.last_traffic_ms = connection.last_read_ms = now_ms
 
     def _turn_ended(self) -> None:
         self.turn_open = False
@@ -98,16 +161,25 @@ def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
+@define(slots=True, eq=False, repr=False)
+class FastConnection(ServedConnection):
+    """A connection on a ``FastTransport``, whose unread bytes may be marked."""
+
+    def marked(self, seen_ms: int, unread: int) -> None:
+        super().marked(seen_ms, unread)
+        if isinstance(self._transport, FastTransport):
+            self._transport.choose_reader()
+
+
 class FastTransport(asyncio.Transport):
     """Implements what a ``Connection`` uses of ``asyncio.Transport``, and ``HotChannel``."""
 
     __slots__ = (
+        "_apart",
         "_buffer",
         "_closing",
         "_congested",
-        "_connection",
         "_core",
-        "_fd",
         "_high",
         "_loop",
         "_low",
@@ -117,6 +189,8 @@ class FastTransport(asyncio.Transport):
         "_server",
         "_sock",
         "_writing",
+        "connection",
+        "fd",
     )
 
     def __init__(self, server: FastServer, sock: socket.socket, connection: Connection) -> None:
@@ -124,31 +198,31 @@ class FastTransport(asyncio.Transport):
         self._server = server
         self._loop = server.loop
         self._sock = sock
-        self._fd = sock.fileno()
-        self._connection = connection
+        self.fd = sock.fileno()
+        self.connection = connection
         self._core = server.feed.core
         self._receive = server.feed.receive or self._receive_for_feed
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
-        self._congested = self._paused = self._closing = self._writing = False
+        self._congested = self._paused = self._closing = self._writing = self._apart = False
 
     def start(self) -> None:
         """Begin to read, unless the connection was turned away."""
         if self._closing:
             return
-        self._reader.attach(self, self._fd)
-        self._loop.add_reader(self._fd, self._readable)
+        self._reader.attach(self, self.fd)
+        self._server.watch(self, self._reader.number)
 
     # -- Channel, for the gate's replies
 
     @property
     def peer(self) -> tuple[str, int]:
-        return self._connection.peer
+        return self.connection.peer
 
     @property
     def closed(self) -> bool:
-        return self._connection.closed
+        return self.connection.closed
 
     # -- HotChannel
 
@@ -205,12 +279,12 @@ class FastTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         if not self._paused and not self._closing:
             self._paused = True
-            self._loop.remove_reader(self._fd)
+            self._server.unwatch(self, self._reader.number)
 
     def resume_reading(self) -> None:
         if self._paused and not self._closing:
             self._paused = False
-            self._loop.add_reader(self._fd, self._readable)
+            self._server.watch(self, self._reader.number)
             if self._reader.rest:
                 self._loop.call_soon(self._take_again)
 
@@ -228,8 +302,9 @@ class FastTransport(asyncio.Transport):
 
     # -- reading
 
-    def _readable(self) -> None:
-        server, reader, connection = self._server, self._reader, self._connection
+    def readable(self) -> None:
+        """Receive, whatever is kept for that."""
+        server, reader, connection = self._server, self._reader, self.connection
         if not server.turn_open or server.feed.stale:
             server.open_turn()
         connection.last_traffic_ms = connection.last_read_ms = server.now_ms
@@ -241,15 +316,29 @@ class FastTransport(asyncio.Transport):
             status = self._receive_large()
         else:
             status = self._receive(self._core, reader.number, 0)
+        self.received(status)
+
+    def received(self, status: int) -> None:
+        """The feed has ended with this status."""
+        reader, connection = self._reader, self.connection
         if status >= FeedStatus.CLOSED:
             self._stop(status)
         elif status:
-            full = server.feed.full
+            full = self._server.feed.full
             reader.go_on(status)
             if full and not self._closing:
                 connection.mark_unread()
         elif connection.partial_since_ms is not None and not reader.large:
             connection.partial_since_ms = None
+        self.choose_reader()
+
+    def choose_reader(self) -> None:
+        """Who receives next: this one, or the ready set together with the others."""
+        reader = self._reader
+        apart = bool(reader.rest) or reader.large or self.connection.mark is not None
+        if apart != self._apart and reader.number >= 0:
+            self._apart = apart
+            self._server.keep_apart(reader.number, apart)
 
     def _receive_marked(self, connection: Connection) -> int:
         """Bytes that wait since their mark and no others: those that wait too long are not hot."""
@@ -307,7 +396,7 @@ class FastTransport(asyncio.Transport):
         feed = self._server.feed
         feed.give(data, have)
         if len(data) == READ_SIZE:
-            self._connection.mark_unread()
+            self.connection.mark_unread()
         return feed.go_on(number)
 
     def _receive_large(self) -> int:
@@ -321,13 +410,14 @@ class FastTransport(asyncio.Transport):
             return FeedStatus.DONE
         if not count:
             return FeedStatus.CLOSED
-        self._connection.use_budget(count)
+        self.connection.use_budget(count)
         self._reader.take_large(buffer[:count])
         return FeedStatus.DONE
 
     def _take_again(self) -> None:
         if not (self._paused or self._closing):
             self._reader.take_again()
+            self.choose_reader()
 
     def _stop(self, status: int) -> None:
         if status == FeedStatus.CLOSED:
@@ -337,7 +427,7 @@ class FastTransport(asyncio.Transport):
 
     def _peer_ended(self) -> None:
         """The peer has closed its half; what we owe it still leaves."""
-        self._connection.eof_received()
+        self.connection.eof_received()
         self.close()
 
     # -- writing
@@ -345,12 +435,12 @@ class FastTransport(asyncio.Transport):
     def _wait_until_writable(self) -> None:
         if not self._writing:
             self._writing = True
-            self._loop.add_writer(self._fd, self._writable)
+            self._loop.add_writer(self.fd, self._writable)
             if self._reader.number >= 0:
                 self._server.feed.set_queued(self._reader.number, True)
         if len(self._buffer) > self._high and not self._congested:
             self._congested = True
-            self._connection.pause_writing()
+            self.connection.pause_writing()
 
     def _writable(self) -> None:
         try:
@@ -363,7 +453,7 @@ class FastTransport(asyncio.Transport):
         del self._buffer[:sent]
         if self._congested and len(self._buffer) <= self._low:
             self._congested = False
-            self._connection.resume_writing()
+            self.connection.resume_writing()
         if not self._buffer:
             self._stop_writing()
             if self._closing:
@@ -374,7 +464,7 @@ class FastTransport(asyncio.Transport):
     def _stop_writing(self) -> None:
         if self._writing:
             self._writing = False
-            self._loop.remove_writer(self._fd)
+            self._loop.remove_writer(self.fd)
 
     # -- the end
 
@@ -382,12 +472,13 @@ class FastTransport(asyncio.Transport):
         self._closing = True
         if self._reader.number >= 0:
             if not self._paused:
-                self._loop.remove_reader(self._fd)
+                self._server.unwatch(self, self._reader.number)
+            self._server.forget(self._reader.number)
             self._reader.detach()
 
     def _end(self, error: OSError | None) -> None:
         """At once; what is queued is dropped."""
-        if self._fd < 0:
+        if self.fd < 0:
             return
         if not self._closing:
             self._stop_reading()
@@ -396,9 +487,9 @@ class FastTransport(asyncio.Transport):
         self._loop.call_soon(self._lost, error)
 
     def _lost(self, error: OSError | None) -> None:
-        if self._fd < 0:
+        if self.fd < 0:
             return
         self._stop_writing()
-        self._fd = -1
+        self.fd = -1
         self._sock.close()
-        self._connection.connection_lost(error)
+        self.connection.connection_lost(error)

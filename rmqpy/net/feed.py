@@ -29,6 +29,8 @@ class FeedStatus(IntEnum):
     CLOSED = 7
     AGAIN = 8
     FAILED = 9
+    APART = 10
+    NONE_LEFT = 11
 
 
 class HotChannel(Channel, Protocol):
@@ -39,6 +41,38 @@ class HotChannel(Channel, Protocol):
 
     def send_failed(self, code: int) -> None:
         """Sending failed with this errno."""
+
+
+class ReadySet(Protocol):
+    """Watches connections, and receives from all that can be read at once."""
+
+    receive: Callable[[Any, bool], int]
+    """``receive(core, begin)`` receives once from each that can be read at the begin, until one of
+    them ends with another status than DONE: it is the ``last`` one, and has to be seen to; then
+    ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
+    """
+
+    @property
+    def fd(self) -> int:
+        """Readable while one of the watched connections is; valid from the first ``watch`` on."""
+        ...
+
+    def watch(self, number: int, wanted: bool) -> None:
+        """Whether the connection is among them. Raises OSError."""
+        ...
+
+    def keep_apart(self, number: int, apart: bool) -> None:
+        """Something is kept for the next read of this connection: it is received by itself."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """Number of the one that ``receive`` has come to last."""
+        ...
+
+    def seen_to(self) -> list[int]:
+        """Numbers of those that ``receive`` has come to since the begin."""
+        ...
 
 
 class Feed(Protocol):
@@ -53,6 +87,11 @@ class Feed(Protocol):
     """
 
     @property
+    def ready(self) -> ReadySet | None:
+        """None: who drives it watches the descriptors."""
+        ...
+
+    @property
     def advanced(self) -> bool: ...
 
     @property
@@ -63,7 +102,9 @@ class Feed(Protocol):
     def hold_back(self, held: bool) -> None:
         """While it is held back it hands back every frame."""
 
-    def open_turn(self) -> None: ...
+    def refresh(self) -> None:
+        """Before the first frame of a turn, and when others have handled frames in it."""
+        ...
 
     def attach(self, channel: HotChannel, fd: int) -> int: ...
 

@@ -43,7 +43,7 @@ class Supervisor:
         LOG.error("unexpected failure %d in %s", self.failures, where, exc_info=error)
 
 
-@define(slots=True, frozen=True, eq=False, repr=False)
+@define(slots=True, frozen=True)
 class BlockingLimits:
     """Threads for ``run_blocking``, and how much work may wait for one of them."""
 

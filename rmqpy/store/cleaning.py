@@ -12,10 +12,14 @@ full      disk use above diskSpaceWarningLevelRatio            as force; puts ar
 ========  ===================================================  ================================
 
 A log file is expired fileReservedTime hours after it was last written. Files go from the front, at
-most 10 a round, never the one that is written. What the log no longer has, consume queues and key
-index let go in the same round. Across the divide the old files go first, all of them in the end;
-as long as there is one, no file of the new log goes (its first name is the divide), and afterwards
-the new log's files are kept one hour longer, as DLedger's own cleaning keeps them.
+most 10 a round, never the one that is written, and none that the consume queues do not have on disk
+as a whole: where a silent queue goes on could not be told any more. What the log no longer has,
+consume queues and key index let go in the same round.
+
+Across the divide the old files go first, all of them in the end (the last one when the new log has
+an entry: until then it alone says where the divide is); as long as there is one, no file of the new
+log goes (its first name is the divide), and afterwards the new log's files are kept one hour
+longer, as DLedger's own cleaning keeps them.
 
 A round is a row of small steps, so that the loop is never held up: unlinking runs where it may
 block, pauses are timers. A file leaves the row first, then the disk, one after the other in order
@@ -38,8 +42,9 @@ from attrs import define, field
 from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, CommitLog
 from rmqpy.store.files import FileLayer
+from rmqpy.store.flushes import StoreFlushes
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.index_file import KeyIndex
 from rmqpy.store.paths import StorePaths
@@ -96,6 +101,7 @@ class Cleaning:
     _queues: ConsumeQueueTable
     _index: KeyIndex | None
     _health: StoreHealth
+    _flushes: StoreFlushes
     _manual_rounds: int = 0
     _forced: bool = False
     _hanging: Removal | None = None
@@ -104,6 +110,8 @@ class Cleaning:
 
     _tried_ms: int = 0
     _seen_min_offset: int = -1
+    wants_flush: bool = False
+    """A file waits for the consume queues to be durable: let them be, before the next round."""
     removed_count: int = 0
     failure: str | None = field(default=None)
     """Why the last removal failed."""
@@ -168,6 +176,10 @@ class Cleaning:
             file, more_hours = oldest
             kept_ms = (settings.file_reserved_time + more_hours) * HOUR_MS
             if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
+                break
+            in_order = more_hours != AT_ONCE_HOURS  # else the queues' ends are asked for anyway
+            if in_order and file.end_offset > self._flushes.queues_durable_to:
+                self.wants_flush = True
                 break
             if count:
                 yield Pause(settings.delete_commit_log_files_interval)

@@ -61,6 +61,8 @@ class StoreFlushes:
         classic = parts.opened.classic
         self._row = classic.row if classic is not None and parts.opened.entries is None else None
         self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
+        self.queues_durable_to = parts.queues_durable_to
+        """The consume queues have the log up to here on disk: in front of it it may be removed."""
         self._log: CommitLog = parts.opened.log
         self._queues = parts.queues
         self._index = parts.index
@@ -98,9 +100,10 @@ class StoreFlushes:
             stored_ms or checkpoint.logics_timestamp_ms,
             index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
         )
-        if not (queues or index or times != self._saved_times):
-            return None
         cursor = self._dispatch.queue_cursor
+        if not (queues or index or times != self._saved_times):
+            self.queues_durable_to = cursor
+            return None
         return QueueFlush(queues, index, checkpoint, times, cursor, self._point_saver())
 
     def _point_saver(self) -> Callable[[], None]:
@@ -138,6 +141,7 @@ class StoreFlushes:
             sync.queue.synced(sync)
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
+        self.queues_durable_to = task.dispatched_offset
         self._saved_times = task.times
         self._point_offset = self._taken_offset
         _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times

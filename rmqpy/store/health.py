@@ -39,29 +39,29 @@ class StoreHealth:
     is_disk_full: bool = False
     failure: str | None = None
     """Why nothing is accepted any more."""
+    is_well: bool = field(default=True, init=False)
+    """Whether everything that had to be written could be."""
     _short: dict[Writer, str] = field(factory=dict)
 
     def fail(self, reason: str) -> None:
         """What could not be written or synced must not be acknowledged; the first reason stays."""
         if self.failure is None:
             self.failure = reason
+        self.is_well = False
 
     def write_failed(self, writer: Writer, error: OSError) -> None:
         """A write failed: for good, unless the disk was full."""
         reason = f"writing {writer.value} failed: {error}"
         if error.errno in NO_ROOM:
             self._short[writer] = reason
+            self.is_well = False
         else:
             self.fail(reason)
 
     def wrote(self, writer: Writer) -> None:
         """Everything that this writer had to write is written."""
         self._short.pop(writer, None)
-
-    @property
-    def is_well(self) -> bool:
-        """Whether everything that had to be written could be."""
-        return self.failure is None and not self._short
+        self.is_well = self.failure is None and not self._short
 
     @property
     def is_short(self) -> bool:

@@ -80,7 +80,13 @@ class MessageStore:
         self.tails = self._puts.tails
         self._flushes = StoreFlushes(parts, context.files, self._paths)
         self.cleaning = Cleaning(
-            context.files, self._paths, self._log, self._queues, self._index, self.health
+            context.files,
+            self._paths,
+            self._log,
+            self._queues,
+            self._index,
+            self.health,
+            self._flushes,
         )
         self._dispatch_failed = False
         self._info = RuntimeInfo(
@@ -157,6 +163,11 @@ class MessageStore:
     def dispatch_due(self) -> bool:
         """Whether :meth:`dispatch` has something to do."""
         return self._dispatch.is_behind or not self.health.is_well
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether :meth:`commit` and :meth:`dispatch` have nothing to do."""
+        return self._puts.is_idle and not self._dispatch.is_behind
 
     @property
     def settling(self) -> bool:

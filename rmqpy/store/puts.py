@@ -188,13 +188,16 @@ class StorePuts:
                 remark = f"the consume queues are being built again, {to_go} of the log to go"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether :meth:`commit` has nothing to do."""
+        return self._health.is_well and not self._write_ms and not self._log.has_staged
+
     def commit(self) -> None:
         """Write what was staged since the last call. After a failed write nothing more is accepted;
         what found the disk full stays staged, and is written by the first call that finds room.
         """
-        if self._health.failure is not None:
-            return
-        if not self._log.has_staged and not self._write_ms and self._health.is_well:
+        if self.is_idle or self._health.failure is not None:
             return
         began_ms = self._clock.monotonic_ms()
         try:

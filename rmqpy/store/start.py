@@ -56,6 +56,8 @@ class StoreParts:
     checkpoint: StoreCheckpoint
     lock: FileLock
     rebuilds: QueueRebuilds
+    queues_durable_to: int
+    """The consume queues have the log up to here on disk; the rest is dispatched again."""
 
 
 def start_store(context: StoreContext) -> StoreParts:
@@ -119,7 +121,9 @@ def _start_locked(
     dispatch.start(queue_cursor, index_cursor)
     dispatch.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)
-    return StoreParts(opened, queues, index, dispatch, checkpoint, lock, rebuilds)
+    return StoreParts(
+        opened, queues, index, dispatch, checkpoint, lock, rebuilds, queues_durable_to=queue_cursor
+    )
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:

@@ -22,12 +22,33 @@ def test_request_329_deletes_expired_files(build: Any) -> None:
     kit.scheduler.jump_wall_clock(73 * HOUR_MS)
     assert log_files(kit) == before
     assert kit.ask(329).code == 0
-    kit.scheduler.advance(20_000)
+    kit.scheduler.advance(30_000)  # the first round lets the consume queues be made durable
     after = log_files(kit)
     assert after == before[-len(after) :] and len(after) <= 2
     info = kit.ask(28)
     assert f'"commitLogMinOffset":"{int(after[0][-20:])}"' in info.body.decode()
     assert kit.send().code == 0
+
+
+def test_files_wait_for_the_consume_queues_to_be_durable(build: Any) -> None:
+    """A power failure takes what was not synced: the units of messages whose files have gone."""
+    kit = build(
+        mapped_file_size_commit_log=4096, delete_when=(), flush_interval_consume_queue=10**9
+    )
+    kit.files.now_ms = kit.scheduler.now_ms()
+    for _ in range(40):
+        assert kit.send(b"x" * 500).code == 0
+    kit.scheduler.jump_wall_clock(73 * HOUR_MS)
+    before = log_files(kit)
+    durable_to = kit.store._flushes.queues_durable_to
+    rounds = []
+    kit.broker.cleaning._flush_queues = lambda: rounds.append(kit.scheduler.now_ms())
+    kit.ask(329)
+    kit.scheduler.advance(60_000)
+    assert rounds, "a flush is asked for in each round"
+    gone = set(before) - set(log_files(kit))
+    assert all(int(path[-20:]) + 4096 <= durable_to for path in gone)
+    assert len(log_files(kit)) > 2
 
 
 def test_requests_306_and_316(build: Any) -> None:

@@ -97,6 +97,19 @@ def test_a_damaged_entry_ends_the_run(code: Any, place: int) -> None:
     assert code.encode_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
 
 
+@both
+def test_a_body_length_that_became_0_ends_the_run(code: Any) -> None:
+    """An empty body has no CRC."""
+    data = bytearray(run_of([b"x" * 32] * 3))
+    second = len(data) // 3
+    length = second + 48 + 87
+    assert data[length] == 32
+    data[length] = 0
+    encoded = code.encode_run(memoryview(data), 7, 4096, **ALL)
+    assert encoded is not None
+    assert encoded[0].count == 1
+
+
 def list_of(*items: bytes) -> bytes:
     return b"[%b]" % b",".join(items)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import message
+from rmqpy.codec import layout, message
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.properties import decode_properties, encode_properties
@@ -309,6 +309,17 @@ def draft_of(found: StoredMessage) -> MessageDraft:
         reconsume_times=found.reconsume_times,
         prepared_transaction_offset=found.prepared_transaction_offset,
     )
+
+
+@pytest.mark.parametrize("bits", range(1, 11))
+def test_a_body_length_that_became_0_is_seen_though_an_empty_body_has_no_crc(bits: int) -> None:
+    (record,) = encode([draft(body=b"1" * (1 << bits))])
+    place = layout.BODY_POSITION - 4
+    assert int.from_bytes(record[place : place + 4]) == 1 << bits
+    message.check_record(record, 0)
+    record[place : place + 4] = bytes(4)
+    with pytest.raises(RecordFault, match="PROPERTIESLENGTH"):
+        message.check_record(record, 0)
 
 
 def test_a_look_at_any_damaged_record_tells_a_fault_or_nothing() -> None:

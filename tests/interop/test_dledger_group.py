@@ -45,6 +45,7 @@ class MixedGroup:
     namesrv: ServerProcess
     brokers: list[ServerProcess]
     peer_ports: list[int]
+    kinds: tuple[str, ...]
     name: str = "broker-a"
     sent: list[dict] = field(factory=list)
 
@@ -106,7 +107,7 @@ def group(request, ground):
         )
         site = site_of(ground, kind)
         brokers.append(ground.take(site.broker(f"{name}-{number}", spec).launch()))
-    yield MixedGroup(namesrv, brokers, list(ports))
+    yield MixedGroup(namesrv, brokers, list(ports), kinds)
     for broker in brokers:
         broker.kill()
 
@@ -148,10 +149,11 @@ def test_the_leader_is_killed_under_load(group, ground):
     group.wait_for_leader(0)
     last = send(probe, "T", 50, 5000)
     places = [*first, *group.sent, *last]
-    check_dump(probe, "T", places)
+    hasty = group.brokers[0] if group.kinds[0] == "java-5.3.3" else None
+    check_dump(probe, "T", places, hasty)
     wait_until_equal(group)
     time.sleep(3)  # what is committed is told with the next push, at least once a second
-    check_dump(probe, "T", places)
+    check_dump(probe, "T", places, hasty)
     for number in (1, 2, 0):
         assert group.brokers[number].stop() in (0, 143)
     for broker in group.brokers:
@@ -182,18 +184,23 @@ def send(probe, topic, count, first):
     return sent
 
 
-def check_dump(probe, topic, sent):
-    """A Java consumer finds every acknowledged message where it was said to be, once."""
+def check_dump(probe, topic, sent, twice_by=None):
+    """A Java consumer finds every acknowledged message where it was said to be, once.
+
+    ``twice_by``: a member of Java 5.3.3, which may give a queue offset a second time when it has
+    just begun to lead, in a group without any of ours too (docs/dledger.md).
+    """
     found = {}
     for event in probe.run("dump", topic=topic):
         if event["event"] == "message":
             place = event["queueId"], event["queueOffset"]
-            assert place not in found
-            found[place] = event
+            if place in found:
+                port = int(event["offsetMsgId"][8:16], 16)
+                assert twice_by is not None and port == twice_by.port, f"{place} twice: {event}"
+            found.setdefault(place, []).append(event["msgId"])
     for event in sent:
         place = event["queueId"], event["queueOffset"]
-        assert place in found, f"{place} was acknowledged and is not there"
-        assert found[place]["msgId"] == event["msgId"] or event["index"] is not None
+        assert event["msgId"] in found.get(place, []), f"{event} was acknowledged and is not there"
 
 
 def wait_until_equal(group):
@@ -237,7 +244,7 @@ def test_an_upgraded_master_and_slave_go_on(kinds, ground, golden_copy, manifest
         )
         name = f"golden-{'-'.join(kinds)}-{number}"
         brokers.append(ground.take(ground.site(kind).broker(name, spec).launch()))
-    group = MixedGroup(namesrv, brokers, list(ports), "golden")
+    group = MixedGroup(namesrv, brokers, list(ports), kinds, "golden")
     probe = ground.probe.at(namesrv.address)
     try:
         group.wait_for_leader(0)

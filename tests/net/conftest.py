@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from collections.abc import Callable, Coroutine, Sequence
+import select
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,8 @@ class EchoHandler:
     """Answers each request at the end of the turn with its own body; code 999 is never answered."""
 
     fast = False
+    in_set = False
+    """Whether a fast server watches its connections in a set."""
 
     def make_server(
         self,
@@ -44,7 +47,7 @@ class EchoHandler:
         doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> RemotingServer:
         if self.fast:
-            return FastServer(self, scheduler, limits, ColdFeed(), doors)
+            return FastServer(self, scheduler, limits, ColdFeed(in_set=self.in_set), doors)
         return RemotingServer(self, scheduler, limits, doors)
 
     def __init__(self) -> None:
@@ -97,7 +100,8 @@ class ColdFeed:
     SIZE = 64 * 1024
     stale = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_set: bool = False) -> None:
+        self.ready = ColdSet(self) if in_set else None
         self.core = SimpleNamespace(frame_max=0, wanted=0)
         self._data = b""
         self._cold: list[memoryview] = []
@@ -107,9 +111,11 @@ class ColdFeed:
         self._given = 0
         self.held: list[bool] = []
 
-    def open_turn(self) -> None: ...
+    def refresh(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if self.ready is not None:
+            self.ready.close()
 
     def set_queued(self, number: int, queued: bool) -> None:
         """Nothing is sent but by the connection itself."""
@@ -129,6 +135,15 @@ class ColdFeed:
 
     def detach(self, number: int) -> None:
         del self._fds[number]
+
+    def has(self, number: int) -> bool:
+        return number in self._fds
+
+    def fd_of(self, number: int) -> int:
+        return self._fds[number]
+
+    def number_of(self, fd: int) -> int:
+        return next(number for number, each in self._fds.items() if each == fd)
 
     def receive(self, core: Any, number: int, have: int) -> int:
         try:
@@ -186,10 +201,65 @@ class ColdFeed:
         return max(length, len(data)) < self.SIZE
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "fast"])
+class ColdSet:
+    """The ``net.fast_server.ReadySet`` of a ``ColdFeed``."""
+
+    def __init__(self, feed: ColdFeed) -> None:
+        self._feed = feed
+        self._epoll = select.epoll()
+        self._apart: set[int] = set()
+        self._found: list[int] = []
+        self._next = 0
+        self.fd = self._epoll.fileno()
+
+    def watch(self, number: int, wanted: bool) -> None:
+        fd = self._feed.fd_of(number)
+        if wanted:
+            self._epoll.register(fd, select.EPOLLIN)
+        else:
+            self._epoll.unregister(fd)
+
+    def keep_apart(self, number: int, apart: bool) -> None:
+        (self._apart.add if apart else self._apart.discard)(number)
+
+    def receive(self, core: Any, begin: bool) -> int:
+        if begin:
+            self._next = 0
+            self._found = [self._feed.number_of(fd) for fd, _ in self._epoll.poll(0)]
+        while self._next < len(self._found):
+            number = self._found[self._next]
+            self._next += 1
+            if not self._feed.has(number):
+                continue
+            status = FeedStatus.APART
+            if number not in self._apart:
+                status = self._feed.receive(core, number, 0)
+            if status != FeedStatus.DONE:
+                return status
+        return FeedStatus.NONE_LEFT
+
+    @property
+    def last(self) -> int:
+        return self._found[self._next - 1]
+
+    def seen_to(self) -> list[int]:
+        return self._found[: self._next]
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+def _kinds() -> Iterator[Any]:
+    yield pytest.param((False, False), id="plain")
+    yield pytest.param((True, False), id="fast")
+    missing = not hasattr(select, "epoll")
+    yield pytest.param((True, True), id="set", marks=pytest.mark.skipif(missing, reason="no epoll"))
+
+
+@pytest.fixture(params=_kinds())
 def handler(request: pytest.FixtureRequest) -> EchoHandler:
     handler = EchoHandler()
-    handler.fast = request.param
+    handler.fast, handler.in_set = request.param
     return handler
 
 

@@ -256,6 +256,49 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
     assert reason in lines[0]
 
 
+def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_the_peer(
+    in_loop, handler
+):
+    """Two peers can be read at once; the request of the first fills what waits for the second."""
+    handled = handler.handle
+
+    def handle(channel, commands):
+        if commands[0].code == 7:
+            (other,) = [each for each in handler.channels if each is not channel]
+            other.write(b"\0" * (4 << 20))
+        return handled(channel, commands)
+
+    handler.handle = handle
+
+    async def main(scheduler):
+        server, address = await started(
+            scheduler, handler, high_water=256 * 1024, low_water=64 * 1024
+        )
+        second = socket.create_connection(address)
+        first = socket.create_connection(address)
+        second.send(frame())
+        await until(lambda: len(handler.calls) == 1)
+        first.send(frame())
+        await until(lambda: len(handler.calls) == 2)
+        first.send(frame(code=7))
+        second.send(frame(code=8))
+        await until(lambda: [7] in handler.calls)
+        second.setblocking(False)
+        received = 0
+        while not ([8] in handler.calls and received > 4 << 20):
+            try:
+                received += len(second.recv(1 << 20))
+            except BlockingIOError:
+                await asyncio.sleep(0.0005)
+        second.send(frame(code=9))
+        await until(lambda: [9] in handler.calls)
+        first.close()
+        second.close()
+        await server.close()
+
+    in_loop(main)
+
+
 def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(in_loop, handler):
     handler.answer_body = b"x" * 65536
 

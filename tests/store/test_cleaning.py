@@ -26,6 +26,7 @@ def fill(rig: Any, store: Any, numbers: range) -> None:
         rig.files.now_ms = rig.clock.now_ms()
         rig.put(store, number, body=BODY + b"%d" % number)
     rig.flush(store)
+    store.flush_queues()
 
 
 def clean(rig: Any, store: Any) -> list[int]:
@@ -164,6 +165,26 @@ def test_queues_and_index_follow(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
+def test_no_file_goes_whose_units_are_not_on_disk(rig: Any) -> None:
+    """A power failure would leave a silent queue without its end, and no record to make it from."""
+    store = rig.open()
+    fill(rig, store, range(15))
+    flushed_to = store.max_physical_offset
+    files = names(rig)
+    for number in range(15, 30):
+        rig.put(store, number, body=BODY)
+    rig.flush(store)
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert store.cleaning.wants_flush
+    assert names(rig)[0] == max(name for name in files if name <= flushed_to)
+    store.flush_queues()
+    clean(rig, store)
+    assert len(names(rig)) == 1
+    store.abandon()
+
+
 def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
     """On the real disk: a view into a file that is removed meanwhile."""
     from rmqpy.store.disk import Disk
@@ -173,6 +194,7 @@ def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
     for number in range(20):
         rig.put(store, number, body=BODY)
     rig.flush(store)
+    store.flush_queues()
     page = store.get_message("g", "Topic", 0, 0, 3, None)
     held, copied = list(page.messages), [bytes(message) for message in page.messages]
     rig.clock.advance(10**9 * 1000)
@@ -332,6 +354,34 @@ def test_old_files_go_first_and_the_divide_stays(kit: Any) -> None:
     store = rig.open()
     assert kit.read_all(store) == before
     fill(rig, store, range(40, 42))
+    store.shutdown()
+
+
+def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Any) -> None:
+    """An empty member whose old log has gone would have forgotten where the divide is."""
+    rig = kit.rig(changes={"delete_when": ()})
+    store = rig.open()
+    fill(rig, store, range(20))
+    store.shutdown()
+    rig.flag = True
+    store = rig.open()
+    divided = store.divided_offset
+    rig.clock.advance(4 * DAY_MS)
+    for _ in range(3):
+        store.cleaning.delete_manually()
+        clean(rig, store)
+    assert len(names(rig)) == 1
+    store.shutdown()
+    store = rig.open()
+    assert store.divided_offset == divided
+    fill(rig, store, range(20, 22))
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    clean(rig, store)
+    assert names(rig) == []
+    store.shutdown()
+    store = rig.open()
+    assert store.entries.base_offset == divided
     store.shutdown()
 
 

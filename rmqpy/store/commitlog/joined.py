@@ -79,6 +79,8 @@ class JoinedCommitLog:
         row = self.old.row
         if not row:
             return self.new.oldest_file(nothing_went=nothing_went)
+        if len(row) == 1 and self.new.entries.end.index < 0:
+            return None  # the next start could not tell where the divide is
         more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_let_go else 0
         return (row.first, more_hours) if len(row) > 1 or nothing_went else None
 

@@ -106,7 +106,7 @@ class Hot:
             return
         if not self._open:
             self._open = True
-            feed.open_turn()
+            feed.refresh()
         rest = self.rests[number]
         assert feed.put_front(rest) or not rest
         feed.give(data, len(rest))
@@ -118,7 +118,7 @@ class Hot:
                 feed.make_room(status)
             elif status == FeedStatus.OUT_FULL:
                 self.kit.broker.turn_ended()
-                feed.open_turn()
+                feed.refresh()
             else:
                 assert status == FeedStatus.BAD_FRAME
                 feed.flush_now(self.numbers[number])
