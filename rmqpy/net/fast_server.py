@@ -212,7 +212,9 @@ class FastTransport(asyncio.Transport):
         if self._closing:
             return
         self._reader.attach(self, self.fd)
+        self._paused = True  # nothing is to be undone where it cannot be watched
         self._server.watch(self, self._reader.number)
+        self._paused = False
 
     # -- Channel, for the gate's replies
 
