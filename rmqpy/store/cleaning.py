@@ -47,6 +47,7 @@ from rmqpy.store.files import FileLayer
 from rmqpy.store.flushes import StoreFlushes
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.index_file import KeyIndex
+from rmqpy.store.mapped_files import MappedFile
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.queue_table import ConsumeQueueTable
 
@@ -168,23 +169,14 @@ class Cleaning:
     def _clean_log(
         self, settings: StoreSettings, now_ms: int
     ) -> Generator[Removal | Pause, BaseException | None, bool]:
-        forced = self._forced and settings.clean_file_forcibly_enable
         for count in range(FILES_A_ROUND):
-            oldest = self._log.oldest_file(nothing_went=count == 0)
-            if oldest is None:
-                break
-            file, more_hours = oldest
-            kept_ms = (settings.file_reserved_time + more_hours) * HOUR_MS
-            if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
-                break
-            in_order = more_hours != AT_ONCE_HOURS  # else the queues' ends are asked for anyway
-            if in_order and file.end_offset > self._flushes.queues_durable_to:
-                self.wants_flush = True
+            file = self._due_file(settings, now_ms, nothing_went=count == 0)
+            if file is None:
                 break
             if count:
                 yield Pause(settings.delete_commit_log_files_interval)
-                if self._log.oldest_file(nothing_went=False) != oldest:
-                    break  # a member's log may have begun again meanwhile
+                if self._due_file(settings, now_ms, nothing_went=False) is not file:
+                    break  # a member's log may have begun again meanwhile, or its file been mended
             try:
                 removal = Removal(self._files, self._log.release_oldest())
             except StoreFault as fault:
@@ -193,6 +185,24 @@ class Cleaning:
             if not (yield from self._remove(removal, now_ms)):
                 return False
         return True
+
+    def _due_file(
+        self, settings: StoreSettings, now_ms: int, *, nothing_went: bool
+    ) -> MappedFile | None:
+        """The first file of the log, if it is to go in this round."""
+        oldest = self._log.oldest_file(nothing_went=nothing_went)
+        if oldest is None:
+            return None
+        file, more_hours = oldest
+        kept_ms = (settings.file_reserved_time + more_hours) * HOUR_MS
+        forced = self._forced and settings.clean_file_forcibly_enable
+        if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
+            return None
+        in_order = more_hours != AT_ONCE_HOURS  # else the queues' ends are asked for anyway
+        if in_order and file.end_offset > self._flushes.queues_durable_to:
+            self.wants_flush = True
+            return None
+        return file
 
     def _clean_derived(self, settings: StoreSettings, now_ms: int) -> Round:
         min_offset = self._log.min_offset

@@ -207,6 +207,11 @@ class ConsumeQueue:
         first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
         self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
 
+    def begin_again(self, log_min_offset: int) -> None:
+        """As ``correct_min_offset``, of a log that may begin further back than it did."""
+        self._min = self._row.min_offset
+        self.correct_min_offset(log_min_offset)
+
     def take_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
         """Let go of leading files whose units all point below the log; the last file always
         stays.

@@ -104,6 +104,13 @@ class Dispatch:
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
 
+    def begin_again(self, low: int) -> None:
+        """The log begins at ``low``, which may be in front of what was dispatched; queues and index
+        skip what they have.
+        """
+        if low < self.queue_cursor:
+            self.queue_cursor = self.index_cursor = low
+
     @property
     def behind_bytes(self) -> int:
         """Readable log that the consume queues do not have yet."""

@@ -263,8 +263,13 @@ class MessageStore:
         self.cleaning.delete_manually()
 
     def log_begins_again(self) -> None:
-        """The log may begin further on now: readers are sent there."""
-        self._queues.correct_min_offsets(self._log.min_offset)
+        """The log begins elsewhere now: further on, and readers are sent there; or, where nothing
+        was left of it, further back, with entries that are new here.
+        """
+        low = self._log.min_offset
+        self._queues.begin_again(low)
+        self._dispatch.begin_again(low)
+        self._flushes.queues_durable_to = min(self._flushes.queues_durable_to, low)
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""

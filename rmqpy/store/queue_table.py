@@ -119,6 +119,11 @@ class ConsumeQueueTable:
         self.removals += 1
         return sum(queue.truncate(log_end_offset) for queue in self)
 
+    def begin_again(self, log_min_offset: int) -> None:
+        """As ``correct_min_offsets``, of a log that may begin further back than it did."""
+        for queue in self._queues.values():
+            queue.begin_again(log_min_offset)
+
     def correct_min_offsets(self, log_min_offset: int) -> None:
         for queue in self:
             queue.correct_min_offset(log_min_offset)

@@ -290,6 +290,26 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Any) -> None:
     store.abandon()
 
 
+def test_a_file_that_is_written_to_during_a_pause_stays(kit: Any) -> None:
+    """A damaged entry of it was mended meanwhile."""
+    rig = kit.rig(changes={"delete_when": ()})
+    store = rig.open()
+    fill(rig, store, range(20))
+    files = names(rig)
+    rig.clock.advance(4 * DAY_MS)
+    store.cleaning.delete_manually()
+    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    next(steps).run()
+    assert isinstance(steps.send(None), Pause)
+    rig.files.now_ms = rig.clock.now_ms()
+    store.log.row.first.file.write(100, b"x")
+    with pytest.raises(StopIteration):
+        while True:
+            steps.send(None)
+    assert names(rig) == files[1:]
+    store.abandon()
+
+
 @pytest.mark.parametrize("damaged", ["header", "unit"])
 def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Any, damaged: str) -> None:
     """Which entry comes first then is told by its header or by its index unit."""

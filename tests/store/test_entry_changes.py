@@ -150,6 +150,35 @@ def test_nothing_committed_is_cut(rig: Any, leader: list[Entry]) -> None:
     store.abandon()
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("had", [0, 20], ids=["nothing", "readable"])
+def test_an_empty_log_begins_again_at_an_earlier_file(
+    rig: Any, kit: Any, leader: list[Entry], had: int, restart: bool
+) -> None:
+    """One leader's log began late, the next one's at 0: all of it is readable then."""
+    store = opened(rig)
+    if had:
+        take(store.entries, leader[:had])
+        store.entries.commit_to(LedgerIndex(had - 1))
+        store.dispatch()
+    late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
+    assert late.index >= had
+    store.entries.begin_again(late.index, late.position)
+    store.log_begins_again()
+    if restart:
+        store.abandon()
+        store = opened(rig)
+    assert store.min_queue_offset("Topic", 0) == (had + 1) // 2
+    store.entries.begin_again(0, 0)
+    store.log_begins_again()
+    take(store.entries, leader)
+    store.entries.commit_to(LedgerIndex(39))
+    store.dispatch()
+    assert store.min_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 1) == 0
+    assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
+    store.abandon()
+
+
 def test_a_log_begins_again_at_a_later_file(rig: Any, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
