@@ -13,6 +13,7 @@ StoreFault (nothing is skipped).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from attrs import define
@@ -135,7 +136,8 @@ class Dispatch:
         while self.queue_cursor < stop and (self._step_ahead() or self._step()):
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
-            self.index_step()
+            with suppress(StoreFault):  # the queues do not wait for what was damaged behind them
+                self.index_step()
 
     def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
         """What the queues' next offsets will be as far as the log in front of the cursor tells."""

@@ -52,6 +52,8 @@ __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 
 DISPATCHED_AT_ONCE = 8 << 20
 """Bytes of the log that one turn dispatches."""
+INDEX_RETRY_MS = 1000
+"""A key index waits so long for a damaged entry to be mended."""
 GROWN_MAX = 128 << 20
 
 
@@ -89,6 +91,7 @@ class MessageStore:
             self._flushes,
         )
         self._dispatch_failed = False
+        self._index_waits_until_ms = 0
         self._info = RuntimeInfo(
             self._paths, parts.opened, self._dispatch, self.cleaning, self.health, parts.rebuilds
         )
@@ -336,8 +339,20 @@ class MessageStore:
             raise
 
     def catch_up_index(self) -> bool:
-        """One bounded step of building a key index that lags; True when more is to do."""
-        return self._dispatch.index_step()
+        """One bounded step of building a key index that lags; True when more is to do. Raises
+        StoreFault for a record that cannot be read, and will not be mended.
+        """
+        if self._clock.monotonic_ms() < self._index_waits_until_ms:
+            return True
+        try:
+            return self._dispatch.index_step()
+        except StoreFault:
+            entries = self.entries
+            if entries is None or self._dispatch.index_cursor < entries.base_offset:
+                raise
+            # The scrub finds it too, and fetches it from the leader.
+            self._index_waits_until_ms = self._clock.monotonic_ms() + INDEX_RETRY_MS
+            return True
 
     # Flushing
 

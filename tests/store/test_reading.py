@@ -16,6 +16,7 @@ from rmqpy.model.flags import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from rmqpy.store.message_store import INDEX_RETRY_MS
 from rmqpy.store.results import Arrival
 
 FOUND = GetMessageStatus.FOUND
@@ -224,6 +225,34 @@ def test_without_an_index(rig: Any) -> None:
     del rig.changes["message_index_enable"]
     store = rig.open()
     assert len(store.query_message("Topic", "key1", 9, 0, 1 << 60).messages) == 1
+    store.shutdown()
+
+
+def test_an_index_that_meets_a_damaged_entry_waits_for_it(
+    kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member serves and dispatches meanwhile."""
+    rig = kit.rig(changes={"message_index_enable": False}, flag=True)
+    store = rig.open()
+    fill(rig, store, 30)
+    store.shutdown()
+    rig.changes["message_index_enable"] = True
+    with monkeypatch.context() as slow:
+        slow.setattr("rmqpy.store.dispatch.SMALL_LAG_BYTES", 0)
+        store = rig.open()
+    path = f"{rig.root}/dledger-n0/data/00000000000000000000"
+    place = store.entries.entry(3)[0].position + 48 + 4
+    rig.files.nodes[path].data[place] ^= 1
+    assert store.catch_up_index()
+    rig.put(store, 30)
+    assert store.health.is_well and store.dispatch_behind_bytes == 0
+    rig.files.nodes[path].data[place] ^= 1
+    assert store.catch_up_index(), "it is not looked at all the time"
+    rig.clock.advance(INDEX_RETRY_MS)
+    while store.catch_up_index():
+        pass
+    for number in (0, 3, 29, 30):
+        assert len(store.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages) == 1
     store.shutdown()
 
 
