@@ -81,8 +81,8 @@ class Search:
     parted: int | None = field(default=None, init=False)
     _agreed: int = field(init=False)
     """The logs agree below (as far as a prefix can be told from a probe)."""
-    _differs: int | None = field(default=None, init=False)
-    """They differ at or before the block that begins here."""
+    _differs: tuple[int, int] | None = field(default=None, init=False)
+    """They differ in this block, and perhaps before it."""
 
     def __attrs_post_init__(self) -> None:
         self._agreed = self.begin
@@ -102,9 +102,10 @@ class Search:
         elif first[1] - first[0] == 1:
             self.parted, self.wanted = first[0], None
         elif first[0] == span.begin and span.begin > self._agreed:
-            self._differs = span.begin
+            self._differs = first
             self._probe()
         else:
+            self._agreed = max(self._agreed, first[0])  # the blocks in front of it do
             self.wanted = Span.of(*first)
 
     def _same(self, span: Span) -> None:
@@ -117,11 +118,10 @@ class Search:
     def _probe(self) -> None:
         """Look in the middle between what agrees and what differs."""
         assert self._differs is not None
-        low, high = self._agreed, self._differs
-        if high - low <= SPAN_MAX - PROBE_BYTES:
-            # near enough: from here on all in one span, the known differing bytes with it
-            self._agreed = low
-            self.wanted = Span.of(low, min(self.end, high + PROBE_BYTES))
+        low, (high, end) = self._agreed, self._differs
+        if end - low <= SPAN_MAX:
+            # near enough: from here on all in one span, the block that differs with it
+            self.wanted = Span.of(low, end)
             return
         middle = low + (high - low) // 2
         self.wanted = Span(middle, middle + PROBE_BYTES, PROBE_BYTES)
