@@ -259,9 +259,9 @@ typedef struct {
     rmq_outgoing *outgoing;
     int64_t outgoing_capacity, outgoing_count;
     rmq_peer *peers;
-    /* connections that can be read: those before ready_next have been seen to */
-    int32_t *ready;
-    int32_t ready_capacity, ready_count, ready_next;
+    /* connections that can be read, of this turn (the others have the next one): those before ready_next have been seen to */
+    int32_t ready[1024];
+    int32_t ready_count, ready_next;
     int32_t ready_fd; /* an epoll descriptor; -1: none */
     rmq_reply replies[4]; /* by rmq_kind */
     /* names */

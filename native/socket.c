@@ -30,13 +30,10 @@ int rmq_receive(rmq_core *core, int64_t peer, int64_t have)
 }
 
 #ifdef __linux__
-#define READY_MAX 1024 /* the others are found by the next turn of the loop */
-
 static void find_ready(rmq_core *core)
 {
-    struct epoll_event found[READY_MAX];
-    const int most = core->ready_capacity < READY_MAX ? core->ready_capacity : READY_MAX;
-    const int count = epoll_wait(core->ready_fd, found, most, 0);
+    struct epoll_event found[sizeof core->ready / sizeof core->ready[0]];
+    const int count = epoll_wait(core->ready_fd, found, sizeof found / sizeof found[0], 0);
 
     core->ready_next = core->ready_count = 0;
     for (int i = 0; i < count; i++)

@@ -11,13 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from rmqpy.broker.hot_tables import Cdata, c_array
+from rmqpy.broker.hot_tables import Cdata
 from rmqpy.codec.native import ffi, lib
 
 CAN_WATCH: Final = sys.platform == "linux"
 """Whether the system has epoll."""
-READY_MAX: Final = 1024
-"""Connections of a turn; the others have the next one."""
 
 
 class HotReady:
@@ -25,8 +23,6 @@ class HotReady:
 
     def __init__(self, core: Cdata, receive: Callable[[Cdata, bool], int]) -> None:
         self._core = core
-        self._ready = core.ready = c_array("int32_t", READY_MAX)
-        core.ready_capacity = READY_MAX
         core.ready_fd = -1
         self.receive = receive
 
@@ -49,12 +45,12 @@ class HotReady:
     @property
     def last(self) -> int:
         """Whom ``receive`` has come to last."""
-        number: int = self._ready[self._core.ready_next - 1]
+        number: int = self._core.ready[self._core.ready_next - 1]
         return number
 
     def seen_to(self) -> list[int]:
         """Whom ``receive`` has come to since the begin."""
-        numbers: list[int] = ffi.unpack(self._ready, self._core.ready_next)
+        numbers: list[int] = ffi.unpack(self._core.ready, self._core.ready_next)
         return numbers
 
     def close(self) -> None:

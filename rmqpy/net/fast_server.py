@@ -175,7 +175,6 @@ class FastTransport(asyncio.Transport):
     """Implements what a ``Connection`` uses of ``asyncio.Transport``, and ``HotChannel``."""
 
     __slots__ = (
-        "_apart",
         "_buffer",
         "_closing",
         "_congested",
@@ -205,7 +204,7 @@ class FastTransport(asyncio.Transport):
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
-        self._congested = self._paused = self._closing = self._writing = self._apart = False
+        self._congested = self._paused = self._closing = self._writing = False
 
     def start(self) -> None:
         """Begin to read, unless the connection was turned away."""
@@ -337,9 +336,8 @@ class FastTransport(asyncio.Transport):
     def choose_reader(self) -> None:
         """Who receives next: this one, or the ready set together with the others."""
         reader = self._reader
-        apart = bool(reader.rest) or reader.large or self.connection.mark is not None
-        if apart != self._apart and reader.number >= 0:
-            self._apart = apart
+        if reader.number >= 0:
+            apart = bool(reader.rest) or reader.large or self.connection.mark is not None
             self._server.keep_apart(reader.number, apart)
 
     def _receive_marked(self, connection: Connection) -> int:

@@ -63,6 +63,8 @@ class StoreFlushes:
         self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
         self.queues_durable_to = parts.queues_durable_to
         """The consume queues have the log up to here on disk: in front of it it may be removed."""
+        self._begun_again = False
+        """The log has, since the flush that is under way was taken."""
         self._log: CommitLog = parts.opened.log
         self._queues = parts.queues
         self._index = parts.index
@@ -100,6 +102,7 @@ class StoreFlushes:
             stored_ms or checkpoint.logics_timestamp_ms,
             index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
         )
+        self._begun_again = False
         cursor = self._dispatch.queue_cursor
         if not (queues or index or times != self._saved_times):
             self.queues_durable_to = cursor
@@ -136,12 +139,18 @@ class StoreFlushes:
         """How much a recovery would have to walk through that the last point does not spare it."""
         return self._dispatch.queue_cursor - self._point_offset
 
+    def begin_again(self, low: int) -> None:
+        """The log begins at ``low``, perhaps in front of what the queues have."""
+        self.queues_durable_to = min(self.queues_durable_to, low)
+        self._begun_again = True
+
     def queues_done(self, task: QueueFlush) -> None:
         for sync in task.queues:
             sync.queue.synced(sync)
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
-        self.queues_durable_to = task.dispatched_offset
+        if not self._begun_again:
+            self.queues_durable_to = task.dispatched_offset
         self._saved_times = task.times
         self._point_offset = self._taken_offset
         _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times

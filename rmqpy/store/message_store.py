@@ -272,7 +272,7 @@ class MessageStore:
         low = self._log.min_offset
         self._queues.begin_again(low)
         self._dispatch.begin_again(low)
-        self._flushes.queues_durable_to = min(self._flushes.queues_durable_to, low)
+        self._flushes.begin_again(low)
 
     def log_write_failed(self, error: OSError) -> None:
         """Somebody else met this when he wrote to the log."""

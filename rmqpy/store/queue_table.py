@@ -121,7 +121,7 @@ class ConsumeQueueTable:
 
     def begin_again(self, log_min_offset: int) -> None:
         """As ``correct_min_offsets``, of a log that may begin further back than it did."""
-        for queue in self._queues.values():
+        for queue in self:
             queue.begin_again(log_min_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:

@@ -122,6 +122,33 @@ def test_a_power_failure_keeps_what_was_synced_and_a_prefix_of_the_rest() -> Non
     }
 
 
+class EverythingArrives(random.Random):
+    """Dice for power failures that lose and tear nothing."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return (start if stop is None else stop) - 1
+
+    def random(self) -> float:
+        return 0.99
+
+
+def test_what_no_sync_has_reached_is_promised_to_nobody_until_one_does() -> None:
+    disk = SimulatedDisk()
+    file = disk.open(PATH, size=8)
+    file.write(0, b"ab")
+    file.sync()
+    disk.sync_dir("/store")
+    file.write(2, b"cd")
+    dice = EverythingArrives()
+    disk.lose_power(dice)
+    assert disk.read_bytes(PATH) == b"abcd\0\0\0\0" and disk.synced_to[PATH] == 2
+    disk.lose_power(dice)
+    assert disk.synced_to[PATH] == 2
+    disk.open(PATH).sync()
+    disk.lose_power(dice)
+    assert disk.synced_to[PATH] == 4
+
+
 def test_a_killed_process_leaves_everything_and_its_lock() -> None:
     disk = SimulatedDisk()
     disk.lock("/store/lock")

@@ -87,8 +87,8 @@ class SimulatedDisk(MemoryFiles):
     """By identity of a node: the number of the newest sync that has ended."""
 
     synced_to: dict[str, int] = field(factory=dict)
-    """By path: how many bytes were durable at the last power failure; what stands behind them was
-    promised to nobody who waits for syncs.
+    """By path: how many bytes a sync had reached when the power failed; what stands behind them was
+    promised to nobody who waits for syncs, however many failures it has survived since.
     """
 
     _mended: list[tuple[str, Flip]] = field(factory=list)
@@ -219,6 +219,7 @@ class SimulatedDisk(MemoryFiles):
         for node in {id(node): node for node in self.nodes.values()}.values():
             node.durable = node.content()
         self._durable_names = dict(self.nodes)
+        self.synced_to = {path: len(node.durable) for path, node in self.nodes.items()}
         self._journal.clear()
         self._mended.clear()
 
@@ -270,7 +271,12 @@ class SimulatedDisk(MemoryFiles):
     def lose_power(self, dice: random.Random) -> None:
         """Only what is durable stays for certain."""
         self.process_ended()
-        self.synced_to = {path: len(node.durable) for path, node in self._durable_names.items()}
+        self.synced_to = {
+            path: self.synced_to[path]
+            if path in self.synced_to and id(node) not in self._last_sync
+            else len(node.durable)
+            for path, node in self._durable_names.items()
+        }
         names, contents = self._happened(dice)
         nodes = dict(self._durable_names)
         for path, node in names.items():
