@@ -28,7 +28,7 @@ DAY_MS: Final = 86_400_000
 PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Counters:
     """Everything since the start."""
 
@@ -51,13 +51,13 @@ class _Sample:
     get_messages: int
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class _DayTotals:
     yesterday_morning: int = 0
     today_morning: int = 0
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Statistics:
     """Counters with memory. ``now_ms`` arguments are wall clock, ``at_ms`` monotonic."""
 

@@ -68,7 +68,7 @@ def digests(span: Span, read: ReadBytes) -> bytes:
     )
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Search:
     """Compares ``[begin, end)``, which both logs hold. Ask for ``wanted``, hand in what came, until
     ``wanted`` is None; then ``parted`` is the first differing offset, None: the logs agree.

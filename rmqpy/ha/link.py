@@ -341,7 +341,7 @@ class SlaveLink:
             self.closed = reason
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Redial:
     """When a slave connects again: at once behind a link that was of use, else later and later."""
 

@@ -78,7 +78,7 @@ ELECTED_ID = -1
 """brokerId of a DLedger member until its group has elected a leader."""
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class BrokerConfiguration:
     """Everything a broker is told at start."""
 
@@ -89,7 +89,7 @@ class BrokerConfiguration:
     security: SecuritySettings = field(factory=SecuritySettings)
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class NamesrvConfiguration:
     """Everything a name server is told at start."""
 
@@ -103,7 +103,7 @@ class NamesrvConfiguration:
         return self.server.bind_address or LOOPBACK
 
 
-@define(frozen=True, repr=False)
+@define(frozen=True, repr=False, unsafe_hash=False)
 class LoadedConfiguration:
     """A broker's settings, and what the operator should know about how they came about.
 
@@ -117,7 +117,7 @@ class LoadedConfiguration:
     path: str | None = None
 
 
-@define(frozen=True, repr=False)
+@define(frozen=True, repr=False, unsafe_hash=False)
 class LoadedNamesrvConfiguration:
     """The same of a name server."""
 

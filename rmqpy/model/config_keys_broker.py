@@ -14,7 +14,7 @@ NOT_NAMED = "DEFAULT_BROKER"
 """brokerName where nothing names the broker (Java: the host name, and this where it has none)."""
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class BrokerSettings:
     """Java BrokerConfig: identity, name servers, topics, clients, transactions."""
 

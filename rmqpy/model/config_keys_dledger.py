@@ -13,7 +13,7 @@ from rmqpy.model.config_keys import key
 _MIB = 1024 * 1024
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class DLedgerSettings:
     """Java DLedgerConfig, as far as it is about the group."""
 

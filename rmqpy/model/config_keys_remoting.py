@@ -22,7 +22,7 @@ PRIVATE_ADDRESSES = (
 """Loopback, private and link-local networks."""
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class ServerSettings:
     """Java NettyServerConfig: where and how a server listens."""
 
@@ -135,7 +135,7 @@ class ServerSettings:
     )
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class RemotingSettings(ServerSettings):
     """Java NettyServerConfig and NettyClientConfig: a broker listens and connects."""
 
@@ -211,7 +211,7 @@ class RemotingSettings(ServerSettings):
     )
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class NamesrvSettings:
     """Java NamesrvConfig, and who may register and administrate."""
 

@@ -65,7 +65,7 @@ ADDRESS_PATTERNS = checked_text(
 )
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class SecuritySettings:
     """Access control and transport of a server."""
 

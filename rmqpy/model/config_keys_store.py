@@ -39,7 +39,7 @@ def _between_30_and_85(percent: int) -> int:
     return max(30, min(percent, 85))
 
 
-@define(frozen=True, kw_only=True, repr=False)
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class StoreSettings:
     """Java MessageStoreConfig: files, flushing, replication, delays, DLedger."""
 

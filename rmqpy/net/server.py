@@ -52,7 +52,7 @@ def everybody(_address: str) -> bool:
     return True
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class ServerCounts:
     """What happened since the start; for runtime info and tests."""
 

@@ -92,7 +92,7 @@ Round = Generator[Removal | Pause, BaseException | None, None]
 """The steps of a round. What is sent back is the error of a removal, if it had one."""
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class Cleaning:
     """See the module's text. One round at a time."""
 

@@ -30,7 +30,7 @@ class Writer(Enum):
     DERIVED = "the consume queues"
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class StoreHealth:
     """See the module's text."""
 

@@ -43,7 +43,7 @@ Matcher = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class _Page:
     """The limits of one answer."""
 

@@ -23,7 +23,7 @@ class PutResult:
     remark: str = ""
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class GetMessageResult:
     """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy before
     the next turn.
@@ -43,7 +43,7 @@ class GetMessageResult:
         return sum(map(len, self.messages))
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class QueryMessageResult:
     """Messages whose key hash and time matched, newest file first (the client filters by exact
     key).

@@ -45,7 +45,7 @@ class StoreContext:
     force: bool = False
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class StoreParts:
     """A store that has been started, in pieces."""
 

@@ -56,7 +56,7 @@ class Stop:
     point: RecoveryPoint | None = None
 
 
-@define(slots=True)
+@define(slots=True, eq=False, repr=False)
 class OpenedLog:
     """A log ready to be read.
 
