@@ -16,16 +16,15 @@ from attrs import define
 from rmqpy.broker.access_admin import AccessAdminProcessor
 from rmqpy.broker.access_needs import broker_demands
 from rmqpy.model.access_rights import AccessRules
-from rmqpy.model.config_keys_security import SecurityMode, parse_credentials
+from rmqpy.model.config_keys_security import SecurityMode
 from rmqpy.model.errors import Refusal
-from rmqpy.remoting.access import Credentials, Gatekeeper
+from rmqpy.remoting.access import ACCESS_KEY, Gatekeeper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.access_files import AccessFiles, access_paths
 
 if TYPE_CHECKING:
     from rmqpy.broker.service import Broker, BrokerSurroundings
-    from rmqpy.model.config import BrokerConfiguration
 
 LOG_PERIOD_MS: Final = 10_000
 """Refused requests are logged one by one at first, then with their number once in this time."""
@@ -44,11 +43,9 @@ class AccessControl:
     _logged: int = 0
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> AccessControl | None:
-        """None where ``aclEnable`` is off. Adds the account requests to ``broker``."""
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> AccessControl:
+        """For ``aclEnable=true``. Adds the account requests to ``broker``."""
         configuration = around.configuration
-        if not configuration.broker.acl_enable:
-            return None
         keeper = Gatekeeper(broker_demands(broker.store))
         secure = configuration.security.security_mode is SecurityMode.SECURE
         files = AccessFiles(
@@ -83,9 +80,10 @@ class AccessControl:
         """As the files say now; others when one of them has changed."""
         return self._keeper.rules
 
-    def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
-        """Whether an account may send this, if it has signed."""
-        return self._keeper.has_rights(access_key, request)
+    def account_of(self, request: RemotingCommand) -> str | None:
+        """The access key of the account that may send this, if it has signed."""
+        access_key = request.ext_fields.get(ACCESS_KEY, "")
+        return access_key if self._keeper.has_rights(access_key, request) else None
 
     def checked_elsewhere(self, count: int) -> None:
         """So many requests were found to be allowed by the hot path."""
@@ -114,15 +112,6 @@ class AccessControl:
             refusal.remark,
             f" ({more} more before it)" if more > 0 else "",
         )
-
-
-def own_credentials(configuration: BrokerConfiguration) -> Credentials | None:
-    """What this broker signs its own requests with."""
-    text = configuration.security.inner_client_authentication_credentials
-    if text is None:
-        return None
-    given = parse_credentials(text)
-    return Credentials(given["accessKey"], given["secretKey"], given.get("securityToken"))
 
 
 def _use(keeper: Gatekeeper, rules: AccessRules) -> None:

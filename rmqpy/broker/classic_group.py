@@ -6,18 +6,23 @@ The port is open in every classic role, as Java's is: a slave may have slaves of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attrs import define
 
-from rmqpy.broker.following import Following, FollowingSurroundings, link_settings
 from rmqpy.broker.identity import HA_PORT_DISTANCE
 from rmqpy.broker.replication_door import ReplicationDoor
 from rmqpy.broker.service import Broker
+from rmqpy.ha.link import LinkSettings
 from rmqpy.net.ha_driver import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import Doors
 from rmqpy.net.tls import Tls
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from rmqpy.broker.following import Following
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -50,10 +55,13 @@ class ClassicGroup:
         broker.replication.others.append(door.runtime_info)
         tls = transport.tls
         doors = Doors(tls.replication, door.admits)
-        server = HaServer(log, link_settings(identity), scheduler, doors)
+        server = HaServer(log, LinkSettings.of(identity.store), scheduler, doors)
         broker.replication.slaves = server
         following = None
         if identity.is_slave:
+            # A master shall not pay for it when it starts.
+            from rmqpy.broker.following import Following, FollowingSurroundings
+
             store.become(slave=True)
             following = Following(
                 FollowingSurroundings(

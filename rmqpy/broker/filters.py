@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
 from rmqpy.broker.ports import RecordFilter
-from rmqpy.broker.sql_expression import Expression, compile_expression
-from rmqpy.broker.sql_nodes import ExpressionFault
-from rmqpy.broker.subscriptions import is_tag_expression
+from rmqpy.broker.subscriptions import ExpressionFault, is_tag_expression
 from rmqpy.codec.faults import RecordFault
 from rmqpy.codec.message import record_properties
 from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
@@ -34,6 +32,9 @@ from rmqpy.remoting.bodies import (
     FilterDataMapByTopic,
     SubscriptionData,
 )
+
+if TYPE_CHECKING:
+    from rmqpy.broker.sql_expression import Expression
 
 SQL92: Final = "SQL92"
 FILTERS_LIMIT: Final = 20_000
@@ -50,6 +51,9 @@ def compile_filter(expression_type: str | None, expression: str | None) -> Expre
     """Raises ExpressionFault for an unknown type or a text that is no expression."""
     if expression_type != SQL92:
         raise ExpressionFault(f"there are no {expression_type} expressions")
+    # Most brokers never see one: a start shall not pay for the language.
+    from rmqpy.broker.sql_expression import compile_expression
+
     return compile_expression(expression or "")
 
 

@@ -179,7 +179,7 @@ class Following:
         assert verdict is not None
         self._state = f"connected to {verdict.master.ha_address}"
         _log.info("following %s", verdict.master.ha_address)
-        settings = link_settings(self.around.identity)
+        settings = LinkSettings.of(self.around.identity.store)
         return SlaveLink(
             settings,
             self.around.store.max_physical_offset,
@@ -227,14 +227,3 @@ class Following:
         if reason != self._last_fault:
             _log.warning("not following: %s", reason)
         self._last_fault = reason
-
-
-def link_settings(identity: Identity) -> LinkSettings:
-    """The settings of a replication link."""
-    store = identity.store
-    return LinkSettings(
-        file_size=store.mapped_file_size_commit_log,
-        transfer_batch_size=store.ha_transfer_batch_size,
-        heartbeat_interval_ms=store.ha_send_heartbeat_interval,
-        housekeeping_interval_ms=store.ha_housekeeping_interval,
-    )

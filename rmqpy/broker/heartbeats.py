@@ -11,8 +11,7 @@ from rmqpy.broker.filters import FilterTable, compile_filter, filter_refusal
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.locks import QueueLocks
 from rmqpy.broker.ports import HandlerTable
-from rmqpy.broker.sql_nodes import ExpressionFault
-from rmqpy.broker.subscriptions import is_tag_expression
+from rmqpy.broker.subscriptions import ExpressionFault, is_tag_expression
 from rmqpy.broker.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode

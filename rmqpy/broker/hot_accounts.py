@@ -9,13 +9,14 @@ beyond ``ACCOUNTS_MAX``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rmqpy.broker.access import AccessControl
 from rmqpy.broker.hot_tables import Cdata
 from rmqpy.codec.native import ffi, lib
-from rmqpy.remoting.access import ACCESS_KEY
 from rmqpy.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmqpy.broker.access import AccessControl
 
 ACCOUNTS_MAX: Final = 64
 
@@ -41,8 +42,9 @@ class HotAccounts:
 
     def bit(self, command: RemotingCommand) -> int:
         """Of the account that may send this command, if it has signed; 0: of none."""
-        access, key = self._access, command.ext_fields.get(ACCESS_KEY, "")
-        if access is None or not access.has_rights(key, command):
+        access = self._access
+        key = access.account_of(command) if access is not None else None
+        if access is None or key is None:
             return 0
         number = self._numbers.get(key)
         if number is None:

@@ -10,11 +10,10 @@ queue offsets, or the rules of access control are others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.broker.access import AccessControl
 from rmqpy.broker.clients import ClientTable
 from rmqpy.broker.groups import GroupTable
 from rmqpy.broker.identity import Identity
@@ -29,6 +28,9 @@ from rmqpy.model.errors import Refusal
 from rmqpy.model.runtime import Clock
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.watermark import Watermark
+
+if TYPE_CHECKING:
+    from rmqpy.broker.access import AccessControl
 
 REPLIES_AT_ONCE: Final = 8192
 """No sends are taken while the gate has no room for so many replies."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from rmqpy.broker.hot_conditions import HotSources, HotSurroundings
-from rmqpy.broker.hot_python import HotPython
 from rmqpy.broker.service import Broker, HotReplies
 from rmqpy.codec import chosen
 from rmqpy.model.runtime import Clock
@@ -49,6 +48,8 @@ def accelerate(
         return fast
     if broker.access is not None or not isinstance(store.log, ClassicCommitLog):
         return None
+    from rmqpy.broker.hot_python import HotPython
+
     plain = HotPython(sources, around)
     _tie(broker, store, plain, plain.rows)
     return plain

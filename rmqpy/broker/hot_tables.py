@@ -29,9 +29,6 @@ from rmqpy.codec.native import ffi, lib
 from rmqpy.model import names
 from rmqpy.model.flags import MULTI_TAGS, PERM_READ
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
-from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
 from rmqpy.store.mapped_files import MappedFile, MappedFiles
 
@@ -123,7 +120,7 @@ class HotTables:
         self._sources = sources
         self._watched: set[QueueName] = set()
         self._alive: list[Cdata] = []
-        self._log_files = [CFiles(row) for row in _rows(sources.store.log)]
+        self._log_files = [CFiles(row) for row in sources.store.log.rows]
         assert len(self._log_files) <= LOG_ROWS
         for name, kind, count in (
             ("topics", "rmq_topic", TOPICS_MAX),
@@ -334,14 +331,3 @@ def _empty_table(table: Cdata, size: int) -> Cdata:
     table.slots = slots
     table.mask = size - 1
     return slots
-
-
-def _rows(log: CommitLog) -> list[MappedFiles]:
-    """The rows of files that a log reads from."""
-    if isinstance(log, JoinedCommitLog):
-        return [log.old.row, log.new.entries.data]
-    if isinstance(log, ClassicCommitLog):
-        return [log.row]
-    entries = getattr(log, "entries", None)
-    assert entries is not None, "a log of an unknown kind"
-    return [entries.data]

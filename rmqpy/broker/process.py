@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve
 
-from rmqpy.broker.access import own_credentials
 from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.broker.classic_group import ClassicGroup, Transport
 from rmqpy.broker.replication_door import ReplicationDoor
@@ -27,6 +26,7 @@ from rmqpy.broker.service import Broker, BrokerSurroundings
 from rmqpy.broker.settings import SettingsFile
 from rmqpy.codec import chosen
 from rmqpy.model.config import BrokerConfiguration, LoadedConfiguration
+from rmqpy.model.config_keys_security import parse_credentials
 from rmqpy.model.errors import ConfigFault
 from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
@@ -41,6 +41,7 @@ from rmqpy.store.saving import SavedFile
 if TYPE_CHECKING:
     from rmqpy.broker.metrics_page import MetricsPage
     from rmqpy.net.dledger_driver import DLedgerDriver
+    from rmqpy.remoting.access import Credentials
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
 """Bytes that may wait for one member of the group."""
@@ -161,7 +162,7 @@ class BrokerProcess:
         network = RemotingClient(
             self._scheduler,
             ClientLimits.of(configuration.remoting),
-            credentials=own_credentials(configuration),
+            credentials=_own_credentials(configuration),
             tls=tls.client,
         )
         broker = Broker(
@@ -399,3 +400,14 @@ def _raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as error:
             _log.warning("at most %d open files: %s", soft, error)
+
+
+def _own_credentials(configuration: BrokerConfiguration) -> Credentials | None:
+    """What this broker signs its own requests with."""
+    text = configuration.security.inner_client_authentication_credentials
+    if text is None:
+        return None
+    from rmqpy.remoting.access import Credentials
+
+    given = parse_credentials(text)
+    return Credentials(given["accessKey"], given["secretKey"], given.get("securityToken"))

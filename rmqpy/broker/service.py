@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define
 
-from rmqpy.broker.access import AccessControl
 from rmqpy.broker.cleaning import StoreCleaning
 from rmqpy.broker.client_calls import ClientCalls
 from rmqpy.broker.clients import SCAN_PERIOD_MS, ClientTable
@@ -63,6 +62,9 @@ from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.store.files import FileLayer
+
+if TYPE_CHECKING:
+    from rmqpy.broker.access import AccessControl
 
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
@@ -183,7 +185,11 @@ class Broker:
         self._behind_bytes = 0
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
-        self.access = AccessControl.of(self, around)
+        self.access: AccessControl | None = None
+        if around.configuration.broker.acl_enable:
+            from rmqpy.broker.access import AccessControl
+
+            self.access = AccessControl.of(self, around)
 
     def serve(self, code: int, handler: Handler) -> None:
         """Answer one more request code, of what is put beside the broker."""

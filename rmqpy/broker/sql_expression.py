@@ -38,7 +38,6 @@ from rmqpy.broker.sql_nodes import (
     ORDERS,
     Evaluate,
     EvaluationFault,
-    ExpressionFault,
     Node,
     check_range,
     constant,
@@ -53,6 +52,7 @@ from rmqpy.broker.sql_nodes import (
     ordered,
     truth_of,
 )
+from rmqpy.broker.subscriptions import ExpressionFault
 
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 NESTING_MAX: Final = 50

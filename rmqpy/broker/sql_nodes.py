@@ -13,12 +13,10 @@ from typing import Final
 
 from attrs import define
 
+from rmqpy.broker.subscriptions import ExpressionFault
+
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-
-
-class ExpressionFault(ValueError):
-    """The text is no expression, or one that can never be evaluated."""
 
 
 class EvaluationFault(ValueError):

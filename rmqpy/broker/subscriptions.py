@@ -18,6 +18,10 @@ TAG_SEPARATOR: Final = "||"
 TAGS_LIMIT: Final = 1024
 
 
+class ExpressionFault(ValueError):
+    """The text is no SQL92 expression, or one that can never be evaluated."""
+
+
 def is_tag_expression(expression_type: str | None) -> bool:
     return not expression_type or expression_type == EXPRESSION_TAG
 

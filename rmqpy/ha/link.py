@@ -35,7 +35,7 @@ stored; ``acknowledged_offset`` never falls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field
 
@@ -48,6 +48,7 @@ from rmqpy.ha.frames import (
     encode_report,
     encode_transfer,
 )
+from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import PhysicalOffset
 
@@ -70,6 +71,16 @@ class LinkSettings:
     transfer_batch_size: int = 32 << 10
     heartbeat_interval_ms: int = 5_000
     housekeeping_interval_ms: int = 20_000
+
+    @classmethod
+    def of(cls, store: StoreSettings) -> Self:
+        """The settings of a broker's replication links."""
+        return cls(
+            file_size=store.mapped_file_size_commit_log,
+            transfer_batch_size=store.ha_transfer_batch_size,
+            heartbeat_interval_ms=store.ha_send_heartbeat_interval,
+            housekeeping_interval_ms=store.ha_housekeeping_interval,
+        )
 
     def __attrs_post_init__(self) -> None:
         assert self.file_size > 0 and self.transfer_batch_size > 0

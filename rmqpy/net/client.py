@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
@@ -25,11 +26,13 @@ from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
 from rmqpy.net.channels import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsContext
-from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_head
+
+if TYPE_CHECKING:
+    from rmqpy.remoting.access import Credentials
 
 LOG = logging.getLogger(__name__)
 

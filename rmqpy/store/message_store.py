@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.config import StoreSettings
@@ -22,15 +23,11 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import MessageDraft
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.cleaning import Cleaning
-from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
-from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatch import ArrivalListener
-from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.flushes import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
-from rmqpy.store.old_log import OldLog
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.puts import StorePuts
 from rmqpy.store.queue_ends import QueueEnds
@@ -46,6 +43,11 @@ from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.runtime_info import RuntimeInfo
 from rmqpy.store.start import StoreContext, StoreParts, start_store
 from rmqpy.store.watermark import Watermark
+
+if TYPE_CHECKING:
+    from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+    from rmqpy.store.entry_store import EntryStore
+    from rmqpy.store.old_log import OldLog
 
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 
@@ -111,10 +113,7 @@ class MessageStore:
     @property
     def dledger(self) -> DLedgerCommitLog | None:
         """The DLedger log, where there is one: it wants a proposer before anything can be put."""
-        log = self._log
-        if isinstance(log, JoinedCommitLog):
-            return log.new
-        return log if isinstance(log, DLedgerCommitLog) else None
+        return self._parts.opened.dledger
 
     @property
     def log(self) -> CommitLog:
@@ -251,8 +250,9 @@ class MessageStore:
 
     def drop_old_log(self) -> None:
         """All in front of the divide has expired in the group. Blocks; raises OSError."""
-        if isinstance(self._log, JoinedCommitLog):
-            self.cleaning.drop_old(self._log.old)
+        opened = self._parts.opened
+        if opened.dledger is not None and opened.classic is not None:
+            self.cleaning.drop_old(opened.classic)
 
     def let_go_to(self, index: int) -> None:
         """The leader has no entry up to ``index`` any more, of which one is damaged here: their

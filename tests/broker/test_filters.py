@@ -17,7 +17,8 @@ from rmqpy.broker.sql_expression import (
     NESTING_MAX,
     compile_expression,
 )
-from rmqpy.broker.sql_nodes import EvaluationFault, ExpressionFault
+from rmqpy.broker.sql_nodes import EvaluationFault
+from rmqpy.broker.subscriptions import ExpressionFault
 from rmqpy.codec.message import decode_message, encode_messages, record_properties
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import MessageDraft

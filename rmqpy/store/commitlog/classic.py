@@ -69,6 +69,10 @@ class ClassicCommitLog:
     def row(self) -> MappedFiles:
         return self._row
 
+    @property
+    def rows(self) -> Sequence[MappedFiles]:
+        return (self._row,)
+
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         if self._sync_flush and wait_store_ok:
             return (self.written, self.flushed_mark)

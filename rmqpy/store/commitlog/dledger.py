@@ -17,7 +17,7 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, FlushTask, ScanRange
 from rmqpy.store.entry_store import EntryStore
-from rmqpy.store.mapped_files import MappedFile
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.staging import END, FILE_END
 from rmqpy.store.watermark import Watermark
 
@@ -63,6 +63,10 @@ class DLedgerCommitLog:
     def __init__(self, entries: EntryStore, proposer: Proposer) -> None:
         self.entries = entries
         self.proposer = proposer
+
+    @property
+    def rows(self) -> Sequence[MappedFiles]:
+        return (self.entries.data,)
 
     @property
     def min_offset(self) -> PhysicalOffset:

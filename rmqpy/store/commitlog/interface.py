@@ -18,7 +18,7 @@ from attrs import define, field
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.store.mapped_files import MappedFile
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.watermark import Watermark
 
 AT_ONCE_HOURS = -(1 << 20)
@@ -78,6 +78,10 @@ class FlushTask:
 
 
 class CommitLog(Protocol):
+    @property
+    def rows(self) -> Sequence[MappedFiles]:
+        """The rows of files that it reads from, in the order of their offsets."""
+
     @property
     def min_offset(self) -> PhysicalOffset:
         """First offset still kept."""

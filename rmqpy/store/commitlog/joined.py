@@ -14,7 +14,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, CommitLog, FlushTask, ScanRange
-from rmqpy.store.mapped_files import MappedFile
+from rmqpy.store.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.watermark import Watermark
 
 
@@ -32,6 +32,10 @@ class JoinedCommitLog:
     def part(self, offset: PhysicalOffset) -> CommitLog:
         """The one place that knows on which side an offset lies."""
         return self.old if offset < self.divided_offset else self.new
+
+    @property
+    def rows(self) -> Sequence[MappedFiles]:
+        return (*self.old.rows, *self.new.rows)
 
     @property
     def min_offset(self) -> PhysicalOffset:

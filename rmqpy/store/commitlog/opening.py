@@ -20,29 +20,30 @@ ones then, and loses consume queue tails).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attrs import define, field
 
 from rmqpy.model.config import FlushDiskType, StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NobodyLeads
 from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.recovery import (
     Framing,
     Walker,
     clean_start,
-    last_safe_file,
     unclean_start,
 )
-from rmqpy.store.entry_recovery import EntryOpening, EntryPaths, open_entries
-from rmqpy.store.entry_store import EntryStore
 from rmqpy.store.files import FileLayer
 from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import OldLog, open_old_log
 from rmqpy.store.paths import StorePaths
 from rmqpy.store.recovery_point import RecoveryPoint
+
+if TYPE_CHECKING:
+    from rmqpy.store.commitlog.dledger import DLedgerCommitLog
+    from rmqpy.store.entry_store import EntryStore
+    from rmqpy.store.old_log import OldLog
 
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 
@@ -62,13 +63,15 @@ class OpenedLog:
 
     ``dispatch_from``: up to there the derived files are known to be whole; after an unclean stop
     everything from there on has to be dispatched again. ``written_end`` is the end of all that was
-    found, committed or not. ``entries`` and ``divided_offset`` only where there is a DLedger part.
+    found, committed or not. ``dledger``, ``entries`` and ``divided_offset`` only where there is a
+    DLedger part.
     """
 
     log: CommitLog
     dispatch_from: PhysicalOffset
     written_end: PhysicalOffset
     classic: ClassicCommitLog | None = None
+    dledger: DLedgerCommitLog | None = None
     entries: EntryStore | None = None
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
@@ -92,23 +95,26 @@ class Opening:
         been changed but a torn tail that was moved to the quarantine.
         """
         row = MappedFiles(
-            self.files, (self._paths.commit_log,), self.settings.mapped_file_size_commit_log
+            self.files, (self.paths.commit_log,), self.settings.mapped_file_size_commit_log
         )
         row.load(COMMIT_LOG_SIZE_KEY)
         try:
             if self.settings.enable_dledger_commit_log:
-                return self._open_dledger(row)
+                # A classic broker shall not pay for it when it starts.
+                from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
+
+                return DLedgerOpening(self, row).open()
             self._refuse_dledger_data()
-            return self._recover_classic(row)
+            return self.recover_classic(row)
         except BaseException:
             row.close()
             raise
 
     @property
-    def _paths(self) -> StorePaths:
+    def paths(self) -> StorePaths:
         return StorePaths.of(self.settings)
 
-    def _recover_classic(self, row: MappedFiles) -> OpenedLog:
+    def recover_classic(self, row: MappedFiles) -> OpenedLog:
         notes: list[str] = []
         dispatch_from = 0
         durable = None
@@ -119,14 +125,14 @@ class Opening:
                 self.files,
                 row,
                 Framing.CLASSIC,
-                self._paths.quarantine,
+                self.paths.quarantine,
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
                 check_property_crc=self.settings.checks_property_crc,
             )
             end = walker.recover(start, start_offset)
             if end.torn_bytes:
-                notes.append(self._torn_note(end.torn_bytes, end.end))
+                notes.append(self.torn_note(end.torn_bytes, end.end))
             if not self.stop.clean:
                 # What a killed process wrote is in the page cache only: the first flush is for it.
                 durable = min(start_offset, row.wrote_offset)
@@ -152,121 +158,24 @@ class Opening:
         start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
         return start, row[start].first_offset
 
-    def _torn_note(self, torn_bytes: int, end: int) -> str:
-        return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"
+    def torn_note(self, torn_bytes: int, end: int) -> str:
+        return f"{torn_bytes} torn bytes at offset {end} moved to {self.paths.quarantine}"
 
-    def _open_dledger(self, row: MappedFiles) -> OpenedLog:
-        if self._has_data():
-            return self._open_joined(row)
-        if row:
-            return self._flip(row)
-        entries, notes = self._open_entries(None)
-        log = DLedgerCommitLog(entries, NobodyLeads())
-        return OpenedLog(log, PhysicalOffset(0), entries.end_offset, entries=entries, notes=notes)
-
-    def _flip(self, row: MappedFiles) -> OpenedLog:
-        """First start with the flag on: the classic log ends here, the DLedger log begins."""
-        opened = self._recover_classic(row)
-        old = opened.classic
-        assert old is not None
-        if old.max_offset == 0:
-            # A file was made, but no record written: there is nothing to join.
-            row.drop_last()
-            row.sync_directories()
-            return self._open_dledger(row)
-        divided = old.seal()
-        row.sync_directories()
-        entries, notes = self._open_entries(divided)
-        opened.notes += notes
-        opened.notes.append(
-            f"classic log sealed, DLedger log begins at dividedCommitlogOffset {divided}"
-        )
-        opened.log = JoinedCommitLog(old, DLedgerCommitLog(entries, NobodyLeads()), divided)
-        opened.written_end = entries.end_offset
-        opened.entries = entries
-        opened.divided_offset = divided
-        opened.old_log = self._old_log(row, divided)
-        return opened
-
-    def _old_log(self, row: MappedFiles, divided: int) -> OldLog:
-        return open_old_log(self.files, row, divided, self._paths.own)
-
-    def _open_joined(self, row: MappedFiles) -> OpenedLog:
-        entries, notes = self._open_entries(row.last.end_offset if row else None)
-        new = DLedgerCommitLog(entries, NobodyLeads())
-        dispatch_from = self._entries_safe_to(entries, row)
-        if not row:
-            end = entries.end_offset
-            mark = self._old_log(row, entries.base_offset)
-            return OpenedLog(new, dispatch_from, end, entries=entries, notes=notes, old_log=mark)
-        divided = entries.base_offset
-        old = ClassicCommitLog(row)
-        return OpenedLog(
-            JoinedCommitLog(old, new, divided),
-            dispatch_from,
-            entries.end_offset,
-            classic=old,
-            entries=entries,
-            divided_offset=divided,
-            notes=notes,
-            old_log=self._old_log(row, divided),
-        )
-
-    def _entries_safe_to(self, entries: EntryStore, row: MappedFiles) -> PhysicalOffset:
-        """Start of the last file, of either log, whose first message is older than the
-        checkpoint.
-        """
-        data = entries.data
-        if self.stop.clean:
-            return PhysicalOffset(data[clean_start(data)].first_offset)
-        for files, framing in ((data, Framing.DLEDGER), (row, Framing.CLASSIC)):
-            number = last_safe_file(files, framing, self.stop.safe_timestamp_ms)
-            if number is not None:
-                return PhysicalOffset(files[number].first_offset)
-        return PhysicalOffset(0)
-
-    def _open_entries(self, divided_offset: int | None) -> tuple[EntryStore, list[str]]:
-        """The entries; ``divided_offset`` is where a classic log in front of them ends."""
-        self_id = self.settings.dledger_self_id
-        assert self_id is not None, "the settings are checked before the store is opened"
-        opening = EntryOpening(
-            self.files,
-            EntryPaths(self._paths.dledger(self_id), (self.settings.dledger_data_path,)),
-            self.settings.mapped_file_size_commit_log,
-            divided_offset,
-            quarantine=self._paths.quarantine,
-            safe_timestamp_ms=None if self.stop.clean else self.stop.safe_timestamp_ms,
-            force=self.force,
-            can_mend=len(self.settings.dledger_members) > 1,
-        )
-        entries, torn_bytes = open_entries(opening)
-        notes = [self._torn_note(torn_bytes, entries.end_offset)] if torn_bytes else []
-        notes += [
-            f"entry {index} is damaged: nothing from offset {hole.offset} on is read here until it"
-            " has been fetched from the group"
-            for index, hole in entries.holes.items()
-        ]
-        return entries, notes
-
-    def _has_data(self) -> bool:
-        assert self.settings.dledger_self_id is not None
-        return self._has_files(self.settings.dledger_data_path)
-
-    def _has_files(self, folder: str) -> bool:
+    def has_files(self, folder: str) -> bool:
         """Whether there is more than a file whose creation was interrupted."""
         paths = [f"{folder}/{name}" for name in self.files.list_dir(folder)]
         return any(self.files.is_dir(path) or self.files.size_of(path) > 0 for path in paths)
 
     def _refuse_dledger_data(self) -> None:
         folders = [
-            f"{self._paths.root}/{name}/data"
-            for name in self.files.list_dir(self._paths.root)
+            f"{self.paths.root}/{name}/data"
+            for name in self.files.list_dir(self.paths.root)
             if name.startswith("dledger-")
         ]
         if self.settings.store_path_dledger_commit_log is not None:
             folders.append(self.settings.store_path_dledger_commit_log)
         for folder in folders:
-            if self._has_files(folder):
+            if self.has_files(folder):
                 raise StoreFault(
                     folder,
                     "data of a DLedger log, and enableDLegerCommitLog=false",
