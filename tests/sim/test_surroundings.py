@@ -142,6 +142,7 @@ def test_what_no_sync_has_reached_is_promised_to_nobody_until_one_does() -> None
     dice = EverythingArrives()
     disk.lose_power(dice)
     assert disk.read_bytes(PATH) == b"abcd\0\0\0\0" and disk.synced_to[PATH] == 2
+    disk.written_back()
     disk.lose_power(dice)
     assert disk.synced_to[PATH] == 2
     disk.open(PATH).sync()

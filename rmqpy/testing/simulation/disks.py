@@ -219,7 +219,6 @@ class SimulatedDisk(MemoryFiles):
         for node in {id(node): node for node in self.nodes.values()}.values():
             node.durable = node.content()
         self._durable_names = dict(self.nodes)
-        self.synced_to = {path: len(node.durable) for path, node in self.nodes.items()}
         self._journal.clear()
         self._mended.clear()
 
