@@ -6,8 +6,9 @@ messages); the rest zero, or what a 5.x broker keeps there, which is left alone.
 starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
 
 Times cannot tell everything: where the clock was set back, younger messages have older times. So
-:attr:`dispatched_offset`, kept in a file of our own (``rmqpy/dispatched``, one number), says up to
-which offset of the log the consume queues are known to be on disk.
+a file of our own, ``rmqpy/dispatched``, says which range of the log the consume queues are known to
+have on disk: two offsets, where the log began then and up to where it was dispatched. A log that
+begins in front of that range has begun again since.
 
 A checkpoint that cannot be one (another length, times below 0 or in the future) counts as not
 there: recovery then takes a longer way to the same end.
@@ -38,7 +39,7 @@ class StoreCheckpoint:
         self._files = files
         self._path = path
         self._own_path = own_path
-        self.dispatched_offset = _offset_in(files, own_path)
+        self._dispatched = _range_in(files, own_path)
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
@@ -63,8 +64,24 @@ class StoreCheckpoint:
     def times(self) -> Times:
         return self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms
 
-    def write(self, times: Times, dispatched_offset: int) -> None:
-        """Bring the three times and the offset to the disk. Blocks; may run in a worker thread."""
+    def dispatched_offset(self, log_min_offset: int) -> int | None:
+        """Up to there the consume queues have a log on disk that begins at ``log_min_offset``; None
+        in a directory that nobody but a Java broker has written.
+        """
+        if self._dispatched is None:
+            return None
+        low, offset = self._dispatched
+        return offset if low <= log_min_offset else 0
+
+    def lower(self, log_end_offset: int) -> None:
+        """The log was found to end there: what was dispatched behind it is not there any more, and
+        something else will be. Blocks; raises OSError.
+        """
+        if self._dispatched is not None and self._dispatched[1] > log_end_offset:
+            self._write_dispatched(self._dispatched[0], log_end_offset)
+
+    def write(self, times: Times, log_min_offset: int, dispatched_offset: int) -> None:
+        """Bring the times and the range to the disk. Blocks; may run in a worker thread."""
         file = self._files.open(self._path, size=CHECKPOINT_SIZE)
         try:
             file.write(0, _TIMES.pack(*times))
@@ -72,12 +89,19 @@ class StoreCheckpoint:
         finally:
             file.close()
         self._files.sync_dir(self._path.rpartition("/")[0])
-        self._files.replace_bytes(self._own_path, f"{dispatched_offset}\n".encode())
+        self._write_dispatched(log_min_offset, dispatched_offset)
+
+    def _write_dispatched(self, low: int, offset: int) -> None:
+        self._files.replace_bytes(self._own_path, f"{low} {offset}\n".encode())
 
 
-def _offset_in(files: FileLayer, path: str) -> int | None:
-    """The number in the file; None without one (nobody but us writes it), 0 when it is none."""
+def _range_in(files: FileLayer, path: str) -> tuple[int, int] | None:
+    """The two numbers in the file; None without one (nobody but us writes it), (0, 0) when it does
+    not hold them.
+    """
     if not files.exists(path):
         return None
-    text = files.read_bytes(path).decode("ascii", "replace").strip()
-    return int(text) if text.isascii() and text.isdigit() else 0
+    words = files.read_bytes(path).decode("ascii", "replace").split()
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
+        return 0, 0
+    return int(words[0]), int(words[1])

@@ -40,6 +40,7 @@ class QueueFlush:
     index: IndexSync | None
     checkpoint: StoreCheckpoint
     times: Times
+    log_min_offset: int
     dispatched_offset: int
     save_point: Callable[[], None]
 
@@ -48,7 +49,7 @@ class QueueFlush:
             queue.run()
         if self.index is not None:
             self.index.run()
-        self.checkpoint.write(self.times, self.dispatched_offset)
+        self.checkpoint.write(self.times, self.log_min_offset, self.dispatched_offset)
         self.save_point()
 
 
@@ -107,7 +108,8 @@ class StoreFlushes:
         if not (queues or index or times != self._saved_times):
             self.queues_durable_to = cursor
             return None
-        return QueueFlush(queues, index, checkpoint, times, cursor, self._point_saver())
+        low = self._log.min_offset
+        return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
 
     def _point_saver(self) -> Callable[[], None]:
         """Saves the recovery point as it is now, once the flush that is being taken is done."""

@@ -88,15 +88,16 @@ def _start_locked(
     point = RecoveryPoint.load(files, paths.recovery_point)
     stop = Stop(clean, checkpoint.safe_timestamp_ms, point)
     opened = Opening(files, settings, stop, context.force).open()
-    if not clean and checkpoint.dispatched_offset is not None:
-        safe = min(opened.dispatch_from, checkpoint.dispatched_offset)
-        opened.dispatch_from = PhysicalOffset(safe)
+    dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
+    if not clean and dispatched is not None:
+        opened.dispatch_from = PhysicalOffset(min(opened.dispatch_from, dispatched))
     if checkpoint.note is not None:
         opened.notes.append(checkpoint.note)
     undo.callback(opened.log.close)
     if not files.exists(paths.own_format):
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
     files.replace_bytes(paths.abort, b"")
+    checkpoint.lower(opened.written_end)
     if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
         point = None
     torn = queues.set_torn_aside(paths.quarantine)

@@ -373,6 +373,31 @@ def test_the_shutdown_itself_fails(rig: Any, kit: Any) -> None:
     assert "abort" not in rig.tree()
 
 
+def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Any, kit: Any) -> None:
+    """The first failure takes messages whose units were on disk, and noted as such; others stand
+    there afterwards, with the times of a clock that was set back. The second one takes the units
+    of all queues but one, which the system had written by itself.
+    """
+    store = rig.open()
+    rig.put(store, 0, 1)
+    rig.flush(store)
+    for number in range(2, 40):
+        rig.put(store, number)
+    store.flush_queues()
+    rig = rig.after(rig.files.crash())
+    rig.clock.start_ms -= 3_600_000
+    store = rig.open()
+    for number in range(40, 80):
+        rig.put(store, number)
+    rig.flush(store)
+    for path in [path for path in rig.files.nodes if "/consumequeue/Topic/1/" in path]:
+        rig.files.open(path).sync()
+        rig.files.sync_dir(path.rpartition("/")[0])
+    store = rig.after(rig.files.crash()).open()
+    assert kit.bodies(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
+    store.abandon()
+
+
 def test_an_uncommitted_tail_keeps_the_log_closed(kit: Any) -> None:
     """Entries that were found on disk and that no quorum has confirmed yet: a put would give their
     queue offsets again. It is refused until they are committed.

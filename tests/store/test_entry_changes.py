@@ -179,6 +179,51 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
     store.abandon()
 
 
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
+    rig: Any, kit: Any, leader: list[Entry], under_way: bool
+) -> None:
+    """A flush has told of all in front of a later begin. Of the earlier begin's entries nothing is
+    on disk but the log, and the units of one queue, which the system has written by itself; the
+    leader's clock was set back in the middle, so that times tell nothing.
+    """
+    for entry in leader[20:]:
+        body = bytearray(entry.body)
+        patch_record(body, 0, None, entry.position + ENTRY_HEADER_SIZE, 1_600_000_000_000)
+        leader[entry.index] = Entry.of(entry.index, 0, entry.position, bytes(body))
+    store = opened(rig)
+    take(store.entries, leader[:20])
+    store.entries.commit_to(LedgerIndex(19))
+    store.dispatch()
+    rig.flush(store)
+    store.flush_queues()
+    late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
+    store.entries.begin_again(late.index, late.position)
+    store.abandon()
+    store = opened(rig)
+    flush = store.queue_flush_task()
+    if not under_way:
+        flush.run()
+        store.queues_flushed(flush)
+    store.entries.begin_again(0, 0)
+    store.log_begins_again()
+    if under_way:
+        flush.run()
+        store.queues_flushed(flush)
+    take(store.entries, leader)
+    store.entries.commit_to(LedgerIndex(39))
+    store.dispatch()
+    rig.flush(store)
+    for path in [path for path in rig.files.nodes if "/consumequeue/Topic/1/" in path]:
+        rig.files.open(path).sync()
+        rig.files.sync_dir(path.rpartition("/")[0])
+    store = opened(rig.after(rig.files.crash()))
+    store.entries.commit_to(LedgerIndex(39))
+    store.dispatch()
+    assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
+    store.abandon()
+
+
 def test_a_log_begins_again_at_a_later_file(rig: Any, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
