@@ -37,6 +37,9 @@ class MemoryNode:
     mapped: bool = False
     """It is written in place too."""
 
+    synced_to: int = 0
+    """How many bytes a sync has reached; more may have become durable by themselves."""
+
     @classmethod
     def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> MemoryNode:
         data = bytearray(size) if size < LARGE_BYTES else mmap.mmap(-1, size)
@@ -45,6 +48,11 @@ class MemoryNode:
 
     def content(self) -> bytes:
         return bytes(memoryview(self.data)[: self.extent])
+
+    def keep(self, content: bytes) -> None:
+        """A sync has reached this content."""
+        self.durable = content
+        self.synced_to = len(content)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -148,13 +156,14 @@ class MemoryFiles:
 
     def synced(self, node: MemoryNode) -> None:
         """A file has been synced: what is in it now is durable."""
-        node.durable = node.content()
+        node.keep(node.content())
 
     def put(self, path: str, data: bytes) -> None:
         """Plant a file that has always been there."""
         self.make_dirs(path.rpartition("/")[0])
         content = data.rstrip(b"\0")
         node = MemoryNode.of(len(data), content, content, self.now_ms)
+        node.synced_to = len(content)
         self.nodes[path] = self._durable_names[path] = node
 
     def kill(self) -> MemoryFiles:
@@ -207,6 +216,7 @@ class MemoryFiles:
         self.touched("sync", path)
         self.make_dirs(path.rpartition("/")[0])
         node = MemoryNode.of(len(data), bytes(data), bytes(data), self.now_ms)
+        node.synced_to = len(data)
         self.nodes[path] = self._durable_names[path] = node
         self.touched("sync", path.rpartition("/")[0])
 

@@ -375,8 +375,11 @@ def test_a_driver_is_killed(live: Any, phase: str, ground_on: Callable[..., Grou
         live.send(ground.topic, bodies(len(sent), 7))
     driver.kill()
     assert is_it()
-    sent = bodies(0, len(sent) + 25)
-    live.send(ground.topic, sent[-18 if phase == "waiting" else -25 :])
+    if phase == "waiting":
+        sent += bodies(len(sent), 7)
+    assert progress.read_count(ground.topic) < len(sent), "something is left to read"
+    sent += bodies(len(sent), 25)
+    live.send(ground.topic, sent[-25:])
     ground.finish()
     ground.check(sent)
 

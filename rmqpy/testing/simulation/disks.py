@@ -88,7 +88,7 @@ class SimulatedDisk(MemoryFiles):
 
     synced_to: dict[str, int] = field(factory=dict)
     """By path: how many bytes a sync had reached when the power failed; what stands behind them was
-    promised to nobody who waits for syncs, however many failures it has survived since.
+    promised to nobody who waits for syncs, whatever it has survived.
     """
 
     _mended: list[tuple[str, Flip]] = field(factory=list)
@@ -243,7 +243,7 @@ class SimulatedDisk(MemoryFiles):
     def _reached(self, node: MemoryNode, content: bytes, number: int) -> None:
         if self._last_sync.get(id(node), 0) < number:
             self._last_sync[id(node)] = number
-            node.durable = content
+            node.keep(content)
             if self._mended:
                 self._mended = [each for each in self._mended if each[1].node is not node]
             self._journal = [
@@ -270,12 +270,7 @@ class SimulatedDisk(MemoryFiles):
     def lose_power(self, dice: random.Random) -> None:
         """Only what is durable stays for certain."""
         self.process_ended()
-        self.synced_to = {
-            path: self.synced_to[path]
-            if path in self.synced_to and id(node) not in self._last_sync
-            else len(node.durable)
-            for path, node in self._durable_names.items()
-        }
+        self.synced_to = {path: node.synced_to for path, node in self._durable_names.items()}
         names, contents = self._happened(dice)
         nodes = dict(self._durable_names)
         for path, node in names.items():
