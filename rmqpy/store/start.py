@@ -87,7 +87,7 @@ def _start_locked(
     clean = not files.exists(paths.abort)
     point = RecoveryPoint.load(files, paths.recovery_point)
     stop = Stop(clean, checkpoint.safe_timestamp_ms, point)
-    opened = Opening(files, settings, stop, context.force).open()
+    opened = _opening(settings)(files, settings, stop, context.force).open()
     dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
     if not clean and dispatched is not None:
         opened.dispatch_from = PhysicalOffset(min(opened.dispatch_from, dispatched))
@@ -125,6 +125,15 @@ def _start_locked(
     return StoreParts(
         opened, queues, index, dispatch, checkpoint, lock, rebuilds, queues_durable_to=queue_cursor
     )
+
+
+def _opening(settings: StoreSettings) -> type[Opening]:
+    if not settings.enable_dledger_commit_log:
+        return Opening
+    # A classic broker shall not pay for it when it starts.
+    from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
+
+    return DLedgerOpening
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:

@@ -12,6 +12,8 @@ true                   classic files only            recover them, seal the last
 true                   neither                       begin a DLedger log at 0
 =====================  ============================  ==============================================
 
+The last four rows are :mod:`.dledger_opening`'s.
+
 The flip may be interrupted anywhere: sealing is idempotent, and once the first DLedger file exists
 the directory is a joined one. After an unclean stop the classic log is recovered by the abnormal
 rules, with everything from the start of the walk dispatched again (4.9.7 recovers by the normal
@@ -63,8 +65,7 @@ class OpenedLog:
 
     ``dispatch_from``: up to there the derived files are known to be whole; after an unclean stop
     everything from there on has to be dispatched again. ``written_end`` is the end of all that was
-    found, committed or not. ``dledger``, ``entries`` and ``divided_offset`` only where there is a
-    DLedger part.
+    found, committed or not. ``dledger`` and ``divided_offset`` only where there is a DLedger part.
     """
 
     log: CommitLog
@@ -72,17 +73,20 @@ class OpenedLog:
     written_end: PhysicalOffset
     classic: ClassicCommitLog | None = None
     dledger: DLedgerCommitLog | None = None
-    entries: EntryStore | None = None
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
     old_log: OldLog | None = None
     """What there is to say of the log in front of the divide."""
 
+    @property
+    def entries(self) -> EntryStore | None:
+        return self.dledger.entries if self.dledger is not None else None
+
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class Opening:
-    """One attempt to open a directory. ``force`` cuts at damage in the middle instead of
-    refusing.
+    """One attempt to open a directory, with enableDLegerCommitLog=false. ``force`` cuts at damage
+    in the middle instead of refusing.
     """
 
     files: FileLayer
@@ -95,26 +99,25 @@ class Opening:
         been changed but a torn tail that was moved to the quarantine.
         """
         row = MappedFiles(
-            self.files, (self.paths.commit_log,), self.settings.mapped_file_size_commit_log
+            self.files, (self._paths.commit_log,), self.settings.mapped_file_size_commit_log
         )
         row.load(COMMIT_LOG_SIZE_KEY)
         try:
-            if self.settings.enable_dledger_commit_log:
-                # A classic broker shall not pay for it when it starts.
-                from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
-
-                return DLedgerOpening(self, row).open()
-            self._refuse_dledger_data()
-            return self.recover_classic(row)
+            return self._open_behind(row)
         except BaseException:
             row.close()
             raise
 
+    def _open_behind(self, row: MappedFiles) -> OpenedLog:
+        """``row``: the files of the classic log, which may be none."""
+        self._refuse_dledger_data()
+        return self._recover_classic(row)
+
     @property
-    def paths(self) -> StorePaths:
+    def _paths(self) -> StorePaths:
         return StorePaths.of(self.settings)
 
-    def recover_classic(self, row: MappedFiles) -> OpenedLog:
+    def _recover_classic(self, row: MappedFiles) -> OpenedLog:
         notes: list[str] = []
         dispatch_from = 0
         durable = None
@@ -125,14 +128,14 @@ class Opening:
                 self.files,
                 row,
                 Framing.CLASSIC,
-                self.paths.quarantine,
+                self._paths.quarantine,
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
                 check_property_crc=self.settings.checks_property_crc,
             )
             end = walker.recover(start, start_offset)
             if end.torn_bytes:
-                notes.append(self.torn_note(end.torn_bytes, end.end))
+                notes.append(self._torn_note(end.torn_bytes, end.end))
             if not self.stop.clean:
                 # What a killed process wrote is in the page cache only: the first flush is for it.
                 durable = min(start_offset, row.wrote_offset)
@@ -158,24 +161,24 @@ class Opening:
         start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
         return start, row[start].first_offset
 
-    def torn_note(self, torn_bytes: int, end: int) -> str:
-        return f"{torn_bytes} torn bytes at offset {end} moved to {self.paths.quarantine}"
+    def _torn_note(self, torn_bytes: int, end: int) -> str:
+        return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"
 
-    def has_files(self, folder: str) -> bool:
+    def _has_files(self, folder: str) -> bool:
         """Whether there is more than a file whose creation was interrupted."""
         paths = [f"{folder}/{name}" for name in self.files.list_dir(folder)]
         return any(self.files.is_dir(path) or self.files.size_of(path) > 0 for path in paths)
 
     def _refuse_dledger_data(self) -> None:
         folders = [
-            f"{self.paths.root}/{name}/data"
-            for name in self.files.list_dir(self.paths.root)
+            f"{self._paths.root}/{name}/data"
+            for name in self.files.list_dir(self._paths.root)
             if name.startswith("dledger-")
         ]
         if self.settings.store_path_dledger_commit_log is not None:
             folders.append(self.settings.store_path_dledger_commit_log)
         for folder in folders:
-            if self.has_files(folder):
+            if self._has_files(folder):
                 raise StoreFault(
                     folder,
                     "data of a DLedger log, and enableDLegerCommitLog=false",
