@@ -131,6 +131,12 @@ class Rig:
         file.sync()
         file.close()
 
+    def write_back(self, part: str) -> None:
+        """The system brings files whose paths contain ``part`` to the disk by itself."""
+        for path in [path for path in self.files.nodes if part in path]:
+            self.files.open(path).sync()
+            self.files.sync_dir(path.rpartition("/")[0])
+
     def place(self, offset: int) -> tuple[str, int]:
         """(path, position) of the byte at a log offset, in commitlog/ or the DLedger data."""
         first = offset // FILE_SIZE * FILE_SIZE

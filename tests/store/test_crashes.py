@@ -390,9 +390,7 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Any, kit
     for number in range(40, 80):
         rig.put(store, number)
     rig.flush(store)
-    for path in [path for path in rig.files.nodes if "/consumequeue/Topic/1/" in path]:
-        rig.files.open(path).sync()
-        rig.files.sync_dir(path.rpartition("/")[0])
+    rig.write_back("/consumequeue/Topic/1/")
     store = rig.after(rig.files.crash()).open()
     assert kit.bodies(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
     store.abandon()

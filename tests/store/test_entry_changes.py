@@ -214,9 +214,7 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     rig.flush(store)
-    for path in [path for path in rig.files.nodes if "/consumequeue/Topic/1/" in path]:
-        rig.files.open(path).sync()
-        rig.files.sync_dir(path.rpartition("/")[0])
+    rig.write_back("/consumequeue/Topic/1/")
     store = opened(rig.after(rig.files.crash()))
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
