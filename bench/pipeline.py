@@ -24,10 +24,13 @@ latency     1      seconds from a send to its committed batch, median (at most)
 cores       1.7    wall time: the audit on one core / on two
 ==========  =====  ========================================================================
 
-Beside ``cores`` stands what this machine gives two cores at all (figures ``plain``): the kernel
-alone over the same ranges, in one process and in two that have nothing to do with each other. Both
-Parquet writers take zstd of level 1. The JVM has Spark's own options, for all rows: the commands
-start one that compiles less, which would cost Spark's own writer half as much again.
+On one core means all of Spark on it, the JVM with its threads too, as on a machine that has no
+other one; a single worker on two cores has the JVM beside it (figure ``one worker``). Beside
+``cores`` stands what this machine gives two cores at all (figures ``plain``): the kernel alone over
+the same ranges, in one process and in two that have nothing to do with each other. Both Parquet
+writers take zstd of level 1. The JVM has the options of the commands for ``cores``, Spark's own for
+the other rows: those of the commands compile less, which would cost Spark's own writer half as much
+again.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,6 +78,8 @@ from rmqpy.upgrade.situation import settings_of_facts
 CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20
 FILE: Final = 1 << 30
+WARMING_PASSES: Final = 4
+"""For the JVM, which compiles beside the first ones, and the workers."""
 ZSTD_LEVEL: Final = "1"
 """Spark's writer takes 3 unless it is told; the export 1."""
 STREAM_ROUNDS: Final = 20
@@ -136,6 +142,12 @@ def read_all(files: list[Path]) -> int:
 
 def tree_cpu_s() -> float:
     """CPU seconds of this process and all below it, of dead ones if they were waited for."""
+    ticks = tree_ticks()
+    return sum(ticks.values()) / TICKS
+
+
+def tree_ticks() -> dict[int, int]:
+    """Of this process and all below it, by process."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
@@ -151,7 +163,25 @@ def tree_cpu_s() -> float:
         more = {pid for pid, parent in parents.items() if parent in mine} - mine
         mine |= more
         grew = bool(more)
-    return sum(ticks.get(pid, 0) for pid in mine) / TICKS
+    return {pid: ticks[pid] for pid in mine if pid in ticks}
+
+
+@contextmanager
+def held_to(cores: int) -> Iterator[None]:
+    """This process, all below it and what they start from now on, on so many cores."""
+    allowed = os.sched_getaffinity(0)
+    _hold(set(sorted(allowed)[:cores]))
+    try:
+        yield
+    finally:
+        _hold(allowed)
+
+
+def _hold(cores: set[int]) -> None:
+    for pid in tree_ticks():
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), cores)
 
 
 def timed(do: Callable[[], object]) -> tuple[float, float]:
@@ -212,10 +242,21 @@ class Bench:
             plan = self.plan(range_bytes=range_bytes)
             assert audit_store(Disk(), plan, SparkRunner(session, directory)).records
 
-        audit()  # warms the JVM and the workers
+        for _ in range(WARMING_PASSES):
+            audit()
         wall, cpu = best(audit, self.rounds)
         self.figures[f"{name} bytes/s"] = self.content / wall
         self.figures[f"{name} bytes/cpu-s"] = self.content / cpu
+
+    def cores(self) -> dict[str, float]:
+        """The audit with two workers, with one, and with everything on one core."""
+        with session_of(2, light=True) as session:
+            self.spark(session, "two cores", RANGE)
+        with session_of(1, light=True) as session:
+            self.spark(session, "one worker", RANGE)
+            with held_to(1):
+                self.spark(session, "one core", RANGE)
+        return self.figures
 
     def plain(self) -> None:
         """The kernel in one process and in two: what there is to be had from two cores."""
@@ -342,8 +383,9 @@ def plain_seconds(works: list[WorkRange], count: int) -> float:
 
 
 @contextmanager
-def session_on(cores: int) -> Iterator[Any]:
-    with spark_session(SessionPlan(master=f"local[{cores},4]", name="bench")) as session:
+def session_of(workers: int, *, light: bool = False) -> Iterator[Any]:
+    plan = SessionPlan(master=f"local[{workers},4]", name="bench", light=light)
+    with spark_session(plan) as session:
         yield session
 
 
@@ -360,9 +402,11 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         bench.with_md5()
     if "cores" in rows:
         bench.plain()
-    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency", "cores"}:
-        with session_on(2) as session:
-            if rows & {"spark-256", "cores"}:
+        with ProcessPoolExecutor(1, get_context("fork")) as other:
+            figures |= other.submit(bench.cores).result()  # which has a JVM of its own
+    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency"}:
+        with session_of(2) as session:
+            if "spark-256" in rows:
                 bench.spark(session, "spark-256", RANGE)
             if "spark-file" in rows:
                 bench.spark(session, "spark-file", FILE)
@@ -373,9 +417,6 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
                 bench.rebuild(session)
             if "latency" in rows:
                 bench.latency(session)
-    if "cores" in rows:
-        with session_on(1) as session:
-            bench.spark(session, "one core", RANGE)
     pairs = {
         "kernel": ("kernel bytes/s", "md5 bytes/s"),
         "spark-256": ("spark-256 bytes/cpu-s", "kernel bytes/cpu-s"),
@@ -383,7 +424,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
         "md5": ("audit+md5 bytes/cpu-s", "md5 bytes/cpu-s"),
         "parquet": ("spark writer cpu-s", "export cpu-s"),
         "rebuild": ("rebuild here cpu-s", "rebuild cpu-s"),
-        "cores": ("spark-256 bytes/s", "one core bytes/s"),
+        "cores": ("two cores bytes/s", "one core bytes/s"),
     }
     if "cores" in rows:
         figures["plain two to one"] = figures["plain bytes/s of 2"] / figures["plain bytes/s of 1"]

@@ -6,6 +6,7 @@ What our defaults are for:
 local[*,4]                                  a task that lost its worker is tried again
 PYSPARK_PYTHON (local masters)              workers are this very Python, not the first on PATH
 spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
+...unix.domain.socket.enabled (local)        over TCP a task waits 40 ms for an acknowledgement
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
 spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given
@@ -71,6 +72,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 LIGHT_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 WAVE_PIECES: Final = 64
 WAVES_AT_A_TIME: Final = 2
-TASKS_A_CORE: Final = 4
+TASKS_A_CORE: Final = 2
 """So many of a wave: less would leave cores idle at its end."""
 ANSWER_SCHEMA: Final = "number long, answer binary"
 

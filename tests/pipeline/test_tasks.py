@@ -64,14 +64,14 @@ def test_behind_a_task_little_is_collected(spark: Any) -> None:
 
 def test_many_pieces_share_tasks(spark: Any) -> None:
     shares = Counter(run_pieces(spark, task_of, range(41)))
-    assert sorted(shares.values()) == [5] * 7 + [6]
+    assert sorted(shares.values()) == [10] * 3 + [11]
     assert len(set(run_pieces(spark, task_of, range(3)))) == 3
 
 
 def test_neighbours_are_in_different_tasks(spark: Any) -> None:
     """What is at the end of a log costs nothing: no task shall have that alone."""
     tasks = list(run_pieces(spark, task_of, range(40)))
-    assert all(len(set(tasks[first : first + 8])) == 8 for first in range(0, 40, 8))
+    assert all(len(set(tasks[first : first + 4])) == 4 for first in range(0, 40, 4))
 
 
 def task_of(_number: int) -> int:
