@@ -6,7 +6,7 @@ What our defaults are for:
 local[*,4]                                  a task that lost its worker is tried again
 PYSPARK_PYTHON (local masters)              workers are this very Python, not the first on PATH
 spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
-...unix.domain.socket.enabled (local)        over TCP a task waits 40 ms for an acknowledgement
+spark.python.unix.domain.socket.enabled     local masters: no task waits for an ack of TCP's
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
 spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given

@@ -2,7 +2,7 @@
 
 A wave is one Spark job: ``spark.range`` over the pieces' numbers, mapped by ``mapInArrow``. A task
 costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit: where there are more
-pieces than a few for each core, some follow each other in one task. They are dealt like cards: what
+pieces than two for each core, some follow each other in one task. They are dealt like cards: what
 is next to each other in a log is alike (the hole at its end costs nothing), and the last task shall
 not be the only one that has work. What goes to a worker is the
 wave's pieces, what comes back a pickled value a piece. Two waves run at a time, so that the end of

@@ -40,6 +40,7 @@ class StoreCheckpoint:
         self._path = path
         self._own_path = own_path
         self._dispatched = _range_in(files, own_path)
+        """As the start found it: nobody asks afterwards."""
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""

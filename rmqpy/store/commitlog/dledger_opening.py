@@ -41,6 +41,11 @@ class DLedgerOpening(Opening):
             row.drop_last()
             row.sync_directories()
             return self._open_behind(row)
+        task = old.flush_task()
+        if task is not None:
+            # Nobody flushes a log that is sealed.
+            task.run()
+            old.flushed(task.offset)
         divided = old.seal()
         row.sync_directories()
         entries, notes = self._open_entries(divided)

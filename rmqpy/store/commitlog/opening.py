@@ -139,10 +139,6 @@ class Opening:
             if not self.stop.clean:
                 # What a killed process wrote is in the page cache only: the first flush is for it.
                 durable = min(start_offset, row.wrote_offset)
-                if self.settings.enable_dledger_commit_log:
-                    for number in range(min(start, len(row) - 1), len(row)):
-                        row[number].sync()
-                    durable = None
                 row.sync_directories()
         sync_flush = self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         log = ClassicCommitLog(row, sync_flush=sync_flush, flushed_offset=durable)
