@@ -8,6 +8,7 @@ import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,17 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "uvloop": _version("uvloop"),
         "rmqpy": rmqpy.__version__,
         "load_before": os.getloadavg()[0],
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def write_json(path: Path, about: Mapping[str, Any], rows: Sequence[Row], results: Results) -> None:

@@ -8,7 +8,7 @@ Between two calls C keeps nothing.
 A turn::
 
     refresh ────► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
-                  │    ▲
+                  │    ▲   └─► nothing to write: let_go_early, and receive again for a moment
                   ▼    │ refresh
                  Python: cold frames, a full file, a full buffer
 
@@ -40,7 +40,7 @@ from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatch import ArrivalListener
-from rmqpy.store.staging import END, INDEX
+from rmqpy.store.staging import END, INDEX, STAGED
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import Proposer
@@ -101,7 +101,7 @@ class HotPath:
             receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
             self.core.file_size = log.row.file_size
-        self.ready = HotReady(self.core, receive_ready) if CAN_WATCH else None
+        self.ready = HotReady(self.core, receive_ready, self.let_go_early) if CAN_WATCH else None
         self.core.dledger = dledger is not None
         self._cells: array[int] | None = None
         self._staging_generation = -1
@@ -137,14 +137,21 @@ class HotPath:
             return
         self._take_over()
         if core.outgoing_count:
-            self._hold_unearned()
-            if lib.rmq_send(core):
-                self._see_to_unsent()
-            core.outgoing_count = 0
+            self._send()
         core.out_used = 0
         if self._ended:
             self._free += self._ended
             self._ended.clear()
+
+    def let_go_early(self) -> bool:
+        """Send what was answered, if nothing has to be committed before: the turn goes on. False:
+        nothing was sent.
+        """
+        if self._staging.state[STAGED] or not self.core.outgoing_count:
+            return False
+        self._send()
+        self.core.out_used = 0
+        return True
 
     def close(self) -> None:
         """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
@@ -370,6 +377,13 @@ class HotPath:
             core.log = self._keep("log", ffi.from_buffer("int64_t[]", staging.state))
             core.units = self._keep("units", ffi.from_buffer("uint8_t[]", staging.units))
             core.units_capacity = len(staging.units) // 32
+
+    def _send(self) -> None:
+        core = self.core
+        self._hold_unearned()
+        if lib.rmq_send(core):
+            self._see_to_unsent()
+        core.outgoing_count = 0
 
     def _hold_unearned(self) -> None:
         core, passed = self.core, self._conditions.passed

@@ -21,10 +21,16 @@ CAN_WATCH: Final = sys.platform == "linux"
 class HotReady:
     """See the module's text. ``receive``: ``rmq_receive_ready``, by the rules of the log."""
 
-    def __init__(self, core: Cdata, receive: Callable[[Cdata, bool], int]) -> None:
+    def __init__(
+        self,
+        core: Cdata,
+        receive: Callable[[Cdata, bool], int],
+        let_go_early: Callable[[], bool],
+    ) -> None:
         self._core = core
         core.ready_fd = -1
         self.receive = receive
+        self.let_go_early = let_go_early
 
     @property
     def fd(self) -> int:

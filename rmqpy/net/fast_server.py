@@ -9,7 +9,8 @@ Connections behind TLS, and all where the loop watches no descriptors, are recei
 go through the same feed (:mod:`rmqpy.net.feed_reader`).
 
 Replies of the feed leave at the end of the turn, behind the commit; the handler does that
-(``turn_ended``).
+(``turn_ended``). Those of a turn that has nothing to commit leave at once, and it goes on for a
+moment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from attrs import define
 
 from rmqpy.net.channels import READ_SIZE, Connection, ConnectionLimits, Turns
-from rmqpy.net.feed import FEED_BYTES, Feed, FeedStatus
+from rmqpy.net.feed import FEED_BYTES, Feed, FeedStatus, ReadySet
 from rmqpy.net.feed_reader import FedConnection, FeedReader
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server import Doors, RemotingServer
@@ -30,6 +31,11 @@ from rmqpy.net.unread import ServedConnection
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import LENGTH_BYTES
+
+AGAIN_MS = 1
+"""A turn that stores nothing looks at the sockets again until it is as old: what surrounds a turn
+costs more than a few pulls.
+"""
 
 LOG = logging.getLogger(__name__)
 
@@ -131,25 +137,37 @@ class FastServer(RemotingServer):
 
     def _readable(self) -> None:
         """Some of the watched connections are."""
-        ready, transports = self._ready, self._transports
+        ready = self._ready
         assert ready is not None
         if not self.turn_open or self.feed.stale:
             self.open_turn()
-        status = ready.receive(self.feed.core, True)
+        begun_ms = self.now_ms
+        more = self._receive_from_all(ready)
+        while more and ready.let_go_early():
+            if self._scheduler.monotonic_ms() - begun_ms >= AGAIN_MS:
+                break
+            more = self._receive_from_all(ready)
+
+    def _receive_from_all(self, ready: ReadySet) -> bool:
+        """Once from each that can be read now; False: there was none."""
+        feed, transports = self.feed, self._transports
+        status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
             transport = transports[ready.last]
             if status == FeedStatus.APART:
                 transport.readable()
             else:
                 transport.received(status)
-            if self.feed.stale:
+            if feed.stale:
                 self.open_turn()
-            status = ready.receive(self.feed.core, False)
+            status = ready.receive(feed.core, False)
         now_ms = self.now_ms
-        for number in ready.seen_to():
+        seen_to = ready.seen_to()
+        for number in seen_to:
             if number in transports:
                 connection = transports[number].connection
                 connection.last_traffic_ms = connection.last_read_ms = now_ms
+        return bool(seen_to)
 
     def _turn_ended(self) -> None:
         self.turn_open = False

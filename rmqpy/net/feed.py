@@ -51,6 +51,10 @@ class ReadySet(Protocol):
     them ends with another status than DONE: it is the ``last`` one, and has to be seen to; then
     ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
     """
+    let_go_early: Callable[[], bool]
+    """Send, before the turn ends, what was answered, unless something has to be committed first.
+    False: nothing was sent.
+    """
 
     @property
     def fd(self) -> int:

@@ -14,6 +14,7 @@ from rmqpy.codec import chosen
 from rmqpy.codec.scan import scan_records
 from rmqpy.model.config_keys_security import TlsMode
 from rmqpy.net.channels import ConnectionLimits
+from rmqpy.net.feed import FeedStatus
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server import Doors
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
@@ -223,6 +224,68 @@ def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
             assert scan.queue_offset[0] == len(bodies)
             bodies += scan.queue_offset
         assert bodies == list(range(500))
+
+    serving(main)
+
+
+SET_WAYS = pytest.mark.parametrize(
+    "serving", [way for way in WAYS if way.startswith("c-") and way.endswith("-own")], indirect=True
+)
+"""The ways with a set of connections that C can read together."""
+
+
+@SET_WAYS
+def test_pulls_leave_before_the_turn_ends(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a message of the same turn has to be written first."""
+
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        if server.feed.ready is None:
+            pytest.skip("no epoll here")
+        client = await connect()
+        for frame in (send(0), pull(1, 0), send(1), pull(1, 0)):  # are learned
+            client.writer.write(frame)
+            await client.read(1)
+        with monkeypatch.context() as turn:
+            turn.setattr(kit.broker, "turn_ended", lambda: None)
+            client.writer.write(pull(2, 0))
+            (answer,) = await client.read(1)
+            assert (answer.opaque, answer.code) == (2, 0)
+            client.writer.write(send(3) + pull(4, 0))
+            while not kit.store.log.has_staged:
+                await asyncio.sleep(0)
+            assert server.feed.core.outgoing_count == 2
+        kit.broker.turn_ended()
+        assert [answer.opaque for answer in await client.read(2)] == [3, 4]
+
+    serving(main)
+
+
+@SET_WAYS
+def test_a_turn_ends_however_much_is_pulled(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(connect: Any, kit: Any, server: Any) -> None:
+        ready = server.feed.ready
+        if ready is None:
+            pytest.skip("no epoll here")
+        client = await connect()
+        client.writer.write(send(0))
+        await client.read(1)
+        looks = 0
+
+        def look(core: Any, begin: bool) -> int:
+            nonlocal looks
+            looks += 1
+            return FeedStatus.NONE_LEFT
+
+        with monkeypatch.context() as always:
+            always.setattr(ready, "receive", look)
+            always.setattr(ready, "seen_to", lambda: [0])
+            always.setattr(ready, "let_go_early", lambda: looks < 1_000_000)
+            server._readable()
+        assert 0 < looks < 1_000_000
 
     serving(main)
 

@@ -238,6 +238,9 @@ class ColdSet:
                 return status
         return FeedStatus.NONE_LEFT
 
+    def let_go_early(self) -> bool:
+        return False
+
     @property
     def last(self) -> int:
         return self._found[self._next - 1]
