@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
+from rmqpy.remoting.value import made_when_used
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -19,7 +20,7 @@ EXPRESSION_TAG = "TAG"
 EXPRESSION_SQL92 = "SQL92"
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class SubscriptionData(Body):
     """What a group wants of a topic. ``code_set`` has the tags' Java hashes."""
 
@@ -32,12 +33,12 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ProducerData(Body):
     group_name: str
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumerData(Body):
     group_name: str
     consume_type: str | None = None
@@ -47,7 +48,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class HeartbeatData(Body):
     """Code 34. The last two are of 5.x clients."""
 
@@ -60,7 +61,7 @@ class HeartbeatData(Body):
     without_sub: bool | None = field(default=None, metadata=named("isWithoutSub"))
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class CheckClientRequestBody(Body):
     """Code 46."""
 
@@ -72,14 +73,14 @@ class CheckClientRequestBody(Body):
     namespace: str | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class GetConsumerListByGroupResponseBody(Body):
     """Answer of code 38."""
 
     consumer_id_list: list[str] = field(factory=list)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class Connection(Body):
     client_id: str
     client_addr: str
@@ -87,7 +88,7 @@ class Connection(Body):
     version: int = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumerConnection(Body):
     """Answer of code 203."""
 
@@ -98,14 +99,14 @@ class ConsumerConnection(Body):
     consume_from_where: str | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ProducerConnection(Body):
     """Answer of code 204."""
 
     connection_set: list[Connection] = field(factory=list)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ProducerInfo(Body):
     """``remote_ip`` is ``/ip:port``."""
 
@@ -116,21 +117,21 @@ class ProducerInfo(Body):
     last_update_timestamp: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ProducerTableInfo(Body):
     """Answer of code 328: producers by group."""
 
     data: dict[str, list[ProducerInfo]] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class GroupList(Body):
     """Answer of code 300."""
 
     group_list: list[str] = field(factory=list)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ProcessQueueInfo(Body):
     """What a consumer holds of one queue."""
 
@@ -150,7 +151,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumeStatus(Body):
     """Rates of one topic in one consumer."""
 
@@ -162,7 +163,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumerRunningInfo(Body):
     """Answer of code 307."""
 
@@ -173,7 +174,7 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumeMessageDirectlyResult(Body):
     """Answer of code 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
     CR_THROW_EXCEPTION or CR_RETURN_NULL."""

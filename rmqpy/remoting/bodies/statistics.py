@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.clients import SubscriptionData
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import Body
+from rmqpy.remoting.value import made_when_used
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class TopicOffset(Body):
     min_offset: Int64 = 0
     max_offset: Int64 = 0
     last_update_timestamp: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class TopicStatsTable(Body):
     """Answer of code 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class OffsetWrapper(Body):
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     last_timestamp: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumeStats(Body):
     """Answer of code 208."""
 
@@ -39,7 +40,7 @@ class ConsumeStats(Body):
     consume_tps: float = 0.0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumeStatsList(Body):
     """Answer of code 317: one map of one group per item."""
 
@@ -48,7 +49,7 @@ class ConsumeStatsList(Body):
     total_diff: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class QueueTimeSpan(Body):
     """Times in ms; the ``…_str`` forms, in the broker's local time, are for people."""
 
@@ -62,28 +63,28 @@ class QueueTimeSpan(Body):
     consume_time_stamp_str: str | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class QueryConsumeTimeSpanBody(Body):
     """Answer of code 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class QueryCorrectionOffsetBody(Body):
     """Answer of code 308: queue id to offset."""
 
     correction_offsets: dict[int, Int64] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class BrokerStatsItem(Body):
     sum: Int64 = 0
     tps: float = 0.0
     avgpt: float = 0.0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class BrokerStatsData(Body):
     """Answer of code 315."""
 
@@ -92,7 +93,7 @@ class BrokerStatsData(Body):
     stats_day: BrokerStatsItem | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class ConsumeQueueData(Body):
     """One consume queue unit. ``physic_offset`` is its physical offset."""
 
@@ -105,7 +106,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class QueryConsumeQueueResponseBody(Body):
     """Answer of code 321."""
 
@@ -116,7 +117,7 @@ class QueryConsumeQueueResponseBody(Body):
     min_queue_index: Int64 = 0
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class PlainAccessConfig(Body):
     access_key: str | None = None
     secret_key: str | None = None
@@ -128,7 +129,7 @@ class PlainAccessConfig(Body):
     group_perms: list[str] | None = None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class AclConfig(Body):
     """Answer of code 54."""
 

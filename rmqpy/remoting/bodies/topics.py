@@ -28,6 +28,7 @@ from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
 from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
+from rmqpy.remoting.value import made_when_used
 
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
@@ -105,7 +106,7 @@ class TopicConfig(Body):
             raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class TopicConfigSerializeWrapper(Body):
     """Answer of code 21, part of code 103, and config/topics.json."""
 
@@ -113,7 +114,7 @@ class TopicConfigSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class RegisterBrokerBody(Body):
     """Body of code 103; plain JSON by ``encode``/``decode``, else the compressed form."""
 
@@ -149,21 +150,21 @@ class RegisterBrokerBody(Body):
         return cls(wrapper, _text_list(servers))
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class KVTable(Body):
     """Answers of 28 and 219; the order topics in the answer of 103."""
 
     table: dict[str, str] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class KVConfigSerializeWrapper(Body):
     """kvConfig.json of a name server: namespace to key to value."""
 
     config_table: dict[str, dict[str, str]] = field(factory=dict)
 
 
-@define(slots=True, eq=False, repr=False)
+@made_when_used()
 class TopicList(Body):
     """Answers of 206, 224, 304, 305 and 311 to 313."""
 

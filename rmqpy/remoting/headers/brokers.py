@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.remoting.command_header import CommandHeader, Int64
+from rmqpy.remoting.value import made_when_used
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class RegisterBrokerRequestHeader(CommandHeader):
     """The last two come from 5.x brokers only; ``heartbeat_timeout_millis`` is the expiry then."""
 
@@ -22,13 +21,13 @@ class RegisterBrokerRequestHeader(CommandHeader):
     enable_acting_master: bool | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class RegisterBrokerResponseHeader(CommandHeader):
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class UnRegisterBrokerRequestHeader(CommandHeader):
     broker_name: str
     broker_addr: str
@@ -36,7 +35,7 @@ class UnRegisterBrokerRequestHeader(CommandHeader):
     broker_id: Int64
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class QueryDataVersionRequestHeader(CommandHeader):
     broker_name: str
     broker_addr: str
@@ -44,78 +43,78 @@ class QueryDataVersionRequestHeader(CommandHeader):
     broker_id: Int64
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class QueryDataVersionResponseHeader(CommandHeader):
     changed: bool
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetRouteInfoRequestHeader(CommandHeader):
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class PutKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
     value: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetKVConfigResponseHeader(CommandHeader):
     value: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class DeleteKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetKVListByNamespaceRequestHeader(CommandHeader):
     namespace: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(CommandHeader):
     broker_name: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class WipeWritePermOfBrokerResponseHeader(CommandHeader):
     wipe_topic_count: int
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class AddWritePermOfBrokerRequestHeader(CommandHeader):
     broker_name: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class AddWritePermOfBrokerResponseHeader(CommandHeader):
     add_topic_count: int
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class DeleteTopicFromNamesrvRequestHeader(CommandHeader):
     topic: str
     cluster_name: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetTopicsByClusterRequestHeader(CommandHeader):
     cluster: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class CreateTopicRequestHeader(CommandHeader):
     """``order`` has no effect in Java; ``topic_filter_type`` is SINGLE_TAG or MULTI_TAG."""
 
@@ -129,35 +128,35 @@ class CreateTopicRequestHeader(CommandHeader):
     order: bool = False
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class DeleteTopicRequestHeader(CommandHeader):
     topic: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetTopicStatsInfoRequestHeader(CommandHeader):
     topic: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetAllTopicConfigResponseHeader(CommandHeader):
     """Empty."""
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetBrokerConfigResponseHeader(CommandHeader):
     """``version`` is a DataVersion as JSON."""
 
     version: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class ViewBrokerStatsDataRequestHeader(CommandHeader):
     stats_name: str
     stats_key: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class CreateAccessConfigRequestHeader(CommandHeader):
     """``topic_perms`` and ``group_perms`` are comma lists of ``name=PERM``."""
 
@@ -171,12 +170,12 @@ class CreateAccessConfigRequestHeader(CommandHeader):
     group_perms: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class DeleteAccessConfigRequestHeader(CommandHeader):
     access_key: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
     """``global_white_addrs`` is a comma list."""
 
@@ -184,7 +183,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
     acl_file_full_path: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetBrokerAclConfigResponseHeader(CommandHeader):
     version: str
     all_acl_file_version: str | None = None
@@ -193,7 +192,7 @@ class GetBrokerAclConfigResponseHeader(CommandHeader):
     cluster_name: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class CompareLogRequestHeader(CommandHeader):
     """Ours: digests of ``[begin_offset, end_offset)`` in blocks of ``block_size`` bytes."""
 

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, named
+from rmqpy.remoting.value import made_when_used
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class UnregisterClientRequestHeader(CommandHeader):
     client_id: str = field(metadata=named("clientID"))
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class UnregisterClientResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumerListByGroupRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumerListByGroupResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumerStatusRequestHeader(CommandHeader):
     """Codes 221 and 223; ``client_addr`` is a client id."""
 
@@ -43,51 +44,51 @@ class GetConsumerStatusRequestHeader(CommandHeader):
     client_addr: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumerRunningInfoRequestHeader(CommandHeader):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumerConnectionListRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetProducerConnectionListRequestHeader(CommandHeader):
     producer_group: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetAllProducerInfoRequestHeader(CommandHeader):
     """Empty."""
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumeStatsRequestHeader(CommandHeader):
     consumer_group: str
     topic: str | None = None
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class GetConsumeStatsInBrokerHeader(CommandHeader):
     is_order: bool
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class QueryTopicConsumeByWhoRequestHeader(CommandHeader):
     topic: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class QueryConsumeTimeSpanRequestHeader(CommandHeader):
     topic: str
     group: str
 
 
-@define(slots=True, kw_only=True, eq=False, repr=False)
+@made_when_used(kw_only=True)
 class DeleteSubscriptionGroupRequestHeader(CommandHeader):
     group_name: str
     remove_offset: bool = False

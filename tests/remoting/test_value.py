@@ -1,0 +1,129 @@
+"""Headers and bodies are made when they are first used, and then are what attrs makes of them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from attrs import define, field, fields
+
+from rmqpy.remoting.annotations import Int64, named
+from rmqpy.remoting.body import Body
+from rmqpy.remoting.command_header import CommandHeader, wire_names
+from rmqpy.remoting.value import made_when_used
+
+
+@made_when_used()
+class Pickled(Body):
+    """At module level, where pickle finds it."""
+
+    count: int
+    names: list[str] = field(factory=list)
+
+
+def test_a_class_is_made_with_its_first_instance() -> None:
+    @made_when_used()
+    class Late(Body):
+        topic: str
+        count: Int64 = 7
+        names: list[str] = field(factory=list)
+
+    assert not isinstance(vars(Late)["__attrs_attrs__"], tuple)
+    first, second = Late("T"), Late(topic="T", count=8)
+    assert [each.name for each in fields(Late)] == ["topic", "count", "names"]  # type: ignore[misc]
+    assert (first.topic, first.count, first.names) == ("T", 7, [])
+    assert first.names is not second.names
+    assert first == Late("T") and first != second and first != object()
+    assert repr(second).endswith("Late(topic='T', count=8, names=[])")
+    with pytest.raises(TypeError, match="topic"):
+        Late()  # type: ignore[call-arg]
+
+
+def test_a_table_of_fields_needs_no_instance() -> None:
+    @made_when_used(kw_only=True)
+    class LateHeader(CommandHeader):
+        first: int
+        second: str | None = field(default=None, metadata=named("2nd"))
+
+    assert wire_names(LateHeader) == ("first", "2nd")
+    assert LateHeader.decode({"first": "5", "2nd": "x"}) == LateHeader(first=5, second="x")
+    assert LateHeader(first=1).encode() == {"first": "1"}
+    with pytest.raises(TypeError, match="positional"):
+        LateHeader(1)  # type: ignore[misc]
+
+
+def test_a_subclass_has_the_fields_of_its_bases() -> None:
+    @made_when_used(kw_only=True)
+    class Base(CommandHeader):
+        first: int = 1
+
+    @made_when_used(kw_only=True)
+    class Derived(Base):
+        second: int = 2
+
+    assert wire_names(Derived) == ("first", "second")
+    assert Derived(second=5).first == 1
+    assert Base() != Derived()
+
+
+def test_a_subclass_that_adds_no_field_is_like_its_base() -> None:
+    @made_when_used()
+    class Base(Body):
+        first: int = 1
+
+    class Plain(Base):
+        pass
+
+    class AlsoPlain(Base):
+        pass
+
+    assert [each.name for each in fields(AlsoPlain)] == ["first"]  # type: ignore[misc]
+    assert Plain(2).first == 2
+    assert Base(2) != Plain(2)
+
+
+def test_one_that_was_sent_elsewhere_needs_no_instance_there() -> None:
+    data = pickle.dumps(Pickled(3))
+    assert pickle.loads(data) == Pickled(3)
+
+
+def test_threads_may_come_together() -> None:
+    for _ in range(50):
+
+        @made_when_used()
+        class Shared(Body):
+            topic: str = "T"
+            names: list[str] = field(factory=list)
+
+        together = threading.Barrier(4)
+        seen: list[Body] = []
+
+        def use(kind: Any, together: threading.Barrier, seen: list[Body]) -> None:
+            together.wait()
+            seen.append(kind(topic="S"))
+
+        threads = [
+            threading.Thread(target=use, args=(Shared, together, seen)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [Shared("S")] * 4
+
+
+def test_attrs_is_asked_before_there_is_an_instance() -> None:
+    @made_when_used()
+    class Asked(Body):
+        names: list[str] = field(factory=list)
+
+    @define(slots=True, eq=False, repr=False)
+    class Below(Asked):
+        count: int = 0
+
+    assert [each.name for each in fields(Below)] == ["names", "count"]
+    assert [each.name for each in fields(Asked)] == ["names"]  # type: ignore[misc]
+    assert Below(["a"]).names == ["a"]
+    assert Asked().names == []
