@@ -305,9 +305,8 @@ def _main_server(
         return RemotingServer(broker, scheduler, *bounds)
     limits, doors = bounds
     server = FastServer(broker, scheduler, limits, feed, doors)
-    # What is committed goes to each other member, and back: better all of it at once.
-    in_group = store.dledger is not None
-    server.turns.patient = in_group and len(broker.identity.store.dledger_members) > 1
+    # A commit is written, flushed, and in a group sent to each other member: better all at once.
+    server.turns.patient = True
     return server
 
 
