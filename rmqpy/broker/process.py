@@ -304,10 +304,8 @@ def _main_server(
     if feed is None:
         return RemotingServer(broker, scheduler, *bounds)
     limits, doors = bounds
-    server = FastServer(broker, scheduler, limits, feed, doors)
-    # A commit is written, flushed, and in a group sent to each other member: better all at once.
-    server.turns.patient = True
-    return server
+    # A commit is written, flushed and, in a group, sent to every other member: share it.
+    return FastServer(broker, scheduler, limits, feed, doors, patient=True)
 
 
 def _member(

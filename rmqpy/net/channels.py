@@ -130,7 +130,7 @@ class Turns:
 
     The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
     turn and before the next ones. So ``turn_ended`` runs once however many connections were read.
-    Those who are ``patient`` let one more turn of the loop pass before it.
+    A ``patient`` one lets one more turn of the loop pass before it.
     """
 
     def __init__(
@@ -138,7 +138,12 @@ class Turns:
         scheduler: AsyncioScheduler,
         turn_ended: Callable[[], None],
         read_bytes: int = READ_SIZE,
+        *,
+        patient: bool = False,
     ) -> None:
+        """``patient``: ``turn_ended`` costs more than a look at the sockets; what comes with those
+        that are there already is waited for.
+        """
         self.scheduler = scheduler
         self.number = 0
         self.buffer = memoryview(bytearray(read_bytes))
@@ -147,11 +152,8 @@ class Turns:
         """Whether the loop is in ``turn_ended``."""
         self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
         """By whoever watches a commit: its turn, when, and the bytes that waited then."""
-        self.patient = False
-        """A commit costs more than a look at the sockets: what comes with those that are there
-        already is waited for, one turn of the loop.
-        """
         self._turn_ended = turn_ended
+        self._patient = patient
         self._waited = False
         self._asked = False
         self._handled = False
@@ -177,7 +179,7 @@ class Turns:
             self.scheduler.call_soon(self._end)
 
     def _end(self) -> None:
-        if self.patient and self._handled and not self._waited:
+        if self._patient and self._handled and not self._waited:
             self._waited = True
             self.scheduler.call_soon(self._end)
             return

@@ -52,12 +52,13 @@ class FastServer(RemotingServer):
         doors: Doors = Doors(),  # noqa: B008 - a frozen value
         *,
         own_sockets: bool | None = None,
+        patient: bool = False,
     ) -> None:
         """``own_sockets`` False: asyncio accepts and receives. None: where its loop watches no
-        descriptors.
+        descriptors. ``patient``: a turn takes what arrives one loop turn later as well (``Turns``).
         """
         super().__init__(handler, scheduler, limits, doors)
-        self.turns = Turns(scheduler, self._turn_ended)
+        self.turns = Turns(scheduler, self._turn_ended, patient=patient)
         self.feed = feed
         feed.core.frame_max = limits.max_frame - LENGTH_BYTES
         self.loop = scheduler.loop

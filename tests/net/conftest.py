@@ -47,10 +47,12 @@ class EchoHandler:
         doors: Doors = Doors(),  # noqa: B008 - a frozen value
     ) -> RemotingServer:
         if self.fast:
-            return FastServer(self, scheduler, limits, ColdFeed(in_set=self.in_set), doors)
+            feed = ColdFeed(in_set=self.in_set)
+            return FastServer(self, scheduler, limits, feed, doors, patient=self.patient)
         return RemotingServer(self, scheduler, limits, doors)
 
     def __init__(self) -> None:
+        self.patient = False
         self.calls: list[list[int]] = []
         self.turns = 0
         self.channels: list[Channel] = []

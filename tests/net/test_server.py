@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import socket
 
 import pytest
@@ -177,12 +178,20 @@ def test_connections_read_in_one_loop_turn_share_one_turn_end(handler):
     run(main, uvloop="off")
 
 
+NO_EPOLL = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll")
+FEEDS = pytest.mark.parametrize(
+    "handler", [(True, False), pytest.param((True, True), marks=NO_EPOLL)], indirect=True
+)
+
+
+@FEEDS
 def test_a_patient_server_commits_what_comes_a_turn_later_together(handler):
     from rmqpy.net.loop import run
 
+    handler.patient = True
+
     async def main(scheduler):
         server, address = await started(scheduler, handler)
-        server.turns.patient = True
         first, second = (socket.create_connection(address) for _ in range(2))
         await until(lambda: server.connections == 2)
         received = handler.handle
