@@ -111,9 +111,7 @@ def _record(
     return head + body + tail
 
 
-def _unit(
-    queues: dict[tuple[bytes, int], bytearray], number: int, offset: int, size: int
-) -> None:
+def _unit(queues: dict[tuple[bytes, int], bytearray], number: int, offset: int, size: int) -> None:
     tags_code = java_hash_of_bytes(b"Tag%d" % (number % 5))
     queues[_place(number)] += QUEUE_UNIT.pack(offset, size, tags_code)
 
@@ -194,9 +192,7 @@ def main() -> int:
     else:
         print(f"{'body':>6} {'work':<12} {'GB/cpu-s':>9} {'/ md5':>7} {'goal':>6}")
         for row in rows:
-            print(
-                f"{row.body:>6} {row.work:<12} {row.speed:>9.2f} {row.ratio:>7.2f} {row.goal:>6}"
-            )
+            print(f"{row.body:>6} {row.work:<12} {row.speed:>9.2f} {row.ratio:>7.2f} {row.goal:>6}")
     return 0 if all(row.ratio >= row.goal for row in rows) else 2
 
 

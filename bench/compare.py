@@ -218,9 +218,7 @@ class Bench:
             for broker in brokers.values():
                 broker.kill()
 
-    def _served(
-        self, kind: str, profile: str, name: str, settings: Mapping[str, str]
-    ) -> Served:
+    def _served(self, kind: str, profile: str, name: str, settings: Mapping[str, str]) -> Served:
         topics = (TOPIC, PULL_TOPIC)
         if profile not in (GROUP, FAILOVER):
             own = self._settings(profile, f"bench-{kind}")

@@ -138,7 +138,7 @@ def make_seeds() -> Iterator[bytes]:
     assert encoded is not None
     text = encoded[1]
     yield bytes([RUN_TEXT]) + b"[" + text + b"]"
-    yield bytes([RUN_TEXT]) + b"[" + text[: text.index(b"}") + 1] + b"],\"batch\":true}"
+    yield bytes([RUN_TEXT]) + b"[" + text[: text.index(b"}") + 1] + b'],"batch":true}'
 
 
 def _frames() -> Iterator[bytes]:
@@ -178,7 +178,7 @@ def _signed_frames() -> Iterator[bytes]:
 PROPERTIES = (
     "UNIQ_KEY\x01AC1100010000\x02WAIT\x01true\x02",
     "KEYS\x01a b a\x02TAGS\x01TagA\x02WAIT\x01false\x02CLUSTER\x01other",
-    "KEYS\x01k\u00e9y \U0001f600\x02say\x01\"quoted\\\"\x02TAGS\x01TagB",
+    'KEYS\x01k\u00e9y \U0001f600\x02say\x01"quoted\\"\x02TAGS\x01TagB',
     "DELAY\x013\x02",
     "".join(f"p{number}\x01{number}\x02" for number in range(20)),
 )

@@ -209,9 +209,7 @@ class Admin:
         await self.ask(address, code, body=group.encode())
 
     async def delete_group(self, address: str, group: str, remove_offset: bool) -> None:
-        header = DeleteSubscriptionGroupRequestHeader(
-            group_name=group, remove_offset=remove_offset
-        )
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, remove_offset=remove_offset)
         await self.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def all_groups(self, address: str) -> SubscriptionGroupWrapper:
@@ -421,5 +419,3 @@ def _successful(response: RemotingCommand, asked: str) -> RemotingCommand:
     if response.code != ResponseCode.SUCCESS:
         raise Refusal(response.code, f"{asked}: {response.remark or 'no remark'}")
     return response
-
-

@@ -419,9 +419,7 @@ class _Compare:
                 self._message(queue, mine, theirs)
 
     def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
-        names = [
-            name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)
-        ]
+        names = [name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)]
         moved = theirs.physical_offset != mine.physical_offset
         pointed = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
         if pointed not in (0, ENTRY_HEADER_SIZE):

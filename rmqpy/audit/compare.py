@@ -252,9 +252,7 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
 
 
 def _end(log: LogDigest, common: int) -> str:
-    more = sum(
-        group.count for file in log.files for group in file.groups if group.offset >= common
-    )
+    more = sum(group.count for file in log.files for group in file.groups if group.offset >= common)
     text = f"ends at {log.end}"
     return f"{text}, {more} messages or more behind" if log.end > common and more else text
 
@@ -312,13 +310,9 @@ def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:
             yield Difference(kind=DifferenceKind.TABLE, log=name, left=told[0], right=told[1])
 
 
-def _first_difference(
-    one: StoreAtHand, two: StoreAtHand, where: Difference
-) -> Difference | None:
+def _first_difference(one: StoreAtHand, two: StoreAtHand, where: Difference) -> Difference | None:
     """The first byte that differs in ``where``; None when there is none."""
-    rows = [
-        row for store in (one, two) if (row := _row(store.directory, where.log)) is not None
-    ]
+    rows = [row for store in (one, two) if (row := _row(store.directory, where.log)) is not None]
     assert len(rows) == 2, "both have been compared"
     offset = where.begin
     while offset < where.end:
@@ -353,9 +347,7 @@ def _row(directory: StoreDirectory, kind: str) -> FileRow | None:
     return directory.ledger.data if directory.ledger else None
 
 
-def _record_over(
-    view: memoryview, base: int, offset: int, framing: Framing
-) -> RecordFacts | None:
+def _record_over(view: memoryview, base: int, offset: int, framing: Framing) -> RecordFacts | None:
     """The record in which ``offset`` lies."""
     position = 0
     while True:

@@ -113,9 +113,7 @@ def next_frame(file: FileView, position: int) -> int | None:
     best: tuple[int, int] | None = None
     passed = position
     stop = file.data.content_end(position)
-    for start in find_frames(
-        file.view, file.base_offset, position + 1, stop, dledger=file.dledger
-    ):
+    for start in find_frames(file.view, file.base_offset, position + 1, stop, dledger=file.dledger):
         if start < passed:
             continue
         end, proven = _run(file, start)
@@ -149,9 +147,9 @@ def _closing_filler(file: FileView, position: int) -> int | None:
 
 
 def _goes_on_at(file: FileView, position: int) -> bool:
-    return is_frame(
-        file.view, file.base_offset, position, dledger=file.dledger
-    ) or closes_the_file(file, position)
+    return is_frame(file.view, file.base_offset, position, dledger=file.dledger) or closes_the_file(
+        file, position
+    )
 
 
 def _claimed_ends(file: FileView, position: int) -> Iterator[int]:

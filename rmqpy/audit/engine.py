@@ -131,9 +131,7 @@ class StoreAudit:
         return all(code.severity is Severity.NOTE for code in self.counts)
 
 
-def audit_store(
-    files: FileLayer, plan: AuditPlan, runner: RangeRunner | None = None
-) -> StoreAudit:
+def audit_store(files: FileLayer, plan: AuditPlan, runner: RangeRunner | None = None) -> StoreAudit:
     """Audit the store below ``plan.root``. ``runner``: who audits ranges; threads by default."""
     return _StoreWalk(files, plan, runner or ThreadRunner(files, plan.workers)).run()
 

@@ -201,8 +201,11 @@ class KeyCheck:
             if number != newest[slot]:
                 offset = table.entry(newest[slot])[1] if newest[slot] else -1
                 yield self._find(
-                    FindingCode.KEY_CHAIN, table, offset, f"slot {slot}: {number}",
-                    f"{newest[slot]}"
+                    FindingCode.KEY_CHAIN,
+                    table,
+                    offset,
+                    f"slot {slot}: {number}",
+                    f"{newest[slot]}",
                 )
 
     def _head_then(self, table: IndexTable, number: int) -> int:
@@ -217,9 +220,7 @@ class KeyCheck:
     def _find(
         self, code: FindingCode, table: IndexTable, offset: int, found: str, expected: str
     ) -> Finding:
-        return Finding(
-            code=code, file=table.file, offset=offset, found=found, expected=expected
-        )
+        return Finding(code=code, file=table.file, offset=offset, found=found, expected=expected)
 
     def _holes(self) -> Iterator[tuple[int, int]]:
         """(behind this offset, before that one): places that no file covers."""

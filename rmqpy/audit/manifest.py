@@ -281,9 +281,7 @@ def make_manifest(
     range_bytes = plan.audit.range_bytes
     if plan.blocks:
         range_bytes = max(range_bytes & -BLOCK_SIZE, BLOCK_SIZE)
-    audit_plan = evolve(
-        plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes
-    )
+    audit_plan = evolve(plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes)
     audit = audit_store(files, audit_plan, runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
     md5s = _file_md5s(files, plan, directory, runner)

@@ -95,14 +95,13 @@ class RowResult:
         last = self._last
         return last.ending if last else Ending.ZEROS
 
+
 class RowMerge:
     """Takes the ranges of one log one after the other; findings go to ``sink`` as soon as they are
     certain, in the order of offsets.
     """
 
-    def __init__(
-        self, row: str, again: Again, sink: Sink, before: RowResult | None = None
-    ) -> None:
+    def __init__(self, row: str, again: Again, sink: Sink, before: RowResult | None = None) -> None:
         """``before``: the log in front of this one, whose queues go on here."""
         self._again = again
         self._sink = sink

@@ -26,6 +26,7 @@ LOOK_BEHIND_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """Queues that hold units of messages of other topics."""
 
+
 @define(slots=True)
 class QueueCheck:
     """``reported``: slots about which the walk of the log has told already. ``stretches``: lost

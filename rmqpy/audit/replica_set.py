@@ -76,9 +76,7 @@ def certify_replicas(replicas: Sequence[ReplicaAtHand], now_ms: int) -> Certific
     return certify([each.manifest for each in replicas], now_ms, at_hand)
 
 
-def changed_subjects(
-    certificate: Certificate, manifests: Mapping[str, Manifest]
-) -> dict[str, str]:
+def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:
     """Of the stores that are shown: those that are not what was certified, and how they differ."""
     changed = {}
     for subject in certificate.subjects:

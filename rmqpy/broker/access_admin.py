@@ -115,9 +115,7 @@ class AccessAdminProcessor:
             white += file.white
             for account in file.accounts:
                 accounts.setdefault(account.access_key, _shown(account))
-        body = AclConfig(
-            global_white_addrs=white, plain_access_configs=list(accounts.values())
-        )
+        body = AclConfig(global_white_addrs=white, plain_access_configs=list(accounts.values()))
         return RemotingCommand.response_to(request, body=body.encode())
 
     def _path_of(self, access_key: str) -> str | None:
@@ -142,9 +140,7 @@ def _answer(
     return done
 
 
-def _updated(
-    before: PlainAccount | None, header: CreateAccessConfigRequestHeader
-) -> PlainAccount:
+def _updated(before: PlainAccount | None, header: CreateAccessConfigRequestHeader) -> PlainAccount:
     """What the request does not name stays as it was."""
     account = before or PlainAccount(access_key=header.access_key)
     given: dict[str, Any] = {

@@ -63,9 +63,7 @@ class StoreCleaning:
         if self._timer is not None:
             self._timer.cancel()
 
-    def delete_expired_queues(
-        self, _channel: Channel, request: RemotingCommand
-    ) -> RemotingCommand:
+    def delete_expired_queues(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         count = self._store.delete_expired_queues()
         _log.info("%d consume queues without a message in the log deleted", count)
         return RemotingCommand.response_to(request)

@@ -44,9 +44,7 @@ class Vouching:
     introduce: Callable[[], Introduction]
 
     @classmethod
-    def of(
-        cls, store: MessageStore, introduce: Callable[[], Introduction]
-    ) -> Callable[[str], str]:
+    def of(cls, store: MessageStore, introduce: Callable[[], Introduction]) -> Callable[[str], str]:
         """For a store; one that never had an old log, or whose entries in front have expired like
         it, has nothing to compare.
         """

@@ -55,9 +55,7 @@ def accelerate(
     return plain
 
 
-def _tie(
-    broker: Broker, store: MessageStore, feed: HotReplies, accelerator: _Watching
-) -> None:
+def _tie(broker: Broker, store: MessageStore, feed: HotReplies, accelerator: _Watching) -> None:
     broker.hot = feed
     broker.hold.on_watch = accelerator.watch
     store.parts.dispatch.accelerator = accelerator

@@ -232,5 +232,3 @@ class ItemStatistics:
             if self._rounds % (period_ms // SECONDS_PERIOD_MS) == 0:
                 for item in self._items.values():
                     item.sample(row, now_ms)
-
-

@@ -78,9 +78,15 @@ _RUNTIME: Final[Mapping[str, str]] = {
 _RATES: Final = ("getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps", "putTps")
 _WINDOWS: Final = ("10", "60", "600")
 _PUT_TIMES: Final = (
-    ("0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s", "1to2s")
-    + ("2to3s", "3to4s", "4to5s", "5to10s", "10stomore")
-)
+    "0ms",
+    "0to10ms",
+    "10to50ms",
+    "50to100ms",
+    "100to200ms",
+    "200to500ms",
+    "500to1s",
+    "1to2s",
+) + ("2to3s", "3to4s", "4to5s", "5to10s", "10stomore")
 
 
 def metrics_text(broker: Broker) -> str:

@@ -344,4 +344,3 @@ class PullProcessor:
             )
         )
         return ResponseCode.PULL_OFFSET_MOVED, suggestion
-

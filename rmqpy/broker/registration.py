@@ -165,9 +165,7 @@ class Registration:
         if not waiting:
             self.scheduler.call_soon(done)
 
-        def answered(
-            number: int, response: RemotingCommand | None, error: RmqError | None
-        ) -> None:
+        def answered(number: int, response: RemotingCommand | None, error: RmqError | None) -> None:
             waiting.discard(number)
             _success(servers[number], purpose, response, error)
             if not waiting:

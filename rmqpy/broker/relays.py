@@ -238,9 +238,7 @@ class RelayProcessor:
                         "please upgrade it to V3_1_8_SNAPSHOT",
                     )
                 return channel
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
-        )
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
 
     def _members(self, group: str) -> dict[Channel, Client]:
         online = self.clients.consumer_group(group)

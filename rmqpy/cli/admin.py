@@ -118,9 +118,7 @@ def _run(options: argparse.Namespace) -> int:
     return EXIT_NO if outcome.says_no else EXIT_DONE
 
 
-async def _call(
-    command: Command, given: Given, settings: ClientSettings, as_json: bool
-) -> Outcome:
+async def _call(command: Command, given: Given, settings: ClientSettings, as_json: bool) -> Outcome:
     from rmqpy.admin.api import Admin
     from rmqpy.client.instance import ClientInstance
 

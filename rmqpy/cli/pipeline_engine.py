@@ -72,9 +72,7 @@ def store_runners(
     return partial(SparkRunner, spark_of(options, stack))
 
 
-def spark_of(
-    options: argparse.Namespace, stack: ExitStack, *, light: bool = True
-) -> SparkSession:
+def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = True) -> SparkSession:
     """``light``: all work is done by Python workers."""
     from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
 

@@ -57,9 +57,7 @@ def add_verbs(verbs: Any) -> None:
     plan.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
 
 
-def _verb(
-    verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
-) -> Parser:
+def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
     parser: Parser = verbs.add_parser(name, help=text, description=text)
     engine_option(parser)
     spark_options(parser)
@@ -208,9 +206,7 @@ def _read_manifest(text: str) -> Manifest:
     return attrs.evolve(manifest, name=name_of(text))
 
 
-def _look(
-    replica: Any, options: argparse.Namespace, derived: bool, progress: Any
-) -> ReplicaAtHand:
+def _look(replica: Any, options: argparse.Namespace, derived: bool, progress: Any) -> ReplicaAtHand:
     from rmqpy.audit.compare import StoreAtHand
     from rmqpy.audit.directory import read_directory
     from rmqpy.audit.engine import AuditPlan

@@ -30,7 +30,6 @@ def add_commands(commands: Commands) -> None:
     add_log_options(inspect)
     inspect.set_defaults(command=_inspect)
 
-
     fsck = verbs.add_parser(
         "fsck", help="check every record, consume queue and key: exit code 2 when damage is found"
     )

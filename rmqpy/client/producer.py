@@ -423,9 +423,7 @@ def _result(parcel: _Parcel, queue: MessageQueue, response: RemotingCommand) -> 
     )
 
 
-def _failed(
-    parcel: _Parcel, brokers: list[str], last: RmqError | None, spent_ms: int
-) -> RmqError:
+def _failed(parcel: _Parcel, brokers: list[str], last: RmqError | None, spent_ms: int) -> RmqError:
     text = (
         f"sent {len(brokers)} times in {spent_ms} ms without success,"
         f" topic {parcel.topic}, brokers {brokers}: {last or 'no time left'}"

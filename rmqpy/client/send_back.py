@@ -37,6 +37,7 @@ LOG = logging.getLogger(__name__)
 
 FIRST_RETRY_LEVEL = 3
 
+
 @define(slots=True, frozen=True)
 class SendBack:
     """Of one consumer group."""

@@ -72,9 +72,7 @@ class _RecordParts(Protocol):
 
 
 _Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | memoryview]
-_PropertyParts = Callable[
-    [memoryview, Sequence[int], Sequence[int]], parts.PropertyParts | None
-]
+_PropertyParts = Callable[[memoryview, Sequence[int], Sequence[int]], parts.PropertyParts | None]
 
 
 class _PackRecords(Protocol):

@@ -152,9 +152,7 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
     return memoryview(ffi.buffer(room))
 
 
-def part_views(
-    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
-) -> memoryview:
+def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
     """See :func:`rmqpy.codec.parts.part_views`."""
     count = len(lengths)
     data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", lib.RMQ_VIEW_SIZE * count)
@@ -163,9 +161,7 @@ def part_views(
     return memoryview(ffi.buffer(room))
 
 
-def number_parts(
-    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
-) -> Numbered:
+def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
     """See :func:`rmqpy.codec.repeats.number_parts`."""
     count = len(lengths)
     places = 2 << count.bit_length()

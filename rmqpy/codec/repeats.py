@@ -29,9 +29,7 @@ class Numbered:
 NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], Numbered]
 
 
-def number_parts(
-    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
-) -> Numbered:
+def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
     """Equal parts of the view get equal numbers."""
     known: dict[bytes, int] = {}
     numbers = array("i")

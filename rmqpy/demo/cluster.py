@@ -81,9 +81,7 @@ class Cluster:
                 },
             )
             self.brokers[member] = site.broker(member, spec)
-        self._peers = ";".join(
-            f"{member}-{LOOPBACK}:{self._block(1).first}" for member in MEMBERS
-        )
+        self._peers = ";".join(f"{member}-{LOOPBACK}:{self._block(1).first}" for member in MEMBERS)
 
     def store(self, member: str) -> Path:
         store = self.brokers[member].store
@@ -210,9 +208,7 @@ class Cluster:
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,
         )
-        return Situation(
-            group=Group(tuple(replicas)), files=Disk(), wish=wish, settings=settings
-        )
+        return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish, settings=settings)
 
     def apply(self, situation: Situation, plan: Plan, phase: str) -> int:
         """Every member its part; how many operations."""

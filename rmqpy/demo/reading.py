@@ -1,5 +1,4 @@
-"""Everything that a client can read of a store, as values, and the comparison of two such readings.
-"""
+"""Everything that a client can read of a store, as values, and the comparison of two such readings."""
 
 from __future__ import annotations
 

@@ -133,7 +133,6 @@ class EntryRun(Sequence[Entry]):
             return Entry(header, self.data[ENTRY_HEADER_SIZE : header.size])
         return tuple(self)[number]
 
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 

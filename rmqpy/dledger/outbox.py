@@ -91,7 +91,6 @@ class Ready:
     notices: tuple[str, ...] = ()
     """Sentences for the log of the operator."""
 
-
     @property
     def tells_only(self) -> bool:
         """Whether there is nothing but messages and a committed index. The role and the term are

@@ -138,9 +138,10 @@ def taken_answer(group: str, term: int) -> bytes:
     begin of the log, the count, the end of the log and the first index.
     """
     name = _named(b"group", group).replace(b"%", b"%%")
-    return (
-        b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}'
-        % (DLedgerResponseCode.SUCCESS, name, term)
+    return b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}' % (
+        DLedgerResponseCode.SUCCESS,
+        name,
+        term,
     )
 
 

@@ -336,11 +336,7 @@ class Replication:
 
     def _repeat_oldest(self, progress: Progress) -> None:
         push, log = progress.outstanding[0], self.member.log
-        if (
-            push.attempts >= ATTEMPTS
-            or push.first != progress.match + 1
-            or not log.has(push.first)
-        ):
+        if push.attempts >= ATTEMPTS or push.first != progress.match + 1 or not log.has(push.first):
             progress.enter(PeerState.COMPARE, -1)
             return
         push.attempts += 1

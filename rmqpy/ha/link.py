@@ -132,9 +132,7 @@ class SlaveReady:
 class MasterLink:
     """One slave, seen from its master. ``read`` must give what lies in the range last told."""
 
-    def __init__(
-        self, settings: LinkSettings, log: LogRange, read: ReadLog, now_ms: int
-    ) -> None:
+    def __init__(self, settings: LinkSettings, log: LogRange, read: ReadLog, now_ms: int) -> None:
         self._settings = settings
         self._log = log
         self._read = read
@@ -359,8 +357,7 @@ class Redial:
     _delay_ms: int = field(default=0, init=False)
 
     def after(self, link: SlaveLink | None) -> int:
-        """Milliseconds until the next attempt. ``link`` has ended; None: there was no connection.
-        """
+        """Milliseconds until the next attempt. ``link`` has ended; None: there was no connection."""
         if link is not None and link.was_of_use:
             self._delay_ms = 0
             return 0

@@ -391,8 +391,7 @@ class _Reading:
         if threads:
             self.notes.append(
                 "accepted without effect, for they size threads, queues and buffers of the Java "
-                "program: "
-                + ", ".join(threads)
+                "program: " + ", ".join(threads)
             )
         later = sorted(facts.name for facts in set_here if facts.effect is Effect.LATER)
         if later:

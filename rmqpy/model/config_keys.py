@@ -339,8 +339,7 @@ def is_dledger_id(text: str) -> bool:
 
 
 def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
-    """Members as in ``dLegerPeers``: ``n0-host:port;n1-host:port``. The id ends at the first ``-``.
-    """
+    """Members as in ``dLegerPeers``: ``n0-host:port;n1-host:port``. The id ends at the first ``-``."""
     peers = []
     for part in text.split(";"):
         peer_id, dash, address = part.strip().partition("-")

@@ -16,8 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_namesrv(loaded: LoadedNamesrvConfiguration) -> None:
-    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start.
-    """
+    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start."""
     for note in loaded.notes:
         _log.warning("%s", note)
     run(lambda scheduler: _run_until_stopped(loaded, scheduler))

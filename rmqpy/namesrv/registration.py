@@ -80,9 +80,7 @@ def read_registration(request: RemotingCommand) -> ReadRegistration:
     return ReadRegistration(registration, topics)
 
 
-def _read_body(
-    request: RemotingCommand, compressed: bool
-) -> tuple[DataVersion, list[str], Topics]:
+def _read_body(request: RemotingCommand, compressed: bool) -> tuple[DataVersion, list[str], Topics]:
     if not request.body:
         return DataVersion(0, 0), [], dict
     if compressed and request.version >= VERSION_WITH_FILTER_SERVERS:

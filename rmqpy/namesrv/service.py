@@ -232,9 +232,7 @@ class NameServer:
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
         check_name("brokerName", header.broker_name)
         check_address("brokerAddr", header.broker_addr)
-        changed = self.routes.topics_changed(
-            header.broker_addr, DataVersion.decode(command.body)
-        )
+        changed = self.routes.topics_changed(header.broker_addr, DataVersion.decode(command.body))
         if not changed:
             self.routes.touch(header.broker_addr, self.scheduler.monotonic_ms())
         known = self.routes.data_version(header.broker_addr)

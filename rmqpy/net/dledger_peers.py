@@ -372,9 +372,7 @@ class Peers:
         try:
             request = decode_request(command.code, command.body)
         except RemoteFault as wrong:
-            self.once.warn(
-                ("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, wrong
-            )
+            self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, wrong)
             refusal = RESPONSES[kind](
                 group=self.membership.group,
                 remote_id=self.membership.self_id,
@@ -431,9 +429,7 @@ class Peers:
             text = f"{self.membership.self_id} does not lead"
             refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, text)
             return encode_command(refusal)
-        return encode_command(
-            RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends)
-        )
+        return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends))
 
     def reply(self, reply: Reply) -> None:
         """The core's answer; it leaves with :meth:`write_replies`."""

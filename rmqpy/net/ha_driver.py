@@ -186,9 +186,7 @@ class _Slave(asyncio.Protocol):
         self._planned = False
         self._address = "?"
         self._connected_ms = self._scheduler.monotonic_ms()
-        self.link = MasterLink(
-            server.settings, server.range(), server.log.read, self._connected_ms
-        )
+        self.link = MasterLink(server.settings, server.range(), server.log.read, self._connected_ms)
 
     @property
     def view(self) -> SlaveView:

@@ -122,9 +122,7 @@ class AsyncioScheduler:
         self.supervisor.report(f"the loop ({context.get('message')})", error)
 
 
-def run(
-    main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto"
-) -> T:
+def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto") -> T:
     """Run ``main(scheduler)`` on a fresh loop to its end; what it returns or raises is the outcome.
 
     ``uvloop``: ``auto`` takes uvloop where installed, ``on`` insists, ``off`` is plain asyncio.

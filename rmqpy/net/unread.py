@@ -113,8 +113,7 @@ class StallWatch:
                 (connection, count)
                 for connections in self._connections
                 for connection in list(connections())
-                if isinstance(connection, ServedConnection)
-                and (count := connection.unread_bytes())
+                if isinstance(connection, ServedConnection) and (count := connection.unread_bytes())
             ]
             if turns.committing and turns.number == number:
                 turns.found = (number, seen_ms, unread)

@@ -46,16 +46,12 @@ class AuditPicture:
     def write(self, file: str) -> None:
         """Count the messages over time, and draw."""
         tallies = [log.tally for store in self._stores for log in store.audit.logs]
-        times = [
-            (tally.min_store_ms, tally.max_store_ms) for tally in tallies if tally.records > 0
-        ]
+        times = [(tally.min_store_ms, tally.max_store_ms) for tally in tallies if tally.records > 0]
         first = min((time for time, _ in times), default=0)
         last = max((time for _, time in times), default=0)
         for store in self._stores:
             limit = store.audit.facts.confirmed_end
             directory = read_directory(Disk(), store.root)
-            store.over_time = count_over_time(
-                directory, TimeTask(first, last), limit, self._run
-            )
+            store.over_time = count_over_time(directory, TimeTask(first, last), limit, self._run)
         page = render_page(self._stores, self._axis, (first, last))
         Path(file).write_text(page, encoding="utf-8")

@@ -120,9 +120,7 @@ class _RawConsumer(PullConsumer):
         self._subscribe(queue.topic)
         response = await self._pull_response(queue, order)
         header = PullMessageResponseHeader.decode(response.ext_fields)
-        return PulledRecords(
-            ResponseCode(response.code), response.body, header.next_begin_offset
-        )
+        return PulledRecords(ResponseCode(response.code), response.body, header.next_begin_offset)
 
     async def topics(self) -> list[str]:
         """All that the name server knows."""
@@ -203,9 +201,7 @@ class QueueReader(Blocking[_RawConsumer]):
             names, ask = topics.names, self._member.queues
         else:
             names, ask = tuple(topics.of(self._all_topics(age_seconds))), self._member.queues_if_any
-        return [
-            queue for topic in names for queue in self._patient(topic, partial(ask, topic))
-        ]
+        return [queue for topic in names for queue in self._patient(topic, partial(ask, topic))]
 
     def _all_topics(self, age_seconds: float) -> list[str]:
         if time.monotonic() - self._listed_at >= age_seconds:

@@ -270,4 +270,3 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         new = [queue for queue, at in end.items() if at < before.get(queue, at + 1)]
         first = self._reader.resolve(new, Boundary(other=EARLIEST)) if new else {}
         return {queue: first.get(queue, before.get(queue, 0)) for queue in end}
-

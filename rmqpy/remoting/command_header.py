@@ -116,8 +116,7 @@ def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
 def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse], ...]:
     """What :meth:`CommandHeader.decode` needs of the table, for a loop over every request."""
     return tuple(
-        (item.wire_name, item.attribute, item.mandatory, item.parse)
-        for item in _table(header)
+        (item.wire_name, item.attribute, item.mandatory, item.parse) for item in _table(header)
     )
 
 

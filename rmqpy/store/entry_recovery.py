@@ -120,9 +120,7 @@ def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
         )
 
 
-def _recover(
-    opening: EntryOpening, data: MappedFiles, index: EntryIndex
-) -> tuple[EntryStore, int]:
+def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tuple[EntryStore, int]:
     framing = Framing.DLEDGER
     holes: dict[int, Hole] = {}
     walker = Walker(
@@ -154,9 +152,7 @@ def _recover(
     return store, torn_bytes
 
 
-def _adopt_all(
-    store: EntryStore, walker: Walker, start: int, opening: EntryOpening
-) -> list[Hole]:
+def _adopt_all(store: EntryStore, walker: Walker, start: int, opening: EntryOpening) -> list[Hole]:
     """Show the entries to the store, from the last file on that it knows. Returns those whose unit
     names another term; the store is then of no use.
     """

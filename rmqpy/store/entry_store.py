@@ -320,9 +320,7 @@ class EntryStore(StoredEntries):
         """Remembers the committed index as it is now (every 3 s and at the end). One at a time; it
         blocks and may run in a thread.
         """
-        return partial(
-            self.member_files.save_checkpoint, self.committed_index, self.stored_index
-        )
+        return partial(self.member_files.save_checkpoint, self.committed_index, self.stored_index)
 
     def close(self) -> None:
         self._forget_batch()
@@ -477,4 +475,3 @@ class EntryStore(StoredEntries):
         remembered = self.member_files.load_committed_index()
         if remembered >= self.begin_index:
             self.commit_to(LedgerIndex(min(remembered, self.end.index)))
-

@@ -96,8 +96,7 @@ def open_old_log(files: FileLayer, row: MappedFiles, divided_offset: int, own: s
     if not row:
         return OldLog(files, divided_offset, own, OldLogMark(), {})
     last = [
-        _digest(files, file.path, file.first_offset)
-        for file in reversed(list(row)[-MARKED_FILES:])
+        _digest(files, file.path, file.first_offset) for file in reversed(list(row)[-MARKED_FILES:])
     ]
     mark = keep_mark(files, own, divided_offset, last)
     seen = {file.name: file.mtime_ms for file in last}

@@ -237,9 +237,7 @@ class QueueReader:
             if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
         ]
 
-    def unit_bytes(
-        self, topic: str, queue_id: int, offset: int, max_count: int
-    ) -> tuple[int, int]:
+    def unit_bytes(self, topic: str, queue_id: int, offset: int, max_count: int) -> tuple[int, int]:
         """How many messages there are from ``offset`` on (at most ``max_count``, and within one
         file), and their sizes together.
         """

@@ -41,9 +41,7 @@ class RuntimeInfo:
             "commitLogMaxOffset": str(log.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch.behind_bytes),
             "indexBehindBytes": str(self.dispatch.index_behind_bytes),
-            "remainHowManyDataToFlush": bytes_text(
-                max(0, log.confirm_offset - log.flushed_offset)
-            ),
+            "remainHowManyDataToFlush": bytes_text(max(0, log.confirm_offset - log.flushed_offset)),
             "earliestMessageTimeStamp": str(earliest_ms),
         }
         if self.opened.divided_offset is not None:

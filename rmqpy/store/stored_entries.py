@@ -138,9 +138,7 @@ class StoredEntries:
         found = self._read_on(first, last, size_max)
         if found is None:
             view, position = self._view_of(first, last), self._unit(first).position
-            found = encode_run(
-                view, first, position, count_max=last - first + 1, size_max=size_max
-            )
+            found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
         if found is None:
             return (Entry(*self.entry(first)),)
         span, text = found
@@ -270,7 +268,6 @@ class StoredEntries:
 
     def _nowhere(self, index: int) -> DamagedEntry:
         return DamagedEntry(self._index.folder, index, "its unit leads outside of the data files")
-
 
 
 def units_of(scan: Scan) -> bytes:

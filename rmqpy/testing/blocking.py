@@ -184,9 +184,7 @@ def send_request(
     if not batch:
         return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header, bodies[0])
     items = [BatchItem(0, body, properties.encode()) for body in bodies]
-    return RemotingCommand.request(
-        RequestCode.SEND_BATCH_MESSAGE, header, encode_batch_body(items)
-    )
+    return RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch_body(items))
 
 
 def read_queue(connection: BlockingConnection, topic: str, queue_id: int) -> list[StoredMessage]:

@@ -17,7 +17,6 @@ TOPIC: Final = "Hostile"
 """The only good topic name in hostile frames; nothing depends on the topic being there."""
 
 
-
 def good_request(dice: Random) -> RemotingCommand:
     """A request of a producer, consumer or broker, in one of the two forms."""
     make = dice.choice((send, batch, _pull, _heartbeat, _commit_offset, _route, register, _kv))
@@ -181,5 +180,3 @@ def _send_v1_fields(topic: str) -> dict[str, object]:
     names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId")
     more = ("sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode")
     return dict(zip((*names, *more), _send_fields(topic).values(), strict=True))
-
-

@@ -226,9 +226,7 @@ class Siege:
             await _close([writer])
 
         async with self._measured(f"{SLOW} slow connections"):
-            await asyncio.gather(
-                *(dribble(target) for target in self.targets for _ in range(SLOW))
-            )
+            await asyncio.gather(*(dribble(target) for target in self.targets for _ in range(SLOW)))
 
     @contextlib.asynccontextmanager
     async def _measured(self, what: str, growth: bool = True) -> AsyncIterator[None]:

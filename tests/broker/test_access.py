@@ -131,8 +131,9 @@ CHECKS = {
     "create group": lambda b: refused(b.ask(200, body=b'{"groupName":"G"}')),
     "list accounts": lambda b: refused(b.ask(54)),
     "no secret in any list": lambda b: not secrets_in(b.ask(54, by=ADMIN), b.ask(26, by=ADMIN)),
-    "create an administrator": lambda b: refused(b.ask(50, NEW_ACCOUNT))
-    and b"intruder" not in b.kit.files.read_bytes(PLAIN_FILE),
+    "create an administrator": lambda b: (
+        refused(b.ask(50, NEW_ACCOUNT)) and b"intruder" not in b.kit.files.read_bytes(PLAIN_FILE)
+    ),
     "read configuration": lambda b: refused(b.ask(26)),
     "reset offsets": lambda b: refused(b.ask(222, RESET)),
     "all consumer offsets": lambda b: refused(b.ask(43)),
@@ -270,8 +271,11 @@ def test_what_belongs_to_others_is_closed(broker: Guarded) -> None:
     assert refused(broker.ask(14, theirs))
     assert refused(broker.ask(38, theirs))
     assert refused(broker.ask(35, {**theirs, "clientID": "c"}))
-    assert refused(broker.ask(12, {"topic": "Secret", "key": "k", "maxNum": 1,
-                                   "beginTimestamp": 0, "endTimestamp": 1}))
+    assert refused(
+        broker.ask(
+            12, {"topic": "Secret", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
+        )
+    )
     assert refused(broker.pull("Open", "Theirs"))
     for code in (29, 31, 32):
         assert refused(broker.ask(code, {**QUEUE, "timestamp": 0})), code

@@ -103,9 +103,7 @@ def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
     assert "storeFailure" in kit.ask(28).body.decode()
 
 
-def test_offsets_are_not_decided_by_queues_that_are_not_whole(
-    build: Any, monkeypatch: Any
-) -> None:
+def test_offsets_are_not_decided_by_queues_that_are_not_whole(build: Any, monkeypatch: Any) -> None:
     kit = build()
     for _ in range(20):
         assert kit.send().code == 0

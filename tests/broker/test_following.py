@@ -153,9 +153,7 @@ def copy(store: Any, scene: Scene, end: int, begin: int = 0) -> None:
     """Bytes of a master's log, as a slave takes them."""
     for start in range(begin, end, 1000):
         stop = min(start + 1000, end)
-        scene.following.store(
-            Transfer(PhysicalOffset(start), store.read_log(start, stop - start))
-        )
+        scene.following.store(Transfer(PhysicalOffset(start), store.read_log(start, stop - start)))
 
 
 def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None:
@@ -169,12 +167,16 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None
     link = made.connect()
     ready = link.take_ready()
     assert ready is not None and ready.send == encode_report(0)
-    assert made.following.runtime_info() == {
-        "haMaster": "m1:10911",
-        "haState": "connected to m1:10912",
-        "haLogsCompared": "nothing to compare yet",
-        "haLastFault": "no name server names a master",
-    } or "haLastFault" not in made.following.runtime_info()
+    assert (
+        made.following.runtime_info()
+        == {
+            "haMaster": "m1:10911",
+            "haState": "connected to m1:10912",
+            "haLogsCompared": "nothing to compare yet",
+            "haLastFault": "no name server names a master",
+        }
+        or "haLastFault" not in made.following.runtime_info()
+    )
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,10 @@ def serving(
     implementation, uvloop, sockets = request.param.split("-")
     if implementation == "c" and chosen.implementation != "c":
         pytest.skip(f"no C to serve with: {chosen.reason}")
-    own, trust = TlsSide(
-        certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")
-    ), TlsSide(trust=str(tls_folder / "ca.pem"), verify=True)
+    own, trust = (
+        TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
+        TlsSide(trust=str(tls_folder / "ca.pem"), verify=True),
+    )
     behind_tls = sockets == "tls"
     doors = Doors(
         ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if behind_tls else None
@@ -175,9 +176,7 @@ def test_known_sends_do_not_reach_the_processors(
     serving(main)
 
 
-@pytest.mark.parametrize(
-    "serving", [way for way in WAYS if way.startswith("c-")], indirect=True
-)
+@pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
 def test_with_access_control_only_what_is_signed_is_taken(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,9 +58,10 @@ async def scraped(root: Path, settings: dict[str, str]) -> dict[str, list[tuple[
             await consumer.pull(sent.queue, 0)
             await consumer.commit_offset(sent.queue, 0)
             await running_heartbeat(consumer)
-            async with aiohttp.ClientSession() as session, session.get(
-                f"http://{address}/metrics"
-            ) as response:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://{address}/metrics") as response,
+            ):
                 assert response.status == 200
                 assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 return read(await response.text())

@@ -100,8 +100,6 @@ def refused_by_all(world: World, name: str) -> str:
     return reasons.pop()
 
 
-
-
 def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
     """The two last files are looked at before, the others behind it."""
 

@@ -127,9 +127,7 @@ def test_a_message_is_consumed_directly(kit: Any) -> None:
 
 
 def reset(kit: Any, timestamp: int, force: bool = True, language: int = 0) -> RemotingCommand:
-    header = ResetOffsetRequestHeader(
-        topic="T", group="CG", timestamp=timestamp, is_force=force
-    )
+    header = ResetOffsetRequestHeader(topic="T", group="CG", timestamp=timestamp, is_force=force)
     request = RemotingCommand.request(222, header)
     request.language = language
     kit.tell(request)

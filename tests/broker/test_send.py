@@ -406,9 +406,7 @@ def test_a_master_tells_of_its_slaves(build: Any) -> None:
     assert kit.broker.replication.runtime_info() == {
         "haSlaveCount": "1",
         "haReplicatedOffset": "0",
-        "haSlave_10.0.0.3:5000": (
-            f"acknowledged 0, sent 100, behind {end} B, connected 12 s"
-        ),
+        "haSlave_10.0.0.3:5000": (f"acknowledged 0, sent 100, behind {end} B, connected 12 s"),
     }
 
 

@@ -125,9 +125,7 @@ def test_dump_is_what_the_java_consumer_got(
         assert mine["offset_message_id"] == java["offsetMsgId"]
 
 
-def test_dump_takes_what_is_asked_for(
-    upgraded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dump_takes_what_is_asked_for(upgraded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["store", "dump", str(upgraded), "--topic", "Normal", "--queue", "1"]
     assert main([*command, "--from", "28", "--to", "32", "--body", "base64"]) == 0
     found = dumped(capsys)

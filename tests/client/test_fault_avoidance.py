@@ -81,6 +81,4 @@ def test_a_producer_leaves_a_dead_broker_alone(world: Any, run: Callable[[Any], 
 
 
 def sends_to(world: Any, address: str) -> list[Any]:
-    return [
-        each for each in world.requests(RequestCode.SEND_MESSAGE_V2) if each.address == address
-    ]
+    return [each for each in world.requests(RequestCode.SEND_MESSAGE_V2) if each.address == address]

@@ -21,9 +21,10 @@ def test_java_form_and_place(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "10.0.0.1@i", "G")
     offsets.save({QUEUE: 7})
     path = tmp_path / "10.0.0.1@i" / "G" / "offsets.json"
-    assert path.read_bytes() == (
-        b'{"offsetTable":{{"topic":"T","brokerName":"a","queueId":3}:7}}'
-    ) or path.read_bytes() == b'{"offsetTable":{{"brokerName":"a","queueId":3,"topic":"T"}:7}}'
+    assert (
+        path.read_bytes() == (b'{"offsetTable":{{"topic":"T","brokerName":"a","queueId":3}:7}}')
+        or path.read_bytes() == b'{"offsetTable":{{"brokerName":"a","queueId":3,"topic":"T"}:7}}'
+    )
     assert offsets.load() == {QUEUE: 7}
 
 

@@ -27,9 +27,7 @@ def plain(packed: Packed) -> tuple[list[packing.PackedRun], bytes, bytes]:
 def check(view: memoryview, found: scan.Scan, count: int) -> Packed:
     for with_keys in (True, False):
         here = chosen.pack_records(view, found, count, with_keys=with_keys)
-        assert plain(here) == plain(
-            packing.pack_records(view, found, count, with_keys=with_keys)
-        )
+        assert plain(here) == plain(packing.pack_records(view, found, count, with_keys=with_keys))
     return packing.pack_records(view, found, count, with_keys=True)
 
 

@@ -36,9 +36,7 @@ def faulty_io(tmp_path_factory):
         pytest.skip("a C compiler is needed to build faulty_io.c")
     library = tmp_path_factory.mktemp("faulty") / "faulty_io.so"
     source = Path(__file__).with_name("faulty_io.c")
-    subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True
-    )
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
 
 

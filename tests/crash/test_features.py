@@ -132,9 +132,7 @@ class Story:
             for number in range(count)
         }
         wanted = {"Delayed": self.delayed, "Paid": self.committed, "Steps": steps}
-        return [
-            body for topic, bodies in wanted.items() for body in bodies - set(self.came[topic])
-        ]
+        return [body for topic, bodies in wanted.items() for body in bodies - set(self.came[topic])]
 
     def complete(self) -> bool:
         return not self.missing()

@@ -229,9 +229,7 @@ def ledger_of(broker: ServerProcess, number: int) -> dict[str, bytes]:
     folder = broker.store / f"dledger-n{number}"
     files = [*folder.glob("data/*"), *folder.glob("index/*")]
     return {
-        str(path.relative_to(folder)): read_sparse(path)
-        for path in files
-        if path.stat().st_blocks
+        str(path.relative_to(folder)): read_sparse(path) for path in files if path.stat().st_blocks
     }
 
 

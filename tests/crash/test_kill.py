@@ -67,9 +67,7 @@ def broker(request, site):
     namesrv_port, broker_ports = free_port_block(1), free_port_block(BROKER_PORT_COUNT)
     member_port, settings = settings_of(request.param)
     with site.namesrv("namesrv", namesrv_port.first) as namesrv:
-        spec = BrokerSpec(
-            port=broker_ports.broker_port, namesrv=namesrv.address, settings=settings
-        )
+        spec = BrokerSpec(port=broker_ports.broker_port, namesrv=namesrv.address, settings=settings)
         made = site.broker("broker", spec)
         yield made
         made.kill()
@@ -110,9 +108,7 @@ def kill_under_load(broker, file, seed, count):
     """Start a sender, kill the broker once ``count`` messages are acknowledged."""
     command = [sys.executable, str(SENDER), broker.address, TOPIC, str(QUEUES)]
     command += [str(seed), str(file)]
-    sender = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=python_environment()
-    )
+    sender = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=python_environment())
     deadline = time.monotonic() + LOAD_SECONDS_MAX
     while not file.exists() or file.read_bytes().count(b"\n") < count:
         assert sender.poll() is None, sender.communicate()[1]

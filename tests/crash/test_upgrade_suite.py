@@ -46,6 +46,7 @@ SETUP = re.compile(r"([\d.]+)s setup +test_timed.py::test_(\w+)")
 GOALS_S = {"broker": 1.0, "group": 3.0}
 """Until it is up, on a quiet machine; a group until it has acknowledged a message."""
 
+
 def run_pytest(folder: Path, *arguments: str) -> str:
     plugin = ["-p", "no:cacheprovider"]
     if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:

@@ -43,9 +43,7 @@ async def accepted(site: Any, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_2000_idle_connections_cost_little(
-    besiege: Besiege, resident: Callable[[], int]
-) -> None:
+def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[[], int]) -> None:
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if 0 <= hard_limit < 3 * IDLE:
         pytest.skip(f"only {hard_limit} open files are allowed")

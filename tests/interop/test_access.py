@@ -69,9 +69,7 @@ class Guarded:
     def sent(self, topic, **options):
         """How many of three messages were taken."""
         events = self.probe.run("send", topic=topic, count=3, queue=0, **options)
-        return sum(
-            event.get("count", 1) for event in events if event["event"] in ("sent", "batch")
-        )
+        return sum(event.get("count", 1) for event in events if event["event"] in ("sent", "batch"))
 
     def rmqpy_admin(self, *words, account=ADMIN):
         environment = {
@@ -179,7 +177,11 @@ def test_our_admin_commands_are_signed(guarded):
     gone = guarded.rmqpy_admin("deleteAclConfig", "-b", address, "-a", "made-by-rmqpy")
     assert gone.returncode == 0, gone.stderr
     unsigned = guarded.rmqpy_admin(
-        "deleteTopic", "-c", "DefaultCluster", "-t", "Open",
+        "deleteTopic",
+        "-c",
+        "DefaultCluster",
+        "-t",
+        "Open",
         account={"accessKey": "nobody-known", "secretKey": "no-secret-at-all"},
     )
     assert unsigned.returncode == 1

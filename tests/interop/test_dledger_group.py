@@ -176,7 +176,13 @@ def create_topic(probe, topic, broker):
 
 def send(probe, topic, count, first):
     events = probe.run(
-        "send", topic=topic, count=count, first=first, sizes="40,900,3", keys="k-", retryMs=60_000,
+        "send",
+        topic=topic,
+        count=count,
+        first=first,
+        sizes="40,900,3",
+        keys="k-",
+        retryMs=60_000,
         timeout_s=200.0,
     )
     sent = [event for event in events if event["event"] == "sent"]

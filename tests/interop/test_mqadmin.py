@@ -105,9 +105,7 @@ def test_message_by_offset_id(cluster, topic):
 
 def test_message_by_unique_key(cluster, topic):
     message = cluster.dump(topic)[4]
-    shown = Fields(
-        cluster.admin.run("queryMsgByUniqueKey", "-t", topic, "-i", message["msgId"])
-    )
+    shown = Fields(cluster.admin.run("queryMsgByUniqueKey", "-t", topic, "-i", message["msgId"]))
     assert shown["Topic"] == topic
     assert shown["Keys"] == "[bill-4]"
     assert shown["CommitLog Offset"] == str(message["commitLogOffset"])

@@ -64,9 +64,7 @@ def test_batches(pair):
 def test_delayed_messages(pair):
     def scenario(cluster):
         topic = cluster.topic(queues=2)
-        sent = cluster.send(
-            topic, count=6, delay=1, keys="k", tags="a,b", property="p:v", flag=3
-        )
+        sent = cluster.send(topic, count=6, delay=1, keys="k", tags="a,b", property="p:v", flag=3)
         cluster.send(topic, first=6, count=2, delay=2, sizes="6000")
         events = cluster.probe.run("consume", topic=topic, group=f"{topic}-g", max=8)
         waiting = cluster.probe.run("dump", topic="SCHEDULE_TOPIC_XXXX", via=topic, queues="0,1")

@@ -147,9 +147,7 @@ def test_who_shows_no_certificate_stays_outside(cluster, tls_folder):
     _, namesrv, _, _, _ = cluster
 
     async def asks(tls):
-        instance = await ClientInstance.open(
-            ClientSettings(name_servers=namesrv.address, tls=tls)
-        )
+        instance = await ClientInstance.open(ClientSettings(name_servers=namesrv.address, tls=tls))
         try:
             with pytest.raises(NetworkFault):
                 await instance.route("Tls")

@@ -231,4 +231,3 @@ def check(probe: Probe, watch: Watch) -> None:
             assert (stored["msgId"], stored["crc"]) == (event["msgId"], event["crc"])
         assert {event["msgId"] for event in sent} <= consumer.received()
         print(f"{topic}: {len(sent)} acknowledged, {len(found)} stored, all consumed")
-

@@ -99,9 +99,12 @@ def test_before_version_37_the_body_is_the_bare_topic_table(world):
 
 
 def test_without_a_body_there_are_no_topics(world):
-    assert world.ask(
-        103, brokerName="b", brokerAddr=A0, clusterName="C", haServerAddr="", brokerId="0"
-    ).code == 0
+    assert (
+        world.ask(
+            103, brokerName="b", brokerAddr=A0, clusterName="C", haServerAddr="", brokerId="0"
+        ).code
+        == 0
+    )
     assert topics(world.ask(304)) == ["C", "b"]
     assert topics(world.ask(206)) == []
 

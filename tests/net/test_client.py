@@ -171,9 +171,7 @@ def test_a_connect_that_hangs_is_given_up(in_loop):
     in_loop(main)
 
 
-def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(
-    in_loop, handler
-):
+def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(in_loop, handler):
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()

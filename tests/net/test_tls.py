@@ -71,11 +71,14 @@ def test_the_mode_decides_who_is_served(in_loop, handler, security, trusting, mo
                 outcomes[name] = None
             await client.close()
         await server.close()
-        assert outcomes == {
-            TlsMode.DISABLED: {"plain": b"x", "tls": None},
-            TlsMode.PERMISSIVE: {"plain": b"x", "tls": b"x"},
-            TlsMode.ENFORCING: {"plain": None, "tls": b"x"},
-        }[mode]
+        assert (
+            outcomes
+            == {
+                TlsMode.DISABLED: {"plain": b"x", "tls": None},
+                TlsMode.PERMISSIVE: {"plain": b"x", "tls": b"x"},
+                TlsMode.ENFORCING: {"plain": None, "tls": b"x"},
+            }[mode]
+        )
         assert scheduler.supervisor.failures == 0
 
     in_loop(main)

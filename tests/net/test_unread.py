@@ -71,6 +71,7 @@ def test_what_came_during_a_long_commit_has_waited(in_loop, handler):
             peer.send(frame(number))
             await answers(scheduler.loop, peer, 1)
         whole, cut = frame(10) + frame(11), frame(12)
+
         def long_commit():
             second.send(whole + cut[:9])
             watch.look()
@@ -148,6 +149,7 @@ def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler):
         server, (first, second) = await served(scheduler, handler, watch)
         second.send(frame(0))
         await answers(scheduler.loop, second, 1)
+
         def short_commit():
             second.send(frame(1) + frame(2, b"y" * 100_000))
             watch.look()

@@ -66,9 +66,7 @@ def standalone(
 
     url = f"spark://{LOOPBACK}:{ports[0].first}"
     size = ["--cores", "1", "--memory", "1g"]
-    servers = [
-        server("master", LOOPBACK, ports[0].first, ["master.Master"], rb"New state: ALIVE")
-    ]
+    servers = [server("master", LOOPBACK, ports[0].first, ["master.Master"], rb"New state: ALIVE")]
     for host, port in zip(HOSTS, ports[1:], strict=True):
         words = ["worker.Worker", *size, url]
         servers.append(server(f"worker-{host}", host, port.first, words, rb"registered with"))
@@ -95,9 +93,7 @@ Cases = Callable[..., None]
 
 
 @pytest.fixture
-def check(
-    environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path: Path
-) -> Cases:
+def check(environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path: Path) -> Cases:
     """Each of the cases ("executor:audit") happened on the master, and gave what is told here."""
 
     def check(master: str, *cases: str, store: str | None = None) -> None:

@@ -67,9 +67,7 @@ def plan_of(store: Path, root: str, target: Path, range_bytes: int) -> RebuildPl
     log = facts.classic or facts.ledger
     assert log is not None
     settings = settings_of_facts(root, log.file_size, facts.as_json())
-    return RebuildPlan(
-        root=root, target=str(target), settings=settings, range_bytes=range_bytes
-    )
+    return RebuildPlan(root=root, target=str(target), settings=settings, range_bytes=range_bytes)
 
 
 @pytest.fixture
@@ -113,9 +111,7 @@ class Sums:
         self.done.append(done_bytes)
 
 
-def test_both_waves_tell_how_far_they_are(
-    store_of: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_both_waves_tell_how_far_they_are(store_of: Callable[[str], Path], tmp_path: Path) -> None:
     store, packing, writing = store_of(STORES[0]), Sums(), Sums()
     plan = plan_of(store, str(store), tmp_path / "made", 8192)
     made = Rebuild(evolve(plan, packing=packing, writing=writing))

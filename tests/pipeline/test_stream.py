@@ -203,9 +203,7 @@ def test_rows_are_sent(live: Any, reading: Callable[..., Any], spark: Any) -> No
             assert row["properties"]["city"] == "Zürich"
 
 
-def test_rows_of_a_key_keep_their_order(
-    live: Any, reading: Callable[..., Any], spark: Any
-) -> None:
+def test_rows_of_a_key_keep_their_order(live: Any, reading: Callable[..., Any], spark: Any) -> None:
     topic = live.topic()
     rows = [(f"{number:06d}", f"key-{number % 5}") for number in range(200)]
     frame = spark.createDataFrame(rows, "body string, shardingKey string").coalesce(1)

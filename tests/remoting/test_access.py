@@ -10,9 +10,7 @@ from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
 
 CREDENTIALS = Credentials("rocketmq2", "12345678")
-ACCOUNT = Account(
-    access_key="rocketmq2", secret_key="12345678", white_address=parse_pattern("")
-)
+ACCOUNT = Account(access_key="rocketmq2", secret_key="12345678", white_address=parse_pattern(""))
 
 
 def test_javas_vector() -> None:

@@ -104,9 +104,7 @@ def test_threads_may_come_together() -> None:
             together.wait()
             seen.append(kind(topic="S"))
 
-        threads = [
-            threading.Thread(target=use, args=(Shared, together, seen)) for _ in range(4)
-        ]
+        threads = [threading.Thread(target=use, args=(Shared, together, seen)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -34,9 +34,7 @@ def make(name, issuer=None, issuer_key=None):
         .not_valid_after(END)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(issuer_key or key, hashes.SHA256())
     )
     return certificate, key

@@ -270,9 +270,7 @@ def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple
     return found
 
 
-def test_a_runbook_there_does_what_it_says(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_runbook_there_does_what_it_says(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
     peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
     book = run(f"rmqpy upgrade switch {shown} --peers {peers} --runbook rmqpy", capsys)

@@ -37,6 +37,4 @@ _MODULES = (
     dledger,
 )
 
-COMMANDS: tuple[Command, ...] = tuple(
-    command for module in _MODULES for command in module.COMMANDS
-)
+COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)

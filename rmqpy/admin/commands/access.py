@@ -71,9 +71,7 @@ async def update_white_addresses(call: Call) -> Outcome:
     for address in addresses:
         await call.admin.update_white_addresses(address, header)
         lines.append(f"update global white remote addresses to {address} success.")
-    return Outcome(
-        {"brokers": addresses, "addresses": header.global_white_addrs}, "\n".join(lines)
-    )
+    return Outcome({"brokers": addresses, "addresses": header.global_white_addrs}, "\n".join(lines))
 
 
 async def acl_versions(call: Call) -> Outcome:
@@ -174,9 +172,7 @@ COMMANDS = (
         options=(
             BROKER,
             CLUSTER,
-            option(
-                "g", "globalWhiteRemoteAddresses", "10.10.103.*,192.168.0.*", required=True
-            ),
+            option("g", "globalWhiteRemoteAddresses", "10.10.103.*,192.168.0.*", required=True),
             option("p", "aclFileFullPath", "in which file of the brokers"),
         ),
     ),

@@ -161,8 +161,13 @@ async def cluster_list(call: Call) -> Outcome:
             runtime[address] = {}
             call.show(f"{address}: {fault}")
     data = [
-        {"cluster": cluster, "broker": name, "id": number, "address": address,
-         "runtime": runtime[address]}
+        {
+            "cluster": cluster,
+            "broker": name,
+            "id": number,
+            "address": address,
+            "runtime": runtime[address],
+        }
         for cluster, name, number, address in _brokers(info)
     ]
     if call.given.has("moreStats"):

@@ -80,9 +80,7 @@ async def delete_group(call: Call) -> Outcome:
     for address in addresses:
         await admin.delete_group(address, group, given.truth("removeOffset", False))
         where = f" in cluster [{cluster}]" if cluster is not None else ""
-        lines.append(
-            f"delete subscription group [{group}] from broker [{address}]{where} success."
-        )
+        lines.append(f"delete subscription group [{group}] from broker [{address}]{where} success.")
     if cluster is not None:
         for topic in (retry_topic(group), dlq_topic(group)):
             for address in addresses:
@@ -157,9 +155,7 @@ async def _all_progress(call: Call) -> Outcome:
             connection.consume_type or "", ""
         )
         model = connection.message_model or ""
-        rows.append(
-            [group, len(clients), version, kind, model, int(stats.consume_tps), behind]
-        )
+        rows.append([group, len(clients), version, kind, model, int(stats.consume_tps), behind])
         data.append({"group": group, "clients": clients, "behind": behind})
     return Outcome(data, _GROUPS.text(rows))
 

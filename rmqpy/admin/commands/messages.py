@@ -24,9 +24,7 @@ PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"
 """Where mqadmin leaves bodies, below the system's temporary folder."""
 
-_BY_KEY = Table(
-    [Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "]
-)
+_BY_KEY = Table([Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "])
 _SENT = Table(
     [
         Column("#Broker Name", -32),

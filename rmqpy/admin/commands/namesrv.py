@@ -25,9 +25,7 @@ async def update_kv_config(call: Call) -> Outcome:
 async def delete_kv_config(call: Call) -> Outcome:
     namespace, key = call.given.text("namespace"), call.given.text("key")
     await call.admin.delete_kv(namespace, key)
-    return Outcome(
-        {"namespace": namespace, "key": key}, "delete kv config from namespace success."
-    )
+    return Outcome({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
 
 
 async def wipe_write_perm(call: Call) -> Outcome:

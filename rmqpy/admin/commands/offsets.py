@@ -88,9 +88,7 @@ async def _reset(call: Call, reset: _Reset) -> tuple[Outcome, bool]:
         if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
         return await _reset_offline(call, reset), False
-    rows = [
-        [queue.broker_name, queue.queue_id, offset] for queue, offset in sorted(moved.items())
-    ]
+    rows = [[queue.broker_name, queue.queue_id, offset] for queue, offset in sorted(moved.items())]
     return Outcome(moved, _ONLINE.text(rows)), True
 
 
@@ -147,9 +145,7 @@ async def clone_group_offset(call: Call) -> Outcome:
         if address is not None and offset.consumer_offset >= 0:
             await admin.set_consumer_offset(address, target, queue, offset.consumer_offset)
             cloned[queue] = offset.consumer_offset
-    text = (
-        f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
-    )
+    text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
     return Outcome(cloned, text)
 
 

@@ -69,9 +69,7 @@ async def _topic_rows(
     return rows
 
 
-async def _rates(
-    call: Call, route: TopicRouteData, name: str, key: str
-) -> tuple[float, int]:
+async def _rates(call: Call, route: TopicRouteData, name: str, key: str) -> tuple[float, int]:
     """Per second over the last minute, and in a day, over all masters that know the key."""
     tps, day = 0.0, 0
     for broker in route.broker_datas:

@@ -331,11 +331,15 @@ COMMANDS = (
         options=(TOPIC, option("l", "list", "as a table", flag=True)),
     ),
     Command(
-        name="topicStatus", help="the positions of a topic's queues", run=topic_status,
+        name="topicStatus",
+        help="the positions of a topic's queues",
+        run=topic_status,
         options=(TOPIC,),
     ),
     Command(
-        name="topicClusterList", help="the clusters of a topic", run=topic_clusters,
+        name="topicClusterList",
+        help="the clusters of a topic",
+        run=topic_clusters,
         options=(TOPIC,),
     ),
     Command(

@@ -67,9 +67,17 @@ async def query_trace(call: Call) -> Outcome:
     for group in groups:
         rows = [trace.row for trace in traces if trace.kind == "Sub" and trace.group == group]
         lines += [_table("#ConsumerGroup", "#ConsumerTime").text(rows), ""]
-    data = [{"kind": each.kind, "group": each.group, "clientHost": each.client_host,
-             "time": each.time_ms, "costMs": each.cost_ms, "success": each.success}
-            for each in traces]
+    data = [
+        {
+            "kind": each.kind,
+            "group": each.group,
+            "clientHost": each.client_host,
+            "time": each.time_ms,
+            "costMs": each.cost_ms,
+            "success": each.success,
+        }
+        for each in traces
+    ]
     return Outcome(data, "\n".join(lines), says_no=not traces)
 
 

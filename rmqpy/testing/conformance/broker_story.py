@@ -192,9 +192,7 @@ def _relays(wire: Wire, first: tuple[int, str]) -> None:
 
     reset = wire.request(222, topic=TOPIC, group=READERS, timestamp=0, isForce=True)
     # Java wants an offset of every queue.
-    wire.ask(
-        wire.request(15, topic=TOPIC, queueId=1, consumerGroup=READERS, commitOffset=2)
-    )
+    wire.ask(wire.request(15, topic=TOPIC, queueId=1, consumerGroup=READERS, commitOffset=2))
     wire.asked(reset, 220, nothing)
     wire.ask(wire.request(222, topic=TOPIC, group="nobody", timestamp=0, isForce=True))
     queue = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": TOPIC})
@@ -208,9 +206,7 @@ def _relays(wire: Wire, first: tuple[int, str]) -> None:
     ask = wire.request(309, consumerGroup=READERS, clientId=CLIENT, msgId=first[1])
     consumed = json.dumps(CONSUMED).encode()
     wire.asked(ask, 309, lambda question: RemotingCommand.response_to(question, body=consumed))
-    wire.ask(
-        wire.request(314, srcGroup=READERS, destGroup=COPY, topic=TOPIC, offline=False)
-    )
+    wire.ask(wire.request(314, srcGroup=READERS, destGroup=COPY, topic=TOPIC, offline=False))
     wire.ask(wire.request(14, topic=TOPIC, queueId=0, consumerGroup=COPY))
     back = {"offset": first[0], "group": READERS, "originMsgId": KEY % 1, "originTopic": TOPIC}
     wire.ask(wire.request(36, **back, delayLevel=18, maxReconsumeTimes=16, bname=None))

@@ -118,9 +118,10 @@ def _messages(body: bytes) -> Iterator[Any]:
 
 
 def _message(message: Any, masks: Mapping[str, str]) -> Seen:
-    names = (
-        ("size", "topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag")
-        + ("body_crc", "reconsume_times", "prepared_transaction_offset")
+    names = ("size", "topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag") + (
+        "body_crc",
+        "reconsume_times",
+        "prepared_transaction_offset",
     )
     seen = {name: getattr(message, name) for name in names}
     seen["properties"] = masked_text(message.raw_properties.decode(), masks)

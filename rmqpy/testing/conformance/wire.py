@@ -78,9 +78,7 @@ class Wire:
             self._connections[place] = connect_when_ready(place[1])
         return self._connections[place]
 
-    def request(
-        self, code: int, body: bytes | None = None, /, **fields: object
-    ) -> RemotingCommand:
+    def request(self, code: int, body: bytes | None = None, /, **fields: object) -> RemotingCommand:
         """The recorded frame with other fields; a field given as None is left out."""
         model = self.recorded.get(code)
         made = RemotingCommand(int(code))

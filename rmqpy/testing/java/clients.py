@@ -86,9 +86,7 @@ class LineClient:
             )
         self._answer(frozenset({"ready"}), time.monotonic() + START_SECONDS_MAX, [])
 
-    def _answer(
-        self, last: frozenset[str], deadline: float, events: list[Event]
-    ) -> list[Event]:
+    def _answer(self, last: frozenset[str], deadline: float, events: list[Event]) -> list[Event]:
         while not events or events[-1]["event"] not in last:
             line = self._line(deadline)
             if line.startswith(b"{"):

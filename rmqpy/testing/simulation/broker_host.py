@@ -110,9 +110,7 @@ class BrokerHost:
         self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
         network = MachineNetwork(self.wires, self.machine, life)
-        store = open_store(
-            StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force)
-        )
+        store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
         broker = Broker(
             BrokerSurroundings(
                 configuration=configuration,
@@ -223,4 +221,3 @@ class BrokerHost:
             store=store,
             dledger=timers,
         )
-

@@ -29,7 +29,6 @@ FILLER = (0, 0x7FFFFFFF)
 """In place of units whose messages have expired."""
 
 
-
 @define(slots=True, eq=False, repr=False)
 class MemberView:
     """See the module. ``entries`` are those in the files now, dense from ``begin`` on."""

@@ -189,7 +189,6 @@ class ClassicWatch(Watch):
     have_gone: bool = False
     """Files have expired, and with them messages at the begin of a queue."""
 
-
     @classmethod
     def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
         return cls(plan)

@@ -139,9 +139,7 @@ class Link:
         if pending is not None:
             pending.done(None, NetworkFault(f"{self.address} did not answer in time"))
 
-    def _tell(
-        self, life: Life, pending: _Pending, response: RemotingCommand, stamp: int
-    ) -> None:
+    def _tell(self, life: Life, pending: _Pending, response: RemotingCommand, stamp: int) -> None:
         def tell() -> None:
             self.network.stamp = stamp
             pending.done(response, None)

@@ -90,8 +90,7 @@ class World:
             )
             self.hosts[host.name] = host
         self.name_servers = tuple(
-            NameServerHost(number, self.timeline, self.wires)
-            for number in range(plan.name_servers)
+            NameServerHost(number, self.timeline, self.wires) for number in range(plan.name_servers)
         )
         hosts = tuple(self.hosts.values())
         self.watch = (GroupWatch if plan.dledger else ClassicWatch).of(plan, hosts)

@@ -92,9 +92,7 @@ def frames(draw: st.DrawFn) -> bytes:
     some=st.lists(frames(), min_size=1, max_size=FRAMES_MAX),
     cuts=st.lists(st.integers(1, 700), max_size=12),
 )
-@settings(
-    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_on_made_frames(
     pair: Callable[..., Any], assert_same: Any, some: list[bytes], cuts: list[int]
 ) -> None:
