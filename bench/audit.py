@@ -23,18 +23,18 @@ from pathlib import Path
 
 from attrs import asdict, define
 
-from rmqpy.audit.certificate import certify
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.engine import AuditPlan, audit_store
-from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.audit.manifest import ManifestPlan, Md5, make_manifest
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import certify
+from rmqpy.audit.replicas.manifest import ManifestPlan, Md5, make_manifest
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec import layout
-from rmqpy.codec.chosen import implementation
-from rmqpy.codec.chosen_tally import tally_frames
+from rmqpy.codec.backend import implementation
 from rmqpy.codec.hashes import java_hash_of_bytes
 from rmqpy.codec.tally import Tally, TallyPlan
+from rmqpy.codec.tally_backend import tally_frames
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 FILE_BYTES = 1 << 28
 QUEUE_FILE_BYTES = 6_000_000

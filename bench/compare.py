@@ -50,7 +50,7 @@ from rows import (
 )
 from served import QUEUES, Served
 
-from rmqpy.remoting.access import Credentials
+from rmqpy.acl.signature import Credentials
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (

@@ -13,7 +13,7 @@ from served import Served
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.blocking_connection import BlockingConnection
 
 REALTIME_PRIORITY = "5"
 ADMIN_PAUSE_S = 0.1

@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import frozen
 
-from rmqpy.testing.blocking import connect_when_ready, create_topic
+from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
 from rmqpy.testing.processes import ServerProcess
 
 GIB: Final = 1 << 30

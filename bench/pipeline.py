@@ -55,25 +55,25 @@ from typing import Any, Final
 from compare import build_generator
 from fill import GIB, Filling, filled
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.engine import AuditPlan, audit_store
-from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.log_bytes import map_log
-from rmqpy.audit.ranges import WorkRange, audit_range, split_row
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_row
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.pipeline.export import Export, ExportPlan
-from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan, run_here
-from rmqpy.pipeline.runner import SparkRunner
-from rmqpy.pipeline.session import SessionPlan, spark_session
-from rmqpy.pipeline.tasks import run_pieces
-from rmqpy.store.commitlog.recovery import Framing
-from rmqpy.store.disk import Disk
-from rmqpy.testing.blocking import connect_when_ready, create_topic
+from rmqpy.pipeline.jobs.export import Export, ExportPlan
+from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
+from rmqpy.pipeline.jobs.spark_runner import SparkRunner
+from rmqpy.pipeline.spark.distributed_map import run_pieces
+from rmqpy.pipeline.spark.session import SessionPlan, spark_session
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.log_recovery import Framing
+from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite
-from rmqpy.upgrade.situation import settings_of_facts
+from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20

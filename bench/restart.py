@@ -24,7 +24,7 @@ from fill import GIB, TOPIC, Filling, filled, log_bytes
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import BlockingConnection, send_request
+from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site

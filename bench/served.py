@@ -10,9 +10,9 @@ from pathlib import Path
 
 from attrs import define, field
 
+from rmqpy.acl.signature import Credentials
 from rmqpy.model.errors import RmqError
-from rmqpy.remoting.access import Credentials
-from rmqpy.testing.blocking import BlockingConnection, create_topic, send_request
+from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 from rmqpy.testing.processes import ServerProcess
 
 QUEUES = 4

@@ -5,11 +5,11 @@ values.
 
 from __future__ import annotations
 
-from rmqpy.upgrade.align import align_replica
-from rmqpy.upgrade.checks import same_divide, same_log
-from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.states import State
+from rmqpy.upgrade.checks.group_checks import same_divide, same_log
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.steps.align import align_replica
+from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.states import State
 
 FROM = frozenset((State.DIVERGED, State.LAGGING))
 TO: State | None = State.ALIGNED

@@ -5,10 +5,10 @@ The filler is legal in a classic log, too: a classic start finds its end in fron
 
 from __future__ import annotations
 
-from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.states import State
-from rmqpy.upgrade.switch import seal_replica
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.states import State
+from rmqpy.upgrade.steps.switch import seal_replica
 
 FROM = frozenset((State.ALIGNED,))
 TO: State | None = State.SEALED

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.states import State
-from rmqpy.upgrade.switch import configure_replica
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.states import State
+from rmqpy.upgrade.steps.switch import configure_replica
 
 FROM = frozenset((State.SEALED,))
 TO: State | None = State.JOINED

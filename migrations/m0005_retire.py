@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.states import State
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.states import State
 
 FROM = frozenset((State.JOINED,))
 TO: State | None = State.DLEDGER_ONLY

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rmqpy.upgrade.leaving import leave_group
-from rmqpy.upgrade.plan import NodePlan
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.states import State
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.steps.leaving import leave_group
+from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.states import State
 
 FROM = frozenset((State.JOINED, State.DLEDGER_ONLY))
 TO: State | None = State.ALIGNED

@@ -1,4 +1,4 @@
-/* Who sent a request: the signature of access control 1.0 (rmqpy/remoting/access.py), HMAC-SHA1 in Base64 over the
+/* Who sent a request: the signature of access control 1.0 (rmqpy/acl/signature.py), HMAC-SHA1 in Base64 over the
  * values of all ext fields in the order of their names, then the body. Whether who has signed may do what he asks for
  * was learned from Python, a bit for each account. Nobody is refused here: what is not allowed is cold. */
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The frames of a receive buffer: sends are stored and answered here, pulls in pull.c, the rest is listed for Python.
- * The checks are those of rmqpy/broker/send_drafts.py and rmqpy/store; any that would refuse makes the frame cold instead. */
+ * The checks are those of rmqpy/broker/processors/send_request.py and rmqpy/store; any that would refuse makes the frame cold instead. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -1,6 +1,6 @@
 /* Columns of messages: where the parts of scanned records stand, and many parts copied into one piece of
  * memory, pointed at, or numbered where they repeat.
- * Same results as rmqpy/codec/parts.py. */
+ * Same results as rmqpy/codec/columns.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -1,4 +1,4 @@
-/* Pulls that find something: the checks of rmqpy/broker/pull.py and the page of rmqpy/store/queue_reader.py. */
+/* Pulls that find something: the checks of rmqpy/broker/processors/pull.py and the page of rmqpy/store/reader.py. */
 #include <string.h>
 #include "rmqpy_native.h"
 

@@ -1,4 +1,4 @@
-/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_run.py does it; a push that a
+/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_batch.py does it; a push that a
  * follower has granted, straight to the end of its log. */
 #include <string.h>
 

@@ -84,7 +84,7 @@ int64_t rmq_find_magic(const uint8_t *view, size_t length, size_t start, size_t 
 /* Behind the last byte that is not zero, at least `position`. */
 int64_t rmq_content_end(const uint8_t *view, size_t length, size_t position);
 
-/* Where parts of a record stand in the view: the fields of rmqpy.codec.parts.Parts, in that order. */
+/* Where parts of a record stand in the view: the fields of rmqpy.codec.columns.Parts, in that order. */
 enum rmq_part {
     RMQ_PART_BODY,
     RMQ_PART_BODY_LENGTH,
@@ -126,7 +126,7 @@ enum { RMQ_PROPERTIES_ROOM = 24 };
 int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
                            size_t count, int32_t *starts, int64_t *cells);
 
-/* The hot path: rmqpy/broker/hot.py owns all of this memory, docs/hot-path.md explains it. */
+/* The hot path: rmqpy/broker/fastpath/engine.py owns all of this memory, docs/hot-path.md explains it. */
 
 /* Tables by name: open addressing, a key of NULL is free. Keys are kept alive by the owner. */
 typedef struct {

@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmqpy.acl.signature import Credentials
 from rmqpy.codec.entry import encode_entry_header
-from rmqpy.codec.entry_run import encode_run
+from rmqpy.codec.entry_batch import encode_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
 from rmqpy.model.message import MessageDraft
-from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.frame import encode_command
 

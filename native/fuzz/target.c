@@ -9,7 +9,7 @@
  *   bits 3-6         frames: bytes of a read, times 16; 0: all of them at once
  *   bit 7            frames: access control is on: run.py signs for the two accounts
  *
- * A read is a turn as in rmqpy/broker/hot.py: feed, commit, dispatch. Whatever is appended has to be readable.
+ * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch. Whatever is appended has to be readable.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -395,7 +395,7 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
-/* Room as rmqpy/codec/native_run.py makes it. */
+/* Room as rmqpy/codec/native_entry_batch.py makes it. */
 static int decode_list(rmq_run *run, const uint8_t *text, int64_t length)
 {
     const int64_t most = length / 90 + 1;

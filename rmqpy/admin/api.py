@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from rmqpy.client.instance import ClientInstance
+from rmqpy.client.core.instance import ClientInstance
+from rmqpy.config.properties_file import format_properties, parse_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.model.properties_file import format_properties, parse_properties
 from rmqpy.remoting.bodies import (
     AclConfig,
     BrokerStatsData,

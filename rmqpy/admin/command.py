@@ -11,7 +11,7 @@ from typing import TypeAlias
 from attrs import define
 
 from rmqpy.admin.api import Admin
-from rmqpy.admin.outcome import Outcome
+from rmqpy.admin.output import Outcome
 from rmqpy.model.errors import RmqError
 
 

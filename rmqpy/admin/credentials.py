@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rmqpy.model.access_text import parse_yaml
+from rmqpy.acl.plain_acl_file import parse_yaml
+from rmqpy.acl.signature import Credentials
 from rmqpy.model.errors import ConfigFault
-from rmqpy.remoting.access import Credentials
 
 
 def find_credentials(file: str | None, environment: Mapping[str, str]) -> Credentials | None:

@@ -1,19 +1,15 @@
-"""What a store directory is and what is wrong with it, without changing it.
+"""What a store directory is and what is wrong with it, found without changing it.
 
-========================  =========================================================================
-:mod:`.directory`         which files stand there: names, lengths, times
-:mod:`.facts`             what they are: mode, logs, ends, tails, queues, index, who can open it
-:mod:`.findings`          the closed list of what can be wrong
-:mod:`.ranges`            the unit of work: one range of one file to a partial result
-:mod:`.merging`           partial results to one, equal to a sequential walk for any split
-:mod:`.engine`            the local engine: ranges over threads
-:mod:`.manifest`          digests of a whole store as one value with a JSON form
-:mod:`.compare`           where two stores differ
-:mod:`.certificate`       that every message of one store is in others
-:mod:`.messages`          the messages of a store
-:mod:`.repair`            the one module that changes something, when it is told to
-========================  =========================================================================
+Sub-packages, top to bottom; each imports only from those below it:
 
-Everything reads through a :class:`rmqpy.store.files.FileLayer`, opens files read-only, takes no
-lock and creates nothing.
+============ =================================================================
+``replicas`` several stores: manifests, comparison, certificates, repair
+``checks``   the full audit: messages, queues, keys, over threads
+``facts``    what a store is, told from its directory and the ends of its logs
+``scan``     ranges of log files, damage, and the closed list of findings
+============ =================================================================
+
+Everything reads through a :class:`rmqpy.model.files.FileLayer`, opens files read-only, takes no
+lock and creates nothing; ``replicas.repair`` alone changes files, and only when asked to. Start
+reading in :mod:`rmqpy.audit.facts.facts`.
 """

@@ -1,6 +1,18 @@
-"""The broker: what its two ports answer, built of processors that each know the two or three tables
-they use.
+"""The broker: its request processors, its tables, its services, and how they are put together.
 
-``service.Broker`` is the composition root. Nothing here knows a socket, a thread or the system's
-clock.
+Sub-packages, top to bottom; each imports only from those below it:
+
+=============== ======================================================================
+``assembly``    builds a broker from its settings: the composition root, the process
+``fastpath``    drives the C core, which answers common sends and pulls
+``processors``  one class for each kind of request; ``admin`` holds those of operators
+``replication`` what a role means: followers, metadata of a master, role changes
+``services``    work between requests: flush, schedule, transaction checks, retention
+``state``       the tables: topics, groups, offsets, clients, statistics
+``filter``      SQL92 expressions and tags
+``base``        what all of them share: context, store API, scheduling
+=============== ======================================================================
+
+Nothing here opens a socket, starts a thread or reads the system clock. Start reading in
+:mod:`rmqpy.broker.assembly.server`.
 """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rmqpy import __version__
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO, Parser
 from rmqpy.model.errors import RmqError
-from rmqpy.net.log_lines import configure_logging
+from rmqpy.net.logging_setup import configure_logging
 
 if TYPE_CHECKING:
     import argparse

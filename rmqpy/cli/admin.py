@@ -18,9 +18,9 @@ from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_opt
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.admin.outcome import Outcome
+    from rmqpy.admin.output import Outcome
     from rmqpy.cli.parsing import Commands, Parser
-    from rmqpy.client.instance import ClientSettings
+    from rmqpy.client.core.instance import ClientSettings
 
 
 FIRST_HEARTBEAT_MS = 1_000
@@ -89,7 +89,7 @@ def _dest(option: Option) -> str:
 def _run(options: argparse.Namespace) -> int:
     command: Command = options.admin_command
     from rmqpy.admin.credentials import find_credentials
-    from rmqpy.client.instance import ClientSettings
+    from rmqpy.client.core.instance import ClientSettings
 
     if not options.name_servers:
         raise RmqError("no name server: give one with -n host:port, or set NAMESRV_ADDR")
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
 
 async def _call(command: Command, given: Given, settings: ClientSettings, as_json: bool) -> Outcome:
     from rmqpy.admin.api import Admin
-    from rmqpy.client.instance import ClientInstance
+    from rmqpy.client.core.instance import ClientInstance
 
     def show(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -31,8 +31,8 @@ from rmqpy.model.errors import ConfigFault
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.pipeline.picture import AuditPicture
-    from rmqpy.pipeline.tables import AuditTables
+    from rmqpy.pipeline.jobs.audit_report import AuditPicture
+    from rmqpy.pipeline.jobs.report_tables import AuditTables
 
 
 def add_commands(commands: Commands) -> None:
@@ -97,7 +97,7 @@ def add_commands(commands: Commands) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     """Exit code 1 when a session could not start; with a master one is started."""
-    from rmqpy.pipeline.session import check_needs
+    from rmqpy.pipeline.spark.session import check_needs
 
     missing = 0
     for name, found in check_needs(os.environ):
@@ -108,7 +108,7 @@ def _doctor(options: argparse.Namespace) -> int:
     if missing or options.master is None:
         print("Spark cannot start; --engine local works" if missing else "Spark can start")
         return EXIT_FAILED if missing else EXIT_DONE
-    from rmqpy.pipeline.session import worker_texts
+    from rmqpy.pipeline.spark.session import worker_texts
 
     with ExitStack() as stack:
         for text in worker_texts(spark_of(options, stack)):
@@ -118,11 +118,11 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.engine import AuditPlan, audit_store
-    from rmqpy.cli.findings_text import Report
+    from rmqpy.audit.checks.engine import AuditPlan, audit_store
+    from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.store.disk import Disk
+    from rmqpy.cli.render_findings import Report
+    from rmqpy.store.files.disk import Disk
 
     roots = store_roots(options.directories)
     as_json = options.format == "json"
@@ -167,8 +167,8 @@ def _picture(
         return None
     from functools import partial
 
-    from rmqpy.pipeline.picture import AuditPicture
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.jobs.audit_report import AuditPicture
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
 
     if not takes_spark(options, roots):
         return AuditPicture(roots)
@@ -177,8 +177,8 @@ def _picture(
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
     """Where ``--tables`` goes."""
-    from rmqpy.pipeline.session import check_package
-    from rmqpy.pipeline.tables import AuditTables
+    from rmqpy.pipeline.jobs.report_tables import AuditTables
+    from rmqpy.pipeline.spark.session import check_package
 
     if options.tables is None:
         return None
@@ -191,9 +191,9 @@ def _export(options: argparse.Namespace) -> int:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.export import Export, ExportPlan, run_here
-    from rmqpy.pipeline.session import check_package
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.jobs.export import Export, ExportPlan, run_here
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.session import check_package
 
     check_package("pyarrow")
     roots = store_roots(options.directories)
@@ -224,8 +224,8 @@ def _export(options: argparse.Namespace) -> int:
 
 def _sql(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.query import json_lines, query, table_text
-    from rmqpy.pipeline.task_progress import watched_tasks
+    from rmqpy.pipeline.jobs.sql import json_lines, query, table_text
+    from rmqpy.pipeline.spark.stage_progress import watched_tasks
 
     with ExitStack() as stack:
         session = spark_of(options, stack, light=False)

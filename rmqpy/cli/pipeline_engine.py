@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from rmqpy.audit.directory import StoreDirectory
-    from rmqpy.audit.engine import RangeRunner
+    from rmqpy.audit.checks.engine import RangeRunner
+    from rmqpy.audit.scan.directory import StoreDirectory
 
     StoreRunners = Callable[[StoreDirectory], RangeRunner]
 
@@ -67,23 +67,28 @@ def store_runners(
         return None
     from functools import partial
 
-    from rmqpy.pipeline.runner import SparkRunner
+    from rmqpy.pipeline.jobs.spark_runner import SparkRunner
 
     return partial(SparkRunner, spark_of(options, stack))
 
 
 def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = True) -> SparkSession:
     """``light``: all work is done by Python workers."""
-    from rmqpy.pipeline.session import LOCAL_MASTER, SessionPlan, spark_session
+    from rmqpy.pipeline.spark.session import LOCAL_MASTER, SessionPlan, spark_session
 
     plan = SessionPlan(master=options.master or LOCAL_MASTER, light=light)
-    return stack.enter_context(spark_session(plan))
+    session = stack.enter_context(spark_session(plan))
+    # Imports pyspark, whose absence the session has reported by now.
+    from rmqpy.pipeline.datasource.source import register
+
+    register(session)
+    return session
 
 
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.pipeline.session import is_installed
-    from rmqpy.store.disk import Disk
+    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.pipeline.spark.session import is_installed
+    from rmqpy.store.files.disk import Disk
 
     if options.engine != "auto":
         return bool(options.engine == "spark")

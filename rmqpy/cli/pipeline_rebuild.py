@@ -21,10 +21,10 @@ from rmqpy.cli.pipeline_engine import engine_option, spark_of, spark_options, ta
 from rmqpy.cli.upgrade_inputs import local_replicas, locked, now_ms
 
 if TYPE_CHECKING:
-    from rmqpy.audit.facts import StoreFacts
-    from rmqpy.pipeline.rebuild import Rebuild
-    from rmqpy.upgrade.ground import Ground
-    from rmqpy.upgrade.replica import LocalReplica
+    from rmqpy.audit.facts.facts import StoreFacts
+    from rmqpy.pipeline.jobs.rebuild import Rebuild
+    from rmqpy.upgrade.checks.replica import LocalReplica
+    from rmqpy.upgrade.plan.node_context import Ground
 
 
 def add_verb(verbs: Any) -> None:
@@ -47,9 +47,9 @@ def add_verb(verbs: Any) -> None:
 
 def _rebuild(options: argparse.Namespace) -> int:
     """Exit code 2 when the log does not hold every message that its queues should have."""
-    from rmqpy.upgrade.engine import apply_plan
-    from rmqpy.upgrade.ground import UpgradeRefused
-    from rmqpy.upgrade.rebuilt import drop_unused, made_of, plan_rebuilt
+    from rmqpy.upgrade.plan.engine import apply_plan
+    from rmqpy.upgrade.plan.node_context import UpgradeRefused
+    from rmqpy.upgrade.steps.install_rebuilt import drop_unused, made_of, plan_rebuilt
 
     (replica,) = local_replicas(options)
     try:
@@ -81,11 +81,11 @@ def _rebuild(options: argparse.Namespace) -> int:
 
 def _ground(replica: LocalReplica) -> tuple[Ground, StoreFacts]:
     """UpgradeRefused when a broker runs there, or a plan is half done."""
-    from rmqpy.audit.facts_reader import read_facts
-    from rmqpy.store.half_done import upgrade_work
-    from rmqpy.upgrade.ground import Ground, UpgradeRefused
-    from rmqpy.upgrade.journal import load_journal
-    from rmqpy.upgrade.situation import settings_of_facts
+    from rmqpy.audit.facts.reader import read_facts
+    from rmqpy.store.upgrade_guard import upgrade_work
+    from rmqpy.upgrade.plan.journal import load_journal
+    from rmqpy.upgrade.plan.node_context import Ground, UpgradeRefused
+    from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
     files, root = replica.files, replica.root
     facts = read_facts(files, root, replica.plan.settings)
@@ -109,8 +109,8 @@ def _build(options: argparse.Namespace, ground: Ground, made: str) -> Rebuild:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan, run_here
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
 
     root = ground.settings.store_path_root_dir
     with ExitStack() as stack:

@@ -28,9 +28,9 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rmqpy.audit.certificate import Certificate
-    from rmqpy.audit.manifest import Manifest
-    from rmqpy.audit.replica_set import ReplicaAtHand
+    from rmqpy.audit.replicas.certificate import Certificate
+    from rmqpy.audit.replicas.manifest import Manifest
+    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
 
 
 def add_verbs(verbs: Any) -> None:
@@ -68,7 +68,7 @@ def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], 
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from rmqpy.audit.replica_set import compare_pairs
+    from rmqpy.audit.replicas.replica_set import compare_pairs
 
     replicas = _replicas(options, derived=False)
     if len(replicas) < 2:
@@ -108,7 +108,7 @@ def _replica_tree(replica: ReplicaAtHand) -> dict[str, Any]:
 
 
 def _certify(options: argparse.Namespace) -> int:
-    from rmqpy.audit.replica_set import certify_replicas
+    from rmqpy.audit.replicas.replica_set import certify_replicas
 
     key = Path(options.key).read_bytes().strip() if options.key else None
     if options.check:
@@ -129,8 +129,8 @@ def _certify(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, key: bytes | None) -> int:
     """Whether the certificate says EQUAL, is signed with the key, and still holds."""
-    from rmqpy.audit.certificate import Certificate, check_signature
-    from rmqpy.audit.replica_set import changed_subjects
+    from rmqpy.audit.replicas.certificate import Certificate, check_signature
+    from rmqpy.audit.replicas.replica_set import changed_subjects
 
     raw = Path(options.check).read_bytes()
     certificate = Certificate.decode(raw)
@@ -171,9 +171,9 @@ def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
 
 def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHand]:
     """In the order given. ``derived``: consume queues and key index are looked at too."""
-    from rmqpy.audit.replica_set import ReplicaAtHand
+    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.upgrade.replica import LocalReplica
+    from rmqpy.upgrade.checks.replica import LocalReplica
 
     order = [name_of(text) for text in options.replica]
     if len(set(order)) < len(order):
@@ -199,7 +199,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHa
 def _read_manifest(text: str) -> Manifest:
     import attrs
 
-    from rmqpy.audit.manifest import Manifest
+    from rmqpy.audit.replicas.manifest import Manifest
 
     path = text.partition("=")[2] or text
     manifest = Manifest.decode(Path(path).read_bytes())
@@ -207,11 +207,11 @@ def _read_manifest(text: str) -> Manifest:
 
 
 def _look(replica: Any, options: argparse.Namespace, derived: bool, progress: Any) -> ReplicaAtHand:
-    from rmqpy.audit.compare import StoreAtHand
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.engine import AuditPlan
-    from rmqpy.audit.manifest import ManifestPlan, Md5, make_manifest
-    from rmqpy.audit.replica_set import ReplicaAtHand
+    from rmqpy.audit.checks.engine import AuditPlan
+    from rmqpy.audit.replicas.compare import StoreAtHand
+    from rmqpy.audit.replicas.manifest import ManifestPlan, Md5, make_manifest
+    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
+    from rmqpy.audit.scan.directory import read_directory
 
     survey = replica.plan
     audit = AuditPlan(

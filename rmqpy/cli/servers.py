@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, add_log_options
-from rmqpy.model.config import (
+from rmqpy.config.loading import (
     BrokerConfiguration,
     NamesrvConfiguration,
     effective_lines,
@@ -58,7 +58,7 @@ def _broker(options: argparse.Namespace) -> int:
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)
-    from rmqpy.broker.process import run_broker
+    from rmqpy.broker.assembly.process import run_broker
 
     run_broker(loaded, force_truncate=options.force_truncate)
     return EXIT_DONE

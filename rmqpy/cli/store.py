@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
-from rmqpy.model.config import StoreSettings, load_broker_configuration
+from rmqpy.config.loading import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.audit.messages import Selection
+    from rmqpy.audit.checks.messages import Selection
     from rmqpy.cli.parsing import Commands
 
 
@@ -105,9 +105,9 @@ def _root(options: argparse.Namespace) -> str:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from rmqpy.audit.facts_reader import read_facts
-    from rmqpy.cli.facts_text import facts_lines
-    from rmqpy.store.disk import Disk
+    from rmqpy.audit.facts.reader import read_facts
+    from rmqpy.cli.render_facts import facts_lines
+    from rmqpy.store.files.disk import Disk
 
     facts = read_facts(Disk(), _root(options), _settings(options))
     if options.format == "json":
@@ -127,9 +127,9 @@ def _fsck(options: argparse.Namespace) -> int:
 
 def _repair(options: argparse.Namespace) -> int:
     """Without --yes the plan is only shown."""
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.repair import Repair, carry_out, plan_repair, unfinished_plan
-    from rmqpy.store.disk import Disk
+    from rmqpy.audit.replicas.repair import Repair, carry_out, plan_repair, unfinished_plan
+    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.store.files.disk import Disk
 
     files, root, settings = Disk(), _root(options), _settings(options)
     repair = Repair.QUARANTINE if options.quarantine else Repair.FORCE_TRUNCATE
@@ -152,10 +152,10 @@ def _repair(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rmqpy.audit.engine import AuditPlan, audit_store
-    from rmqpy.cli.findings_text import Report
+    from rmqpy.audit.checks.engine import AuditPlan, audit_store
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.store.disk import Disk
+    from rmqpy.cli.render_findings import Report
+    from rmqpy.store.files.disk import Disk
 
     report = Report(as_json=options.format == "json")
     workers = {"workers": options.workers} if options.workers > 0 else {}
@@ -173,10 +173,10 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _dump(options: argparse.Namespace) -> int:
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.facts_reader import read_facts
-    from rmqpy.audit.messages import each_message, message_json
-    from rmqpy.store.disk import Disk
+    from rmqpy.audit.checks.messages import each_message, message_json
+    from rmqpy.audit.facts.reader import read_facts
+    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.store.files.disk import Disk
 
     files, root, settings = Disk(), _root(options), _settings(options)
     passed = 0
@@ -194,7 +194,7 @@ def _dump(options: argparse.Namespace) -> int:
 
 
 def _selection(options: argparse.Namespace) -> Selection:
-    from rmqpy.audit.messages import Selection
+    from rmqpy.audit.checks.messages import Selection
 
     first, end = _moment(options.first), _moment(options.end)
     return Selection(

@@ -37,8 +37,8 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.upgrade.journal import Journal
-    from rmqpy.upgrade.plan import Plan
+    from rmqpy.upgrade.plan.journal import Journal
+    from rmqpy.upgrade.plan.plan import Plan
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -174,8 +174,8 @@ def _verb(verbs: Any, name: str, text: str, run: Verb) -> Parser:
 
 def _guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
-        from rmqpy.upgrade.ground import UpgradeRefused
-        from rmqpy.upgrade.reference import Diverged
+        from rmqpy.upgrade.plan.node_context import UpgradeRefused
+        from rmqpy.upgrade.steps.reference import Diverged
 
         try:
             return run(options)
@@ -227,7 +227,7 @@ def _runbook(parser: Parser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.checks import CHECKS, run_checks
+    from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 
     situation = situation_of(options)
     found = run_checks(situation.group)
@@ -262,7 +262,7 @@ def _manifest(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.planning import plan_alignment
+    from rmqpy.upgrade.steps.planning import plan_alignment
 
     return _show_plan(options, plan_alignment(situation_of(options)))
 
@@ -273,9 +273,9 @@ def plan_verb(options: argparse.Namespace) -> int:
 
 
 def _apply(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import apply_plan, check_befores, load_plan
-    from rmqpy.upgrade.ground import UpgradeRefused
-    from rmqpy.upgrade.journal import load_journal
+    from rmqpy.upgrade.plan.engine import apply_plan, check_befores, load_plan
+    from rmqpy.upgrade.plan.journal import load_journal
+    from rmqpy.upgrade.plan.node_context import UpgradeRefused
 
     situation = situation_of(options)
     if options.resume:
@@ -298,11 +298,11 @@ def _apply(options: argparse.Namespace) -> int:
 
 
 def _switch(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import apply_plan
-    from rmqpy.upgrade.planning import plan_switch
+    from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import switch_runbook
-    from rmqpy.upgrade.situation import Wish
-    from rmqpy.upgrade.switch import keep_old_log
+    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.planning import plan_switch
+    from rmqpy.upgrade.steps.switch import keep_old_log
 
     wish = Wish(
         peers=options.peers,
@@ -331,9 +331,9 @@ def _switch(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import apply_plan
-    from rmqpy.upgrade.planning import plan_joining
-    from rmqpy.upgrade.situation import Wish
+    from rmqpy.upgrade.plan.engine import apply_plan
+    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.planning import plan_joining
 
     options.replica = [options.directory, options.source]
     name, source = (name_of(text) for text in options.replica)
@@ -349,10 +349,10 @@ def _join(options: argparse.Namespace) -> int:
 
 
 def _leave(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import apply_plan
-    from rmqpy.upgrade.planning import plan_leaving
+    from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import leave_runbook
-    from rmqpy.upgrade.situation import Wish
+    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.planning import plan_leaving
 
     wish = Wish(
         cut_index=options.cut_index,
@@ -382,9 +382,9 @@ def _leave(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from rmqpy.audit.certificate import certify
-    from rmqpy.audit.manifest import Manifest
-    from rmqpy.upgrade.replica import LocalReplica
+    from rmqpy.audit.replicas.certificate import certify
+    from rmqpy.audit.replicas.manifest import Manifest
+    from rmqpy.upgrade.checks.replica import LocalReplica
 
     before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
     replicas = situation_of(options).group.replicas
@@ -404,7 +404,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import roll_back
+    from rmqpy.upgrade.plan.engine import roll_back
 
     root = absolute(options.directory)
     ground = ground_at(situation_of(options), root)
@@ -414,7 +414,7 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _finalize(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.engine import finalize
+    from rmqpy.upgrade.plan.engine import finalize
 
     root = absolute(options.directory)
     journal = finalize(ground_at(situation_of(options), root))
@@ -479,7 +479,7 @@ def _read_plan(path: str | None, key: bytes | None) -> Plan:
     """Raises UpgradeRefused for a plan that is not what was signed."""
     from pathlib import Path
 
-    from rmqpy.upgrade.plan import Plan, check_signed
+    from rmqpy.upgrade.plan.plan import Plan, check_signed
 
     if path is None:
         raise RmqError("--plan FILE is missing")

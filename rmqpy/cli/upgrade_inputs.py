@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.upgrade.replica import LocalReplica, Replica
-    from rmqpy.upgrade.situation import Situation
+    from rmqpy.upgrade.checks.replica import LocalReplica, Replica
+    from rmqpy.upgrade.steps.plan_context import Situation
 
 
 def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
-    from rmqpy.model.config import load_broker_configuration
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.check_findings import Group
-    from rmqpy.upgrade.replica import LocalReplica
-    from rmqpy.upgrade.situation import Situation, Wish
+    from rmqpy.config.loading import load_broker_configuration
+    from rmqpy.store.files.disk import Disk
+    from rmqpy.upgrade.checks.findings import Group
+    from rmqpy.upgrade.checks.replica import LocalReplica
+    from rmqpy.upgrade.steps.plan_context import Situation, Wish
 
     replicas = all_replicas(options)
     names = [replica.name for replica in replicas]
@@ -48,7 +48,7 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
 def all_replicas(options: argparse.Namespace) -> list[Replica]:
     from pathlib import Path
 
-    from rmqpy.upgrade.replica import RemoteReplica
+    from rmqpy.upgrade.checks.replica import RemoteReplica
 
     token_file = getattr(options, "token_file", None)
     token = Path(token_file).read_text().strip() if token_file else ""
@@ -63,11 +63,11 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
 
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
-    from rmqpy.audit.manifest import Md5
-    from rmqpy.model.config import load_broker_configuration
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.replica import LocalReplica
-    from rmqpy.upgrade.survey import SurveyPlan
+    from rmqpy.audit.replicas.manifest import Md5
+    from rmqpy.config.loading import load_broker_configuration
+    from rmqpy.store.files.disk import Disk
+    from rmqpy.upgrade.checks.replica import LocalReplica
+    from rmqpy.upgrade.plan.survey import SurveyPlan
 
     texts = getattr(options, "replica", [])
     configs = named(getattr(options, "config", []), [name_of(text) for text in texts])
@@ -133,16 +133,16 @@ def absolute(path: str, *, folder: bool = True) -> str:
 
 def ground_at(situation: Situation, root: str) -> Any:
     """For a directory of this host, whether it was named as a replica or not."""
-    from rmqpy.audit.manifest import Md5
-    from rmqpy.store.half_done import upgrade_work
-    from rmqpy.upgrade.ground import Ground
-    from rmqpy.upgrade.replica import LocalReplica, Replicas
+    from rmqpy.audit.replicas.manifest import Md5
+    from rmqpy.store.upgrade_guard import upgrade_work
+    from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
+    from rmqpy.upgrade.plan.node_context import Ground
 
     for replica in situation.group.replicas:
         if isinstance(replica, LocalReplica) and replica.root == root:
             return situation.ground_of(replica)
-    from rmqpy.upgrade.situation import shown_settings
-    from rmqpy.upgrade.survey import SurveyPlan
+    from rmqpy.upgrade.plan.survey import SurveyPlan
+    from rmqpy.upgrade.steps.plan_context import shown_settings
 
     sources = Replicas({each.name: each for each in situation.group.replicas})
     plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=Md5.NONE)
@@ -167,8 +167,8 @@ def locked(files: Any, root: str) -> Any:
 
 
 def copied(options: argparse.Namespace) -> str:
-    from rmqpy.store.disk import Disk
-    from rmqpy.upgrade.copying import copy_tree
+    from rmqpy.store.files.disk import Disk
+    from rmqpy.upgrade.plan.copying import copy_tree
 
     if len(options.replica) != 1:
         raise RmqError("--into takes one replica at a time")

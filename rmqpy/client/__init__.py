@@ -13,10 +13,11 @@ is shared.
 
 from __future__ import annotations
 
-from rmqpy.client.consumer import PullResult, PullSettings, PullStatus
-from rmqpy.client.consuming import ConsumeResult, ConsumeSettings
-from rmqpy.client.instance import ClientInstance, ClientSettings
-from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmqpy.acl.signature import Credentials
+from rmqpy.client.consuming.consume_service import ConsumeResult, ConsumeSettings
+from rmqpy.client.core.base_consumer import PullResult, PullSettings, PullStatus
+from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings, split_batch
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.client.push_consumer import PushConsumer, PushSettings
@@ -26,7 +27,6 @@ from rmqpy.client.transactional_producer import (
     TransactionState,
 )
 from rmqpy.net.tls import TlsSide
-from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import MessageQueue
 
 __all__ = [

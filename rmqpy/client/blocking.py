@@ -12,10 +12,10 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from rmqpy.client.consumer import SUBSCRIBE_ALL, PullResult
-from rmqpy.client.instance import NameServers
-from rmqpy.client.member import GroupMember
-from rmqpy.client.message import Message, ReceivedMessage, SendResult
+from rmqpy.client.core.base_consumer import SUBSCRIBE_ALL, PullResult
+from rmqpy.client.core.group_member import GroupMember
+from rmqpy.client.core.instance import NameServers
+from rmqpy.client.core.message import Message, ReceivedMessage, SendResult
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.errors import NetworkFault

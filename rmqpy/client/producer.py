@@ -23,10 +23,10 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from rmqpy.client.fault_avoidance import FAILURE_MS, FaultAvoidance
-from rmqpy.client.instance import ClientInstance, NameServers
-from rmqpy.client.member import GroupMember
-from rmqpy.client.message import (
+from rmqpy.client.core.group_member import GroupMember
+from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.latency_fault import FAILURE_MS, FaultAvoidance
+from rmqpy.client.core.message import (
     COMPRESSION_ZLIB,
     Message,
     SendResult,
@@ -34,7 +34,7 @@ from rmqpy.client.message import (
     check_message,
     property_string,
 )
-from rmqpy.client.routes import next_queue, publish_queues, queue_of
+from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
 from rmqpy.client.trace import DELAYED, HALF, NORMAL, Sent, Tracer
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.codec.properties import (

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from rmqpy.client.consumer import SUBSCRIBE_ALL, Consumer, PullOrder, PullResult, PullSettings
-from rmqpy.client.instance import ClientInstance, NameServers
-from rmqpy.client.routes import subscribe_queues
+from rmqpy.client.core.base_consumer import (
+    SUBSCRIBE_ALL,
+    Consumer,
+    PullOrder,
+    PullResult,
+    PullSettings,
+)
+from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.routes import subscribe_queues
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import (
     CLUSTERING,

@@ -26,17 +26,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from rmqpy.client.consume_rates import SAMPLE_MS, ConsumeRates
-from rmqpy.client.consumer import (
-    SUBSCRIBE_ALL,
-    Consumer,
-    PullOrder,
-    PullResult,
-    PullSettings,
-    exact_tags,
-)
-from rmqpy.client.consumer_answers import ConsumerAnswers
-from rmqpy.client.consuming import (
+from rmqpy.client.consuming.consume_service import (
     ConsumeResult,
     ConsumeSettings,
     Consuming,
@@ -44,22 +34,32 @@ from rmqpy.client.consuming import (
     Subscription,
     Surroundings,
 )
-from rmqpy.client.instance import ClientInstance, NameServers
-from rmqpy.client.local_offsets import LocalOffsets
-from rmqpy.client.message import ReceivedMessage
-from rmqpy.client.process_queue import ProcessQueue
+from rmqpy.client.consuming.consumer_commands import ConsumerAnswers
+from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, ConsumeRates
+from rmqpy.client.consuming.local_offsets import LocalOffsets
+from rmqpy.client.consuming.process_queue import ProcessQueue
+from rmqpy.client.consuming.queue_locks import Reservations
+from rmqpy.client.consuming.rebalance import Strategy, averagely
+from rmqpy.client.consuming.send_back import SendBack
+from rmqpy.client.core.base_consumer import (
+    SUBSCRIBE_ALL,
+    Consumer,
+    PullOrder,
+    PullResult,
+    PullSettings,
+    exact_tags,
+)
+from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.routes import subscribe_queues
 from rmqpy.client.producer import tracing
-from rmqpy.client.rebalance import Strategy, averagely
-from rmqpy.client.reservations import Reservations
-from rmqpy.client.routes import subscribe_queues
-from rmqpy.client.send_back import SendBack
 from rmqpy.client.trace import Tracer
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
+from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
 from rmqpy.model.names import check_topic, is_retry_topic, retry_topic
-from rmqpy.model.runtime import Clock
 from rmqpy.remoting.bodies import (
     BROADCASTING,
     CLUSTERING,

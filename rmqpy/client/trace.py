@@ -28,10 +28,10 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.client.consuming import ConsumeResult, Listener
-from rmqpy.client.message import Message, ReceivedMessage
+from rmqpy.client.consuming.consume_service import ConsumeResult, Listener
+from rmqpy.client.core.message import Message, ReceivedMessage
+from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
-from rmqpy.model.runtime import Clock
 
 WAITING_MAX: Final = 2_048
 RECORDS_MAX: Final = 100

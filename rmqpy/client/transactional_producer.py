@@ -19,13 +19,13 @@ from enum import Enum
 
 from attrs import define
 
-from rmqpy.client.instance import ClientInstance, NameServers
-from rmqpy.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.codec.message import decode_message, parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
+from rmqpy.config.keys import host_and_port
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config_keys import host_and_port
 from rmqpy.model.errors import NetworkFault
 from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_NOT_TYPE, TRANSACTION_ROLLBACK
 from rmqpy.remoting.bodies import MessageQueue

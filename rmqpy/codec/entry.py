@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.errors import RecordFault
 from rmqpy.model.ids import LedgerIndex, Term
 
 Buffer = bytes | bytearray | memoryview

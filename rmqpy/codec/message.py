@@ -2,7 +2,7 @@
 offset ids.
 
 The table is in :mod:`rmqpy.codec.layout`. ``encode_messages`` exists in C too: take it from
-:mod:`rmqpy.codec.chosen`.
+:mod:`rmqpy.codec.backend`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.errors import RecordFault
 from rmqpy.codec.hashes import crc32, java_text
 from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6

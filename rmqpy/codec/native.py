@@ -1,4 +1,4 @@
-"""The C core behind the signatures of the Python functions. Imported by :mod:`rmqpy.codec.chosen`
+"""The C core behind the signatures of the Python functions. Imported by :mod:`rmqpy.codec.backend`
 only; ``ffi`` and ``lib`` themselves by the hot path of the broker.
 
 One call a batch and one a range, never one a message. All memory is allocated here and kept alive
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec import hashes, layout, repeats
-from rmqpy.codec.parts import PART_COUNT, Parts, PropertyParts
-from rmqpy.codec.repeats import Numbered
+from rmqpy.codec import dictionary, hashes, layout
+from rmqpy.codec.columns import PART_COUNT, Parts, PropertyParts
+from rmqpy.codec.dictionary import Numbered
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -128,7 +128,7 @@ _new = ffi.new_allocator(should_clear_after_alloc=False)
 def record_parts(
     view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
 ) -> Parts:
-    """See :func:`rmqpy.codec.parts.record_parts`."""
+    """See :func:`rmqpy.codec.columns.record_parts`."""
     cells = array("q", bytes(8 * PART_COUNT * len(frames)))
     data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
     good = lib.rmq_record_parts(
@@ -140,7 +140,7 @@ def record_parts(
 
 
 def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
-    """See :func:`rmqpy.codec.parts.gather`."""
+    """See :func:`rmqpy.codec.columns.gather`."""
     total = sum(lengths)
     if not total:
         return memoryview(b"")
@@ -153,7 +153,7 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
 
 
 def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
-    """See :func:`rmqpy.codec.parts.part_views`."""
+    """See :func:`rmqpy.codec.columns.part_views`."""
     count = len(lengths)
     data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", lib.RMQ_VIEW_SIZE * count)
     good = lib.rmq_part_views(data, len(data), _longs(positions), _longs(lengths), count, room)
@@ -162,7 +162,7 @@ def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int
 
 
 def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
-    """See :func:`rmqpy.codec.repeats.number_parts`."""
+    """See :func:`rmqpy.codec.dictionary.number_parts`."""
     count = len(lengths)
     places = 2 << count.bit_length()
     data, table = ffi.from_buffer("uint8_t[]", view), _new("int32_t[]", places)
@@ -173,7 +173,7 @@ def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[i
     )
     del room
     if known < 0:
-        return repeats.number_parts(view, positions, lengths)
+        return dictionary.number_parts(view, positions, lengths)
     rows = array("i", bytes(ffi.buffer(firsts, 4 * known)))
     texts = [bytes(view[positions[row] : positions[row] + lengths[row]]) for row in rows]
     return Numbered(numbers, texts)
@@ -182,7 +182,7 @@ def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[i
 def property_parts(
     view: memoryview, positions: Sequence[int], lengths: Sequence[int]
 ) -> PropertyParts | None:
-    """See :func:`rmqpy.codec.parts.property_parts`."""
+    """See :func:`rmqpy.codec.columns.property_parts`."""
     count = len(lengths)
     starts = array("i", bytes(4 * (count + 1)))
     data = ffi.from_buffer("uint8_t[]", view)

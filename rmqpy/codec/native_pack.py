@@ -1,4 +1,4 @@
-"""The C core behind :mod:`rmqpy.codec.packing`. Imported by :mod:`rmqpy.codec.chosen` only.
+"""The C core behind :mod:`rmqpy.codec.packing`. Imported by :mod:`rmqpy.codec.backend` only.
 
 One call a scan, and one for as many keys as there are.
 """

@@ -1,5 +1,5 @@
 """The C walk behind :func:`rmqpy.codec.tally.tally_frames`; imported by
-:mod:`rmqpy.codec.chosen_tally` only.
+:mod:`rmqpy.codec.tally_backend` only.
 
 A call carries the tally over to C, walks until the range ends, something cannot be walked over or
 events wait, and carries it back. Queues that C does not know it asks for, once each.

@@ -1,6 +1,6 @@
 """What is looked for in many bytes at a time: magic codes, and where the zeros begin.
 
-Both functions exist in C too: take them from :mod:`rmqpy.codec.chosen`.
+Both functions exist in C too: take them from :mod:`rmqpy.codec.backend`.
 """
 
 from __future__ import annotations

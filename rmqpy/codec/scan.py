@@ -2,7 +2,7 @@
 ends.
 
 Used by dispatch (reput), recovery and audit alike. ``scan_records`` exists in C too: take it from
-:mod:`rmqpy.codec.chosen`. Both give equal results on any bytes; the order of the checks below is
+:mod:`rmqpy.codec.backend`. Both give equal results on any bytes; the order of the checks below is
 part of that.
 
 A record is good when, in this order: its magic is known; TOTALSIZE is at least the smallest
@@ -29,11 +29,11 @@ from typing import Any, Final, cast
 from attrs import define
 
 from rmqpy.codec import layout
+from rmqpy.codec.dictionary import NumberParts, number_parts
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.properties import locate_property
-from rmqpy.codec.repeats import NumberParts, number_parts
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 
@@ -336,6 +336,20 @@ class _Walk:
         keys = (properties + start, stop - start) if stop else (0, 0)
         lengths = (topic, len(name), properties, len(raw))
         return (tags_code, delay_level, *lengths, key_hash, *keys)
+
+
+def is_end_filler(view: memoryview, position: int, remaining: int, *, dledger: bool) -> bool:
+    """Return whether a filler at ``position`` closes a file that has ``remaining`` bytes left.
+
+    A classic file ends with the size and ``BLANK_MAGIC``, a DLedger file with
+    ``ENTRY_FILLER_MAGIC`` and the size. A damaged place may hold the magic alone, so the size has
+    to match as well.
+    """
+    first = int.from_bytes(view[position : position + 4])
+    second = int.from_bytes(view[position + 4 : position + 8])
+    if dledger:
+        return (first, second) == (layout.ENTRY_FILLER_MAGIC & 0xFFFFFFFF, remaining)
+    return (first, second) == (remaining, layout.BLANK_MAGIC)
 
 
 def key_hash_of_bytes(topic: bytes, key: bytes) -> int:

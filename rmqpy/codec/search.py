@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.codec import layout
-from rmqpy.codec.chosen import magic_places, scan_records
+from rmqpy.codec.backend import magic_places, scan_records
 
 __all__ = ["find_frames", "is_frame"]
 

@@ -1,7 +1,7 @@
 """Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
 
-``tally_frames`` exists in C too: take it from :mod:`rmqpy.codec.chosen`. Both give equal tallies on
-any bytes.
+``tally_frames`` exists in C too: take it from :mod:`rmqpy.codec.backend`. Both give equal tallies
+on any bytes.
 
 The walk stops only where it cannot know where the next frame begins (:class:`StopReason`, as a
 scan, but an entry's pos, index and term are no reason to stop). Whatever else is wrong with a frame

@@ -5,6 +5,6 @@ Owns the story and its table; everything it does goes through the broker, the na
 client.
 """
 
-from rmqpy.demo.story import DemoPlan, run_demo
+from rmqpy.demo.walkthrough import DemoPlan, run_demo
 
 __all__ = ["DemoPlan", "run_demo"]

@@ -14,19 +14,19 @@ from typing import Any
 
 from attrs import define, field
 
-from rmqpy.audit.certificate import Certificate, certify
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.audit.manifest import Manifest
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.config import load_broker_configuration
 from rmqpy.model.errors import NetworkFault, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
-from rmqpy.store.disk import Disk
-from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.store.files.disk import Disk
+from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
     FAST_ELECTION,
@@ -35,12 +35,12 @@ from rmqpy.testing.processes import (
     RmqpySite,
     ServerProcess,
 )
-from rmqpy.upgrade.check_findings import Group
-from rmqpy.upgrade.engine import apply_plan
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.replica import LocalReplica
-from rmqpy.upgrade.situation import Situation, Wish
-from rmqpy.upgrade.survey import SurveyPlan
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.engine import apply_plan
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.plan_context import Situation, Wish
 
 MEMBERS = ("n0", "n1", "n2")
 BROKER_NAME = "demo-broker"

@@ -12,9 +12,9 @@ from typing import overload
 
 from attrs import define
 
-from rmqpy.codec.chosen import decode_run
+from rmqpy.codec.backend import decode_run
 from rmqpy.codec.entry import EntryHeader, decode_entry_header, encode_entry_header
-from rmqpy.codec.entry_run import RunSpan
+from rmqpy.codec.entry_batch import RunSpan
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.model.ids import LedgerIndex, Term
 

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from rmqpy.codec.chosen import decode_run
+from rmqpy.codec.backend import decode_run
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.follower import PushGrant
 from rmqpy.dledger.messages import (

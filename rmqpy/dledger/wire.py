@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar, cast
 from attrs import astuple, fields
 
 from rmqpy.codec.entry import EntryHeader
-from rmqpy.codec.entry_run import ENTRY_BODY_MAX, entry_text
+from rmqpy.codec.entry_batch import ENTRY_BODY_MAX, entry_text
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.messages import (

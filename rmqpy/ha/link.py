@@ -39,6 +39,7 @@ from typing import Final, Self
 
 from attrs import define, field
 
+from rmqpy.config.loading import StoreSettings
 from rmqpy.ha.frames import (
     BODY_MAX,
     HEADER_SIZE,
@@ -48,7 +49,6 @@ from rmqpy.ha.frames import (
     encode_report,
     encode_transfer,
 )
-from rmqpy.model.config import StoreSettings
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import PhysicalOffset
 
@@ -357,7 +357,8 @@ class Redial:
     _delay_ms: int = field(default=0, init=False)
 
     def after(self, link: SlaveLink | None) -> int:
-        """Milliseconds until the next attempt. ``link`` has ended; None: there was no connection."""
+        """Milliseconds until the next attempt. ``link`` has ended; None: there was no
+        connection."""
         if link is not None and link.was_of_use:
             self._delay_ms = 0
             return 0

@@ -5,7 +5,7 @@ the answers to clients, brokers and admins (``service``). Nothing else is writte
 name server's own settings, after an admin changed one.
 """
 
-from rmqpy.namesrv.routes import NamesrvLimits, RouteTables
-from rmqpy.namesrv.service import NameServer
+from rmqpy.namesrv.route_info import NamesrvLimits, RouteTables
+from rmqpy.namesrv.server import NameServer
 
 __all__ = ["NameServer", "NamesrvLimits", "RouteTables"]

@@ -22,18 +22,18 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.model.access_addresses import AddressPattern, any_matches
-from rmqpy.model.access_rights import AccessRules
+from rmqpy.acl.address_patterns import AddressPattern, any_matches
+from rmqpy.acl.rules import AccessRules
+from rmqpy.acl.signature import Declared, Gatekeeper, Level
+from rmqpy.acl.watcher import AccessFiles, access_paths
+from rmqpy.config.loading import NamesrvConfiguration
+from rmqpy.config.security import SecurityMode, split_patterns
+from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.config import NamesrvConfiguration
-from rmqpy.model.config_keys_security import SecurityMode, split_patterns
 from rmqpy.model.errors import Refusal
-from rmqpy.model.runtime import Scheduler
-from rmqpy.remoting.access import Declared, Gatekeeper, Level
+from rmqpy.model.files import FileLayer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.access_files import AccessFiles, access_paths
-from rmqpy.store.files import FileLayer
 
 REGISTRATION: Final = frozenset(
     {

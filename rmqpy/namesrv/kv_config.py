@@ -12,11 +12,11 @@ from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
+from rmqpy.model.files import FileLayer
 from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_name, check_text
 from rmqpy.remoting.bodies import KVConfigSerializeWrapper
-from rmqpy.store.files import FileLayer
-from rmqpy.store.saving import Saved, SavedFile
-from rmqpy.store.small_files import read_with_backup
+from rmqpy.store.files.atomic import read_with_backup
+from rmqpy.store.files.deferred_write import Saved, SavedFile
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 

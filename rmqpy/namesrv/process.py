@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 
-from rmqpy.model.config import LoadedNamesrvConfiguration, NamesrvConfiguration
-from rmqpy.namesrv.service import NameServer
-from rmqpy.net.channels import ConnectionLimits
+from rmqpy.config.loading import LoadedNamesrvConfiguration, NamesrvConfiguration
+from rmqpy.namesrv.server import NameServer
+from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server import Doors, RemotingServer
+from rmqpy.net.server.server import Doors, RemotingServer
 from rmqpy.net.tls import tls_of
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 _log = logging.getLogger(__name__)
 
 
 def run_namesrv(loaded: LoadedNamesrvConfiguration) -> None:
-    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start."""
+    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot
+    start."""
     for note in loaded.notes:
         _log.warning("%s", note)
     run(lambda scheduler: _run_until_stopped(loaded, scheduler))

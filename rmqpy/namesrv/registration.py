@@ -23,7 +23,7 @@ from attrs import define, evolve
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.namesrv.names import check_address, check_name, check_text, is_name
-from rmqpy.namesrv.routes import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, Registration
+from rmqpy.namesrv.route_info import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, Registration
 from rmqpy.remoting.bodies import (
     REGISTERED_TOPICS_MAX,
     DataVersion,

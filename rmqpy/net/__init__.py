@@ -1,5 +1,13 @@
-"""The rim: sockets, the loop, threads and signals, and nothing that decides anything.
+"""The I/O rim: sockets, the event loop, threads and signals. Decides nothing.
 
-``loop`` gives services their clock and scheduler, ``server`` and ``client`` carry frames between
-sockets and the handlers of ``remoting.channel``.
+=================== =================================================================
+``dledger``, ``ha`` drivers that carry out what the protocol cores ask for
+``server``          listening, connections, and the feed of the fast path
+``client``          requests to other servers
+``pending_replies`` replies that wait for watermarks
+``connection``      one accepted connection: frames in, replies out, back-pressure
+``loop``            the scheduler on asyncio or uvloop
+=================== =================================================================
+
+Imports go down this list. Start reading in :mod:`rmqpy.net.server.server`.
 """

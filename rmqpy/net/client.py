@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from rmqpy.model.config import RemotingSettings
+from rmqpy.config.loading import RemotingSettings
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
-from rmqpy.net.channels import Connection, ConnectionLimits, Turns
+from rmqpy.net.connection import Connection, ConnectionLimits, Turns
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsContext
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_head
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 if TYPE_CHECKING:
-    from rmqpy.remoting.access import Credentials
+    from rmqpy.acl.signature import Credentials
 
 LOG = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 from attrs import define, evolve, field
 
-from rmqpy.model.config_keys_security import ClientAuth, SecuritySettings, TlsMode
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
+from rmqpy.config.security import ClientAuth, SecuritySettings, TlsMode
 from rmqpy.model.errors import ConfigFault
-from rmqpy.model.properties_file import decode_properties_bytes, parse_properties
 
 WATCH_MS: Final = 5_000
 HANDSHAKE_S: Final = 10.0

@@ -50,7 +50,7 @@ from rmqpy.remoting.fastjson import (
     loads,
 )
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
-from rmqpy.remoting.value import Value
+from rmqpy.remoting.lazy_attrs import Value
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]

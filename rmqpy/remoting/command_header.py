@@ -37,7 +37,7 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.remoting.annotations import Int64, named, wire_name, without_none
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, java_double, parse_decimal
-from rmqpy.remoting.value import Value
+from rmqpy.remoting.lazy_attrs import Value
 
 __all__ = ["CommandHeader", "HeaderField", "Int64", "header_fields", "named", "wire_names"]
 

@@ -47,8 +47,8 @@ from rmqpy.remoting.command import (
 from rmqpy.remoting.command_header import CommandHeader, wire_names
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
 from rmqpy.remoting.fastjson_reader import FastjsonFault, Reader
-from rmqpy.remoting.java_map import in_java_order
 from rmqpy.remoting.java_number import INT32_MAX, java_double, parse_decimal
+from rmqpy.remoting.java_values import in_java_order
 from rmqpy.remoting.json_text import quote
 
 MAX_FRAME: Final = 16_777_216

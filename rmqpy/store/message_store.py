@@ -17,37 +17,37 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.model.config import StoreSettings
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import MessageDraft
 from rmqpy.model.names import SCHEDULE_TOPIC
-from rmqpy.store.cleaning import Cleaning
+from rmqpy.store.appender import StorePuts
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.commitlog.opening import OpenedLog
-from rmqpy.store.dispatch import ArrivalListener
-from rmqpy.store.flushes import QueueFlush, StoreFlushes
+from rmqpy.store.dispatcher import ArrivalListener
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.flush_tracker import QueueFlush, StoreFlushes
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
-from rmqpy.store.paths import StorePaths
-from rmqpy.store.puts import StorePuts
-from rmqpy.store.queue_ends import QueueEnds
-from rmqpy.store.queue_reader import (
+from rmqpy.store.queues.expired_ends import QueueEnds
+from rmqpy.store.queues.table import QueueName
+from rmqpy.store.reader import (
     Matcher,
     QueueReader,
     RecordFilter,
     record_at,
     record_store_timestamp,
 )
-from rmqpy.store.queue_table import QueueName
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
+from rmqpy.store.retention import Cleaning
 from rmqpy.store.runtime_info import RuntimeInfo
-from rmqpy.store.start import StoreContext, StoreParts, start_store
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.startup import StoreContext, StoreParts, start_store
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-    from rmqpy.store.entry_store import EntryStore
-    from rmqpy.store.old_log import OldLog
+    from rmqpy.store.ledger.classic_prefix import OldLog
+    from rmqpy.store.ledger.entry_store import EntryStore
 
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, record_size
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.message import MessageDraft
-from rmqpy.store.queue_table import is_queue_name
+from rmqpy.store.queues.table import is_queue_name
 from rmqpy.store.results import PutResult
 
 _ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.store.byte_counts import bytes_text
-from rmqpy.store.cleaning import Cleaning
+from rmqpy.model.text import bytes_text
 from rmqpy.store.commitlog.opening import OpenedLog
-from rmqpy.store.dispatch import Dispatch
+from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.health import StoreHealth
-from rmqpy.store.paths import StorePaths
-from rmqpy.store.queue_rebuilds import QueueRebuilds
+from rmqpy.store.queues.rebuilds import QueueRebuilds
+from rmqpy.store.retention import Cleaning
 
 
 @define(slots=True, frozen=True)

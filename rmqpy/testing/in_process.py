@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attrs import define
 
-from rmqpy.broker.process import BrokerProcess
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
+from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block

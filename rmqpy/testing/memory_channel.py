@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 
 @define(slots=True, eq=False, repr=False)

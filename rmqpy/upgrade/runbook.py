@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmqpy.upgrade.situation import Situation
-from rmqpy.upgrade.survey import Survey
+from rmqpy.upgrade.plan.survey import Survey
+from rmqpy.upgrade.steps.plan_context import Situation
 
 JAVA, RMQPY = "java", "rmqpy"
 

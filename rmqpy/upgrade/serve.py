@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from aiohttp import web
 from attrs import define, field
 
-from rmqpy.audit.directory import StoreDirectory, read_directory
+from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.replica import RANGE_BYTES_MAX, SUMMED_MAX, TOKEN_HEADER, LocalReplica
+from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, TOKEN_HEADER, LocalReplica
 
 TOKEN_BYTES_MIN = 16
 

@@ -16,7 +16,7 @@ import pytest
 from rmqpy.admin.api import Admin
 from rmqpy.admin.command import Call, Command, Given, UsageFault
 from rmqpy.admin.commands import COMMANDS
-from rmqpy.admin.outcome import Outcome
+from rmqpy.admin.output import Outcome
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
 from rmqpy.model.errors import Refusal
 from rmqpy.remoting.bodies import MessageQueue

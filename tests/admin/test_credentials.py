@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rmqpy.acl.signature import Credentials
 from rmqpy.admin.credentials import find_credentials
 from rmqpy.model.errors import ConfigFault
-from rmqpy.remoting.access import Credentials
 
 
 def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.audit.engine import AuditPlan
-from rmqpy.audit.manifest import Manifest, ManifestPlan, Md5, make_manifest
-from rmqpy.store.disk import Disk
+from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.store.files.disk import Disk
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from rmqpy.audit.certificate import Certificate, certify, check_signature
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.codec.chosen import scan_records
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import Certificate, certify, check_signature
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.codec.backend import scan_records
 from rmqpy.model.errors import RmqError
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 
 @pytest.fixture

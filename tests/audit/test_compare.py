@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.audit.compare import DifferenceKind as Kind
-from rmqpy.audit.compare import StoreAtHand, compare_manifests, compare_stores
-from rmqpy.audit.directory import read_directory
-from rmqpy.store.disk import Disk
+from rmqpy.audit.replicas.compare import DifferenceKind as Kind
+from rmqpy.audit.replicas.compare import StoreAtHand, compare_manifests, compare_stores
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.store.files.disk import Disk
 
 
 def at_hand(store):

@@ -13,16 +13,16 @@ import zlib
 import pytest
 from attrs import evolve
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.engine import AuditPlan, audit_store
-from rmqpy.audit.findings import FindingCode as Code
-from rmqpy.audit.key_check import KeyCheck, open_index
-from rmqpy.audit.log_bytes import map_log
-from rmqpy.audit.queue_units import QueueUnits
-from rmqpy.audit.ranges import audit_range, split_row
-from rmqpy.codec.chosen import scan_records
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.key_check import KeyCheck, open_index
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.findings import FindingCode as Code
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.queue_units import QueueUnits
+from rmqpy.audit.scan.ranges import audit_range, split_row
+from rmqpy.codec.backend import scan_records
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 CLASSIC = "A-classic-clean-v497"
 JOINED = "C-upgraded-v497/n0"

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from rmqpy.audit import log_facts
-from rmqpy.audit.facts import Mode, TailKind
-from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.findings import FindingCode
-from rmqpy.model.config import StoreSettings
-from rmqpy.store.disk import Disk
+from rmqpy.audit.facts import log_facts
+from rmqpy.audit.facts.facts import Mode, TailKind
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.config.loading import StoreSettings
+from rmqpy.store.files.disk import Disk
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])

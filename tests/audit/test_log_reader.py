@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.log_reader import MessageValue, QueueMessages
+from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.tally import PLACE_PROPERTIES
 from rmqpy.model.flags import COMPRESSED
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 
 def test_it_agrees_with_java(store_of, manifest, told_node):

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from rmqpy.audit.engine import AuditPlan
-from rmqpy.audit.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.model.errors import RmqError
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 
 def manifest_of(store, md5=Md5.NONE, **more):

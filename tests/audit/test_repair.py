@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.engine import AuditPlan, audit_store
-from rmqpy.audit.messages import Selection, each_message
-from rmqpy.audit.repair import Repair, carry_out, plan_repair, unfinished_plan
-from rmqpy.codec.chosen import scan_records
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.messages import Selection, each_message
+from rmqpy.audit.replicas.repair import Repair, carry_out, plan_repair, unfinished_plan
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.codec.backend import scan_records
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 
 def fsck(store):

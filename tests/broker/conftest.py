@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.broker.service import Broker, BrokerSurroundings
-from rmqpy.broker.settings import SettingsFile
-from rmqpy.model.config import (
+from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.processors.admin.broker_config import SettingsFile
+from rmqpy.config.loading import (
     BrokerConfiguration,
     BrokerSettings,
     RemotingSettings,
@@ -25,8 +25,8 @@ from rmqpy.remoting.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from rmqpy.store.files.deferred_write import SavedFile
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
-from rmqpy.store.saving import SavedFile
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles

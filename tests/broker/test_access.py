@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 from attrs import define
 
-from rmqpy.broker.access_needs import ADMINISTRATION, ELSEWHERE, SECRETS, broker_demands
+from rmqpy.acl.plain_acl_file import parse_access_file
+from rmqpy.acl.signature import REFUSED, Credentials
+from rmqpy.broker.processors.access_demands import (
+    ADMINISTRATION,
+    ELSEWHERE,
+    SECRETS,
+    broker_demands,
+)
 from rmqpy.codec.message import BatchItem, encode_batch_body
-from rmqpy.model.access_text import parse_access_file
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigFault
 from rmqpy.namesrv.access import NAMESRV_DEMANDS
-from rmqpy.remoting.access import REFUSED, Credentials
 from rmqpy.remoting.bodies import AclConfig
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.client import Message, Producer
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command

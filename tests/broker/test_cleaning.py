@@ -90,7 +90,7 @@ def test_a_disk_without_room_and_with_room_again(kit: Any) -> None:
 
 def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
     """SYNC_FLUSH: the sender is told at once, not after a timeout; nobody is acknowledged later."""
-    from rmqpy.model.config import FlushDiskType
+    from rmqpy.config.loading import FlushDiskType
 
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.files.fail_sync("/commitlog/")
@@ -107,9 +107,9 @@ def test_offsets_are_not_decided_by_queues_that_are_not_whole(build: Any, monkey
     kit = build()
     for _ in range(20):
         assert kit.send().code == 0
-    monkeypatch.setattr("rmqpy.store.start.DISPATCHED_AT_START", 0)
+    monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START", 0)
     monkeypatch.setattr("rmqpy.store.message_store.DISPATCHED_AT_ONCE", 1)
-    monkeypatch.setattr("rmqpy.store.dispatch.STEP_RECORDS", 1)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 1)
     kit = build(files=kit.files.kill(), scheduler=kit.scheduler)
     from rmqpy.remoting.headers import GetMaxOffsetRequestHeader
 

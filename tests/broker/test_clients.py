@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqpy.broker.locks import QueueLocks
+from rmqpy.broker.state.queue_locks import QueueLocks
 from rmqpy.remoting.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,

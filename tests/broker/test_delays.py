@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker import delivery
+from rmqpy.broker.services import schedule
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import decode_message
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -66,7 +66,7 @@ def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: Any) -> None:
     send_delayed(kit, 2, queue_id=1, flag=7)
     kit.scheduler.advance(4_990)
     assert messages(kit, "T", 1) == []
-    kit.scheduler.advance(10 + delivery.POLL_MS)
+    kit.scheduler.advance(10 + schedule.POLL_MS)
     (waiting,) = messages(kit, SCHEDULE, 1)
     (come,) = messages(kit, "T", 1)
     assert come.store_timestamp_ms >= waiting.store_timestamp_ms + 5_000
@@ -100,7 +100,7 @@ def test_other_levels_can_be_configured(build: Callable[..., Any]) -> None:
 def test_a_level_is_delivered_in_order_and_in_short_steps(
     kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "STEP_MESSAGES", 4)
+    monkeypatch.setattr(schedule, "STEP_MESSAGES", 4)
     for number in range(10):
         send_delayed(kit, 1, f"U{number}")
     kit.scheduler.advance(1_000)

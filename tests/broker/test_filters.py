@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.broker.sql_expression import (
+from rmqpy.broker.filter.sql_evaluator import EvaluationFault
+from rmqpy.broker.filter.sql_parser import (
     EXPRESSION_LENGTH_MAX,
     NESTING_MAX,
     compile_expression,
 )
-from rmqpy.broker.sql_nodes import EvaluationFault
-from rmqpy.broker.subscriptions import ExpressionFault
+from rmqpy.broker.filter.tags import ExpressionFault
 from rmqpy.codec.message import decode_message, encode_messages, record_properties
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import MessageDraft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqpy.broker.flushing import ALONE_FIRST, ALONE_MAX, Company
+from rmqpy.broker.services.flush import ALONE_FIRST, ALONE_MAX, Company
 
 
 def test_the_first_flush_waits_for_nobody() -> None:

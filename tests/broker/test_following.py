@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.following import Following, FollowingSurroundings
-from rmqpy.broker.log_compare import LogCompareProcessor
-from rmqpy.broker.master_check import frame_start
-from rmqpy.broker.masters import MasterChoice
-from rmqpy.broker.registration import RegistrationAnswer
+from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
+from rmqpy.broker.replication.ha_follower import Following, FollowingSurroundings
+from rmqpy.broker.replication.master_discovery import MasterChoice
+from rmqpy.broker.replication.master_log_check import frame_start
+from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.config.loading import BrokerRole
 from rmqpy.ha.frames import Transfer, encode_report
 from rmqpy.ha.link import SlaveLink
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.config import BrokerRole
 from rmqpy.model.errors import NetworkFault
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable

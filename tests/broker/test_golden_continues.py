@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import decode_message
-from rmqpy.model.config import load_broker_configuration
+from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.flags import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_NOT_TYPE
 from rmqpy.model.message import StoredMessage
 from rmqpy.net.loop import AsyncioScheduler
@@ -26,7 +26,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
     QueryConsumerOffsetRequestHeader,
 )
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.ports import free_port_block
 

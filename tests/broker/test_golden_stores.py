@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.process import BrokerProcess
-from rmqpy.client.message import ReceivedMessage
+from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.client.core.message import ReceivedMessage
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.hashes import crc32
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler

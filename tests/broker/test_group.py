@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.broker.group import GroupSurroundings, join_group
-from rmqpy.broker.service import Broker, BrokerSurroundings
+from rmqpy.broker.assembly.dledger_group import GroupSurroundings, join_group
+from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
 from rmqpy.codec.message import decode_message
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    BrokerSettings,
+    FlushDiskType,
+    RemotingSettings,
+    StoreSettings,
+)
 from rmqpy.dledger.member import Disk, Role
 from rmqpy.dledger.messages import (
     AppendEntryRequest,
@@ -26,21 +33,14 @@ from rmqpy.dledger.messages import (
 )
 from rmqpy.dledger.node import Answered
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.model.config import (
-    BrokerConfiguration,
-    BrokerSettings,
-    FlushDiskType,
-    RemotingSettings,
-    StoreSettings,
-)
 from rmqpy.model.errors import NetworkFault
-from rmqpy.net.dledger_driver import DLedgerDriver
-from rmqpy.net.dledger_peers import Standing
+from rmqpy.net.dledger.driver import DLedgerDriver
+from rmqpy.net.dledger.peers import Standing
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
-from rmqpy.store.entry_scrub import REST_MS
+from rmqpy.store.ledger.entry_scrub import REST_MS
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel

@@ -30,7 +30,8 @@ spec = importlib.util.spec_from_file_location("rmqpy._native", sys.argv[1])
 native = importlib.util.module_from_spec(spec)
 sys.modules["rmqpy._native"] = native
 spec.loader.exec_module(native)
-import rmqpy.broker.hot as hot, rmqpy.broker.hot_tables as tables, rmqpy.store.staging as staging
+import rmqpy.broker.fastpath.engine as hot, rmqpy.broker.fastpath.tables as tables,
+rmqpy.store.files.staging as staging
 allocate = lambda kind, count: native.ffi.new(f"{kind}[]", count)
 hot.c_array = tables.c_array = allocate
 staging._memory = lambda length: memoryview(bytearray(length))

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import chosen
+from rmqpy.acl.signature import Credentials
+from rmqpy.codec import backend
 from rmqpy.codec.scan import scan_records
-from rmqpy.model.config_keys_security import TlsMode
-from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.feed import FeedStatus
+from rmqpy.config.security import TlsMode
+from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server import Doors
+from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.net.server.server import Doors
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
-from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20
@@ -94,8 +94,8 @@ def serving(
     own, those of asyncio, or TLS.
     """
     implementation, uvloop, sockets = request.param.split("-")
-    if implementation == "c" and chosen.implementation != "c":
-        pytest.skip(f"no C to serve with: {chosen.reason}")
+    if implementation == "c" and backend.implementation != "c":
+        pytest.skip(f"no C to serve with: {backend.reason}")
     own, trust = (
         TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
         TlsSide(trust=str(tls_folder / "ca.pem"), verify=True),
@@ -106,8 +106,8 @@ def serving(
     )
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
-        from rmqpy.broker.hot_setup import accelerate
-        from rmqpy.net.fast_server import FastServer
+        from rmqpy.broker.assembly.hot_setup import accelerate
+        from rmqpy.net.server.feed_server import FastServer
 
         limits = ConnectionLimits(**settings.pop("limits", {}))
         kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
@@ -358,7 +358,7 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
 
 
 def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
-    from rmqpy.model.config_keys import FlushDiskType
+    from rmqpy.config.keys import FlushDiskType
 
     async def main(connect: Any, kit: Any, server: Any) -> None:
         client = await connect()

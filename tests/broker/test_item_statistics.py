@@ -96,7 +96,7 @@ def test_what_was_there_before_the_start_does_not_count(kit: Any, build: Any) ->
 
 
 def test_many_units_are_counted_in_steps(kit: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rmqpy.broker.item_statistics.STEP_UNITS", 7)
+    monkeypatch.setattr("rmqpy.broker.state.broker_stats.STEP_UNITS", 7)
     for _ in range(50):
         kit.send(b"x")
     kit.scheduler.advance(10_005)

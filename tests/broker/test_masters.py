@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.identity import Identity
-from rmqpy.broker.masters import FRESH_PERIODS, Master, MasterChoice
-from rmqpy.broker.registration import RegistrationAnswer
-from rmqpy.model.config import BrokerConfiguration, BrokerSettings, RemotingSettings, StoreSettings
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.replication.master_discovery import FRESH_PERIODS, Master, MasterChoice
+from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    BrokerSettings,
+    RemotingSettings,
+    StoreSettings,
+)
 
 SERVERS = ("10.0.0.7:9876", "10.0.0.8:9876", "10.0.0.9:9876")
 A = Master("10.0.1.1:10911", "10.0.1.1:10912")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.metrics import metrics_text
+from rmqpy.broker.assembly.metrics import metrics_text
 from rmqpy.client import Message, Producer, PullConsumer
 from rmqpy.testing.in_process import name_server_and_broker
 

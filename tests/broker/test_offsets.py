@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.persistence import TableFile, TableWriter
+from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import StoreFault
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand

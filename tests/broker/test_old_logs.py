@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from simulator.broker_host import BrokerHost
+from simulator.checkers import GroupWatch
+from simulator.member_view import MemberView
+from simulator.plan import GROUP_NAME, Plan
+from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
+from simulator.world import World
 
-from rmqpy.audit.certificate import Certificate, Subject
-from rmqpy.broker.fitness import Vouching
+from rmqpy.audit.replicas.certificate import Certificate, Subject
+from rmqpy.broker.assembly.join_checks import Vouching
+from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import Disk, Role
 from rmqpy.dledger.messages import (
@@ -23,17 +30,10 @@ from rmqpy.dledger.messages import (
     VoteRequest,
 )
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.model.config import StoreSettings
-from rmqpy.net.dledger_peers import Standing
+from rmqpy.net.dledger.peers import Standing
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
-from rmqpy.testing.simulation.broker_host import BrokerHost
-from rmqpy.testing.simulation.member_view import MemberView
-from rmqpy.testing.simulation.plan import GROUP_NAME, Plan
-from rmqpy.testing.simulation.records import BODY_AT, ENTRY_HEADER_BYTES
-from rmqpy.testing.simulation.watch import GroupWatch
-from rmqpy.testing.simulation.world import World
 
 PLAN = Plan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
 BORN_TIMESTAMP = 40

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from rmqpy.broker.pace import Paced
+from rmqpy.broker.base.pace import Paced
 
 
 @define

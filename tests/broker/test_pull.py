@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.hold import HeldPull, PullHold
+from rmqpy.broker.services.pull_hold import HeldPull, PullHold
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import decode_message
-from rmqpy.model.config import BrokerRole
+from rmqpy.config.loading import BrokerRole
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import Arrival

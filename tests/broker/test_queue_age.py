@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.queue_age import NEVER_MS
-from rmqpy.broker.turn_slice import SLICE_MS
+from rmqpy.broker.base.turn_slice import SLICE_MS
+from rmqpy.broker.processors.fast_failure import NEVER_MS
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.statistics import Statistics
+from rmqpy.broker.state.statistics import Statistics
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import (
     ConsumerConnection,

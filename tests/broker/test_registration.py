@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.addresses import Addresses, AddressSettings, choose_addresses
-from rmqpy.model.config import BrokerRole
+from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
+from rmqpy.config.loading import BrokerRole
 from rmqpy.model.errors import ConfigFault, NetworkFault
 from rmqpy.remoting.bodies import KVTable, RegisterBrokerBody, body_crc32
 from rmqpy.remoting.command import RemotingCommand
@@ -273,7 +273,7 @@ def test_addresses(
 
 
 def test_the_told_address_must_be_an_ip_address(build: Any) -> None:
-    from rmqpy.broker.identity import Identity
+    from rmqpy.broker.base.context import Identity
 
     kit = build()
     with pytest.raises(ValueError):

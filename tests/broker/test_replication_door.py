@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rmqpy.broker.replication_door import ReplicationDoor
-from rmqpy.model.config import SecuritySettings
-from rmqpy.model.config_keys_security import SecurityMode
+from rmqpy.broker.replication.access import ReplicationDoor
+from rmqpy.config.loading import SecuritySettings
+from rmqpy.config.security import SecurityMode
 
 
 def test_compatible_warns_once_an_address_and_counts(caplog) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.client import (
     ClientInstance,
     ClientSettings,
@@ -23,7 +23,7 @@ from rmqpy.client import (
     SendStatus,
     TlsSide,
 )
-from rmqpy.model.config import (
+from rmqpy.config.loading import (
     configuration_text,
     effective_lines,
     load_broker_configuration,

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from attrs import define
 
-from rmqpy.broker.flushing import COMPANY_MS
-from rmqpy.broker.put_status import answer_to, remark_of
+from rmqpy.broker.processors.put_status import answer_to, remark_of
+from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
+from rmqpy.config.loading import BrokerRole, FlushDiskType
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.config import BrokerRole, FlushDiskType
 from rmqpy.model.message import StoredMessage
-from rmqpy.net.ha_driver import SlaveView
+from rmqpy.net.ha import SlaveView
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.results import PutResult
-from rmqpy.store.watermark import Watermark
 
 STORE_HOST = (bytes([10, 0, 0, 2]), 10911)
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rmqpy.config.loading import FlushDiskType
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config import FlushDiskType
 from rmqpy.model.errors import StoreFault
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import REQUEST_HEADERS
-from rmqpy.store.cleaning import Cleaning
+from rmqpy.store.retention import Cleaning
 from rmqpy.testing.memory_channel import MemoryChannel
 
 

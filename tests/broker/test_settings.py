@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rmqpy.config.properties_file import parse_properties
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.properties_file import parse_properties
 from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.command import RemotingCommand
 

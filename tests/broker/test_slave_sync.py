@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.registration import RegistrationAnswer
-from rmqpy.broker.slave_sync import FIRST_MS, LOOK_MS, PERIOD_MS
+from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS
+from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.config.loading import BrokerRole
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.config import BrokerRole
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.bodies import (
     DelayOffsetSerializeWrapper,

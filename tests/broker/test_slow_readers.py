@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from rmqpy.broker.slow_readers import PERIOD_MS
-from rmqpy.model.config import BrokerRole
+from rmqpy.broker.processors.slow_consumers import PERIOD_MS
+from rmqpy.config.loading import BrokerRole
 
 THRESHOLD = 1_000
 

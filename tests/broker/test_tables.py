@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker import topics as topics_module
+from rmqpy.broker.state import topics as topics_module
+from rmqpy.config.loading import BrokerRole
 from rmqpy.model import names
-from rmqpy.model.config import BrokerRole
 from rmqpy.remoting.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,

@@ -16,7 +16,7 @@ from rmqpy.client import (
     PullConsumer,
     TlsSide,
 )
-from rmqpy.model.config import load_namesrv_configuration
+from rmqpy.config.loading import load_namesrv_configuration
 from rmqpy.model.errors import RmqError
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run

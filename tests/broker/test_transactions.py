@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.half_messages import op_message
-from rmqpy.broker.transaction_checks import question
+from rmqpy.broker.services.half_messages import op_message
+from rmqpy.broker.services.transaction_check import question
 from rmqpy.codec.message import decode_message
 from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from rmqpy.model.message import StoredMessage
@@ -21,7 +21,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.client.instance import ClientInstance, ClientSettings, Surroundings
+from rmqpy.client.core.instance import ClientInstance, ClientSettings, Surroundings
 from rmqpy.codec.message import encode_messages, patch_record
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -24,8 +24,8 @@ from rmqpy.model.message import MessageDraft
 from rmqpy.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 from rmqpy.remoting.headers import SendMessageResponseHeader
 
 NOW_MS = 1_795_243_128_808

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqpy.client.consume_rates import SAMPLE_MS, TOPICS_MAX, ConsumeRates
+from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, TOPICS_MAX, ConsumeRates
 from rmqpy.remoting.bodies import ConsumeStatus
 
 

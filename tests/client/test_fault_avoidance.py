@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmqpy.client import Message, Producer, ProducerSettings
-from rmqpy.client.fault_avoidance import FAILURE_MS, FaultAvoidance, avoided_for
+from rmqpy.client.core.latency_fault import FAILURE_MS, FaultAvoidance, avoided_for
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import MessageQueue
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.client.instance import split_name_servers
-from rmqpy.client.pushed import PushedRequests
+from rmqpy.client.core.instance import split_name_servers
+from rmqpy.client.core.server_requests import PushedRequests
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
 from rmqpy.remoting.bodies import CLUSTERING, CONSUME_ACTIVELY, BrokerData, ConsumerData

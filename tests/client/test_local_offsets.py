@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.client.local_offsets import LocalOffsets
+from rmqpy.client.consuming.local_offsets import LocalOffsets
 from rmqpy.model.errors import StoreFault
 from rmqpy.remoting.bodies import MessageQueue
 

@@ -9,7 +9,7 @@ from typing import Any
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand

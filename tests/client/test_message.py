@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.client.message import (
+from rmqpy.client.core.message import (
     COMPRESSION_ZLIB,
     RESERVED_PROPERTIES,
     Message,

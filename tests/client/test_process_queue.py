@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqpy.client.message import ReceivedMessage
-from rmqpy.client.process_queue import HoldLimits, ProcessQueue
+from rmqpy.client.consuming.process_queue import HoldLimits, ProcessQueue
+from rmqpy.client.core.message import ReceivedMessage
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import MessageQueue
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqpy.client import Message, MessageQueue, Producer, ProducerSettings, SendStatus, split_batch
-from rmqpy.client.message import property_string
+from rmqpy.client.core.message import property_string
 from rmqpy.codec.message import batch_records, encode_batch_body
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.codes import RequestCode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqpy.client import MessageQueue, PullConsumer, PullStatus
-from rmqpy.client.consumer import decode_records, exact_tags
+from rmqpy.client.core.base_consumer import decode_records, exact_tags
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault
 from rmqpy.remoting.bodies import HeartbeatData

@@ -12,9 +12,9 @@ import pytest
 from attrs import define, field
 
 from rmqpy.client import Message, Producer
-from rmqpy.client.consuming import ConsumeResult, ConsumeSettings
-from rmqpy.client.instance import ClientInstance, ClientSettings
-from rmqpy.client.message import ReceivedMessage
+from rmqpy.client.consuming.consume_service import ConsumeResult, ConsumeSettings
+from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.client.core.message import ReceivedMessage
 from rmqpy.client.push_consumer import PushConsumer, PushSettings
 from rmqpy.remoting.bodies import CONSUME_FROM_FIRST_OFFSET, MessageQueue
 from rmqpy.testing.in_process import name_server_and_broker

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from rmqpy.client.rebalance import Strategy, averagely, averagely_by_circle
+from rmqpy.client.consuming.rebalance import Strategy, averagely, averagely_by_circle
 from rmqpy.remoting.bodies import MessageQueue
 
 

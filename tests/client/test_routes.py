@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqpy.client.routes import (
+from rmqpy.client.core.routes import (
     broker_address,
     next_queue,
     publish_queues,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.client.message import Message, ReceivedMessage
+from rmqpy.client.core.message import Message, ReceivedMessage
 from rmqpy.client.producer import ProducerSettings
 from rmqpy.client.transactional_producer import TransactionalProducer, TransactionState
 from rmqpy.codec.properties import decode_properties

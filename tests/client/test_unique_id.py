@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqpy.client.unique_id import UniqueIds, month_around
+from rmqpy.client.core.unique_id import UniqueIds, month_around
 
 JAVA_ID = "FD00000000000000000000000000000246A130946E0968D542430000"
 JAVA_MADE_AT_MS = 1_795_250_006_595

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.codec import entry
-from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.errors import RecordFault
 from rmqpy.model.ids import LedgerIndex, Term
 
 ENTRY = bytes.fromhex(

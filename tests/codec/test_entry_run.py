@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.codec import chosen, entry_run
+from rmqpy.codec import backend, entry_batch
 from rmqpy.codec.entry import encode_entry_header, encode_filler_head
 from rmqpy.codec.message import encode_messages
 from rmqpy.model.message import MessageDraft
 
 try:
-    from rmqpy.codec import native_run
+    from rmqpy.codec import native_entry_batch
 except ImportError:
-    IMPLEMENTATIONS: list[Any] = [entry_run]
+    IMPLEMENTATIONS: list[Any] = [entry_batch]
 else:
-    IMPLEMENTATIONS = [entry_run, native_run]
+    IMPLEMENTATIONS = [entry_batch, native_entry_batch]
 
 both = pytest.mark.parametrize(
     "code", IMPLEMENTATIONS, ids=lambda module: module.__name__.rpartition(".")[2]
@@ -69,10 +69,10 @@ def test_a_run_goes_there_and_back(code: Any) -> None:
 
 def test_the_text_is_that_of_one_entry_after_the_other() -> None:
     data = run_of([b"hi"])
-    encoded = chosen.encode_run(memoryview(data), 7, 4096, **ALL)
+    encoded = backend.encode_run(memoryview(data), 7, 4096, **ALL)
     assert encoded is not None
     header = (1, len(data), 7, 3, 4096, 0, 0, 0, len(data) - 48)
-    assert encoded[1] == entry_run.entry_text(header, data[48:])
+    assert encoded[1] == entry_batch.entry_text(header, data[48:])
 
 
 @both
@@ -181,7 +181,7 @@ def test_both_say_the_same_of_anything(bodies: list[bytes], data: st.DataObject)
     limits = {"count_max": data.draw(st.integers(1, 6)), "size_max": data.draw(st.integers(1, 900))}
     view = memoryview(raw)[:cut] if data.draw(st.booleans()) else memoryview(raw)
     same(lambda code: code.encode_run(view, 7, 4096, **limits))
-    good = entry_run.encode_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
+    good = entry_batch.encode_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
     assert good is not None
     text = bytearray(b"[" + good[1] + b"]")
     for place in data.draw(st.lists(st.integers(0, len(text) - 1), max_size=2)):
@@ -198,7 +198,7 @@ def test_both_say_the_same_of_noise(noise: bytes, start: int) -> None:
 
 def test_both_say_the_same_of_every_byte_in_a_body() -> None:
     """At every place of a text that is long enough to be read sixteen at a time."""
-    good = entry_run.encode_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
+    good = entry_batch.encode_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
     assert good is not None
     text = bytearray(b"[" + good[1] + b"]")
     start = len('[{"body":"')

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqpy.codec import layout, message
-from rmqpy.codec.faults import RecordFault
+from rmqpy.codec.errors import RecordFault
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6

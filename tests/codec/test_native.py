@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqpy.codec import chosen, hashes, layout, message, places, scan
+from rmqpy.codec import backend, hashes, layout, message, places, scan
 from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import MessageDraft
 
 native = pytest.importorskip(
-    "rmqpy.codec.native", reason=f"not built: {chosen.reason}", exc_type=ImportError
+    "rmqpy.codec.native", reason=f"not built: {backend.reason}", exc_type=ImportError
 )
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)

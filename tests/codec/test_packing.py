@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.codec import chosen, packing, scan
+from rmqpy.codec import backend, packing, scan
 from rmqpy.codec.packing import KEY, Packed
 from rmqpy.codec.units import IndexHeader, index_file_size, put_index_entries
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
@@ -26,7 +26,7 @@ def plain(packed: Packed) -> tuple[list[packing.PackedRun], bytes, bytes]:
 
 def check(view: memoryview, found: scan.Scan, count: int) -> Packed:
     for with_keys in (True, False):
-        here = chosen.pack_records(view, found, count, with_keys=with_keys)
+        here = backend.pack_records(view, found, count, with_keys=with_keys)
         assert plain(here) == plain(packing.pack_records(view, found, count, with_keys=with_keys))
     return packing.pack_records(view, found, count, with_keys=True)
 
@@ -38,7 +38,7 @@ def test_files_of_java(name: str, golden: Callable[[str], Path]) -> None:
     for file in (file for folder in folders for file in folder.iterdir()):
         dledger = file.parent.name == "data"
         view = memoryview(file.read_bytes())
-        found = chosen.scan_records(view, int(file.name), dledger=dledger, check_crc=False)
+        found = backend.scan_records(view, int(file.name), dledger=dledger, check_crc=False)
         check(view, found, len(found) // 2)
         packed = check(view, found, len(found))
         units += len(packed.units)
@@ -84,7 +84,7 @@ def test_an_index_file() -> None:
     put_index_entries(memoryview(one), SLOTS, IndexHeader(), entries)
     keys = b"".join(KEY.pack(*entry) for entry in entries)
     for start in range(0, len(keys), 7 * KEY.size):
-        chosen.put_packed_keys(memoryview(two), SLOTS, keys[start : start + 7 * KEY.size])
+        backend.put_packed_keys(memoryview(two), SLOTS, keys[start : start + 7 * KEY.size])
     assert one == two and IndexHeader.decode(bytes(two)).index_count == ENTRIES
 
 
@@ -92,4 +92,4 @@ def test_no_room_in_an_index_file() -> None:
     keys = KEY.pack(1, 2, 3) * ENTRIES
     index = memoryview(bytearray(index_file_size(SLOTS, ENTRIES)))
     with pytest.raises((AssertionError, struct.error)):
-        chosen.put_packed_keys(index, SLOTS, keys)
+        backend.put_packed_keys(index, SLOTS, keys)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import chosen, parts, repeats, scan
+from rmqpy.codec import backend, columns, dictionary, scan
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.properties import decode_properties
 
@@ -28,12 +28,12 @@ def view(request: pytest.FixtureRequest, golden: Callable[[str], Path]) -> memor
 
 
 def test_parts_are_those_of_the_messages(view: memoryview) -> None:
-    found = chosen.scan_records(view, 0, dledger=False, check_crc=False)
-    told = chosen.record_parts(view, found.offset, check_crc=True)
-    assert told == parts.record_parts(view, found.offset, check_crc=True)
+    found = backend.scan_records(view, 0, dledger=False, check_crc=False)
+    told = backend.record_parts(view, found.offset, check_crc=True)
+    assert told == columns.record_parts(view, found.offset, check_crc=True)
     assert set(told.crc_agrees) == {1} and len(told.body_crc) == len(found) > 50
-    bodies = bytes(chosen.gather(view, told.body_position, told.body_length))
-    assert bodies == parts.gather(view, told.body_position, told.body_length)
+    bodies = bytes(backend.gather(view, told.body_position, told.body_length))
+    assert bodies == columns.gather(view, told.body_position, told.body_length)
     ends = [0, *accumulate(told.body_length)]
     for row, offset in enumerate(found.offset):
         message = decode_message(view, offset)
@@ -50,9 +50,9 @@ def test_parts_are_those_of_the_messages(view: memoryview) -> None:
 def test_a_flipped_body_does_not_agree(view: memoryview) -> None:
     found = scan.scan_records(view, 0, dledger=False, check_crc=False)
     data = bytearray(view)
-    places = parts.record_parts(view, found.offset, check_crc=False)
+    places = columns.record_parts(view, found.offset, check_crc=False)
     data[places.body_position[3]] ^= 1
-    told = chosen.record_parts(memoryview(data), found.offset, check_crc=True)
+    told = backend.record_parts(memoryview(data), found.offset, check_crc=True)
     assert [row for row, agrees in enumerate(told.crc_agrees) if not agrees] == [3]
 
 
@@ -69,9 +69,9 @@ def test_a_flipped_body_does_not_agree(view: memoryview) -> None:
 )
 def test_properties_are_those_of_the_string(raw: bytes) -> None:
     view = memoryview(b"..." + raw + b"...")
-    found = chosen.property_parts(view, [3, 3], [len(raw), len(raw)])
+    found = backend.property_parts(view, [3, 3], [len(raw), len(raw)])
     if found is None:
-        assert chosen.implementation == "pure"
+        assert backend.implementation == "pure"
         return
     pairs = [
         (bytes(view[at : at + size]).decode(), bytes(view[value : value + length]).decode())
@@ -91,17 +91,17 @@ def test_properties_are_those_of_the_string(raw: bytes) -> None:
 def test_what_is_not_for_c() -> None:
     many = b"\x02".join(b"k%d\x01v" % number for number in range(40))
     for raw in (many, "größe\x01v".encode()):
-        assert chosen.property_parts(memoryview(raw), [0], [len(raw)]) is None
+        assert backend.property_parts(memoryview(raw), [0], [len(raw)]) is None
 
 
 def test_a_walk_ends_at_the_first_frame_from_there(view: memoryview) -> None:
     found = scan.scan_records(view, 7 << 20, dledger=False, check_crc=False)
     frames = [*found.frame_offset, found.end]
     for stop in (frames[0], frames[1] - 1, frames[1], frames[40] + 1, frames[-2], frames[-2] + 1):
-        end, why = chosen.walk_records(view, 7 << 20, stop, dledger=False)
+        end, why = backend.walk_records(view, 7 << 20, stop, dledger=False)
         assert (end, why) == scan.walk_records(view, 7 << 20, stop, dledger=False)
         assert end == min(frame for frame in frames if frame >= stop)
-    behind = chosen.walk_records(view, 7 << 20, frames[-1] + 1, dledger=False)
+    behind = backend.walk_records(view, 7 << 20, frames[-1] + 1, dledger=False)
     assert behind == (frames[-1], scan.StopReason.END)
 
 
@@ -111,12 +111,12 @@ def test_equal_parts_have_equal_numbers(view: memoryview) -> None:
         (found.topic_position, found.topic_length),
         (found.properties_position, found.properties_length),
     ):
-        told = chosen.number_parts(view, *places)
-        assert told == repeats.number_parts(view, *places)
+        told = backend.number_parts(view, *places)
+        assert told == dictionary.number_parts(view, *places)
         wanted = [bytes(view[at : at + size]) for at, size in zip(*places, strict=True)]
         assert told.each() == wanted
         assert told.texts == list(dict.fromkeys(wanted))
-    assert chosen.number_parts(view, [], []) == repeats.number_parts(view, [], [])
+    assert backend.number_parts(view, [], []) == dictionary.number_parts(view, [], [])
 
 
 def test_texts_made_to_fall_together_are_numbered_all_the_same(
@@ -136,14 +136,14 @@ def test_texts_made_to_fall_together_are_numbered_all_the_same(
 
 def test_views_are_those_of_arrow(view: memoryview) -> None:
     found = scan.scan_records(view, 0, dledger=False, check_crc=False)
-    told = parts.record_parts(view, found.offset, check_crc=False)
+    told = columns.record_parts(view, found.offset, check_crc=False)
     for places in (
         (told.body_position, told.body_length),
         (told.tags_position, told.tags_length),
         ([0, 3, 3], [0, 12, 13]),
     ):
-        made = bytes(chosen.part_views(view, *places))
-        assert made == parts.part_views(view, *places)
+        made = bytes(backend.part_views(view, *places))
+        assert made == columns.part_views(view, *places)
         for row, (at, size) in enumerate(zip(*places, strict=True)):
             length, inlined, buffer, offset = struct.unpack_from("=i4sii", made, 16 * row)
             assert length == size
@@ -162,6 +162,6 @@ def test_parts_outside_of_the_view_are_refused() -> None:
 def test_parts_behind_a_header(view: memoryview) -> None:
     found = scan.scan_records(view, 0, dledger=False, check_crc=False)
     shifted = [at - 48 for at in found.offset]
-    wanted = parts.record_parts(view, found.offset, check_crc=True)
-    for record_parts in (chosen.record_parts, parts.record_parts):
+    wanted = columns.record_parts(view, found.offset, check_crc=True)
+    for record_parts in (backend.record_parts, columns.record_parts):
         assert record_parts(view, shifted, check_crc=True, shift=48) == wanted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import chosen, entry, message, scan
+from rmqpy.codec import backend, entry, message, scan
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.properties import decode_properties, is_whole
 from rmqpy.codec.scan import Scan, StopReason
@@ -22,7 +22,7 @@ Walk = Callable[..., Scan]
 
 @pytest.fixture(params=["pure", "chosen"])
 def walk(request: pytest.FixtureRequest) -> Walk:
-    chosen_one = chosen.scan_records if request.param == "chosen" else scan.scan_records
+    chosen_one = backend.scan_records if request.param == "chosen" else scan.scan_records
 
     def run(data: bytes | bytearray, base: int = 0, **changes: Any) -> Scan:
         settings = {"dledger": False, "check_crc": True} | changes
@@ -244,8 +244,8 @@ def test_negative_first_index_or_term(walk: Walk) -> None:
 
 
 def test_the_chosen_implementation_says_why() -> None:
-    assert chosen.implementation in ("c", "pure")
-    assert "rmqpy._native" in chosen.reason or "RMQPY_PURE" in chosen.reason
+    assert backend.implementation in ("c", "pure")
+    assert "rmqpy._native" in backend.reason or "RMQPY_PURE" in backend.reason
 
 
 GOLDEN = [

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import BlockingConnection, send_request
+from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 
 WINDOW = 48
 SIZES = (0, 30, 200, 700, 2000, 9000)

@@ -16,7 +16,12 @@ import pytest
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import connect_when_ready, create_topic, read_queue, send_request
+from rmqpy.testing.blocking_connection import (
+    connect_when_ready,
+    create_topic,
+    read_queue,
+    send_request,
+)
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, dledger_settings
 from rmqpy.testing.store_reader import read_store

@@ -38,7 +38,7 @@ from rmqpy.client import (
     TransactionState,
 )
 from rmqpy.model.errors import NetworkFault, Refusal, RmqError
-from rmqpy.testing.blocking import BlockingConnection, create_topic, send_request
+from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import (
     FAST_ELECTION,

@@ -19,7 +19,7 @@ import pytest
 from attrs import define, field
 
 from rmqpy.model.errors import NetworkFault, Refusal
-from rmqpy.testing.blocking import (
+from rmqpy.testing.blocking_connection import (
     BlockingConnection,
     connect_when_ready,
     create_topic,

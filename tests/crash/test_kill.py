@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.model.errors import NetworkFault, Refusal
-from rmqpy.testing.blocking import (
+from rmqpy.testing.blocking_connection import (
     connect_when_ready,
     create_topic,
     read_queue,

@@ -14,7 +14,7 @@ from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
 from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import (
     LOOPBACK,

@@ -18,10 +18,10 @@ from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.crash
 
-PLUGIN = "rmqpy.testing.upgrade.plugin"
+PLUGIN = "rmqpy.testing.plugin"
 SECONDS_MAX = 600
 USER_TEST = """
-from rmqpy.testing.blocking import BlockingConnection, read_queue
+from rmqpy.testing.blocking_connection import BlockingConnection, read_queue
 
 def test_fixtures(rmq_namesrv, rmq_broker, rmq_group):
     assert rmq_namesrv.running
@@ -67,7 +67,7 @@ def run_pytest(folder: Path, *arguments: str) -> str:
 def test_a_store_of_java_there_and_back(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     store = golden_copy("B-master-slave-v497") / "master"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    out = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.upgrade", "--rmq-store", str(store))
+    out = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.suite", "--rmq-store", str(store))
     assert "8 passed, 1 skipped" in out
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 

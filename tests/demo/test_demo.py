@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from rmqpy.audit.certificate import Certificate
+from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.demo import DemoPlan, run_demo
-from rmqpy.demo.reading import MessageValue, Reading, compare
+from rmqpy.demo.comparison import MessageValue, Reading, compare
 from rmqpy.demo.store_copy import copy_store, detected_sizes
-from rmqpy.demo.story import SECONDS_MAX
+from rmqpy.demo.walkthrough import SECONDS_MAX
 from rmqpy.model.errors import RmqError, StoreFault
 
 TOLD = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator.memory_entries import MemoryEntries
 
 from rmqpy.codec.entry import encode_filler_head
 from rmqpy.dledger.entry_log import LogView, place
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.testing.memory_entries import MemoryEntries
 
 SIZE = 4096
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from simulator.memory_entries import MemoryEntries
 
 from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Options, Role
 from rmqpy.dledger.messages import (
@@ -25,7 +26,6 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.testing.memory_entries import MemoryEntries
 
 ALONE = Membership("g", "n0", ("n0",))
 THREE = Membership("g", "n0", ("n0", "n1", "n2"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from simulator.memory_entries import MemoryEntries
+
 from rmqpy.dledger.member import HardState, LedgerEnd, Membership, Options
 from rmqpy.dledger.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
 from rmqpy.dledger.node import Answered, Node, Received, Reply, Send
 from rmqpy.dledger.wire import decode_request, encode
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.remoting.frame import decode_command
-from rmqpy.testing.memory_entries import MemoryEntries
 
 RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
 PEERS = ("n0", "n1", "n2")

@@ -33,6 +33,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field, fields_dict
+from simulator.memory_entries import MemoryEntries
 
 from rmqpy.dledger.election import Verdict
 from rmqpy.dledger.entries import singly
@@ -69,7 +70,6 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.testing.memory_entries import MemoryEntries
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 GROUP = "g"

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from simulator import node_cluster
+from simulator.group_checker import GroupChecker, Violation
+from simulator.group_plan import FAST, Plan, plan_of
+from simulator.memory_entries import MemoryEntries
+from simulator.node_cluster import Cluster
 
 from rmqpy.dledger import election, follower, member, node, outbox, replication
 from rmqpy.dledger.election import Ballot, Verdict, Voter
 from rmqpy.dledger.member import HardState, LedgerEnd, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
-from rmqpy.testing import cluster_of_nodes
-from rmqpy.testing.cluster_of_nodes import Cluster
-from rmqpy.testing.group_checker import GroupChecker, Violation
-from rmqpy.testing.group_plan import FAST, Plan, plan_of
-from rmqpy.testing.memory_entries import MemoryEntries
 
 SEEDS = int(os.environ.get("RMQPY_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("RMQPY_FIRST_SEED", "0"))
@@ -306,7 +306,7 @@ def no_marker(patch: pytest.MonkeyPatch) -> None:
 def hard_state_lost_at_restart(patch: pytest.MonkeyPatch) -> None:
     real = Cluster.start
 
-    def start(self: Cluster, host: cluster_of_nodes.Host) -> None:
+    def start(self: Cluster, host: node_cluster.Host) -> None:
         host.hard_state = HardState()
         real(self, host)
 

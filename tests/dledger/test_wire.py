@@ -11,7 +11,7 @@ from attrs import define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.codec.chosen import encode_run
+from rmqpy.codec.backend import encode_run
 from rmqpy.codec.message import encode_messages
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.messages import (

@@ -8,9 +8,10 @@ import ast
 import re
 from pathlib import Path
 
+from conformance.page import read_codes, read_commands
+
 from rmqpy.admin.commands import COMMANDS
 from rmqpy.model.codes import RequestCode
-from rmqpy.testing.conformance.page import read_codes, read_commands
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/conformance.md"

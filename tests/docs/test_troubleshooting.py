@@ -177,7 +177,7 @@ def _peer_port_taken(ground: Ground) -> dict[str, str]:
 
 HOLD_LOCK = """
 import sys
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 lock = Disk().lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import rmqpy
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.client import Message, Producer, PullConsumer, SendResult
-from rmqpy.codec.chosen import implementation
+from rmqpy.codec.backend import implementation
 from rmqpy.model.errors import RmqError
 from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.ports import free_port_block

@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from fuzz.frames import probe_frame
 
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.codec.message import decode_message
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.message import StoredMessage
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 from rmqpy.remoting.headers import PullMessageRequestHeader
-from rmqpy.testing.blocking import send_request
-from rmqpy.testing.hostile_frames import probe_frame
+from rmqpy.testing.blocking_connection import send_request
 from rmqpy.testing.ports import free_port_block
 
 DEADLINE_S = 3600.0 if "RMQPY_HOSTILE_FRAMES" in os.environ else 120.0

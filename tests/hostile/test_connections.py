@@ -15,7 +15,7 @@ import pytest
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
-from rmqpy.testing.blocking import send_request
+from rmqpy.testing.blocking_connection import send_request
 
 IDLE = 2_000
 IDLE_BYTES_MAX = 24 << 10

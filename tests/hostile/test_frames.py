@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from rmqpy.testing.hostile_frames import (
+from fuzz.frames import (
     HEAVY_KINDS,
     KINDS,
     Expected,
     HostileFrame,
     hostile_frames,
 )
-from rmqpy.testing.hostile_peer import HostilePeer
+from fuzz.peer import HostilePeer
 
 FRAMES = int(os.environ.get("RMQPY_HOSTILE_FRAMES", "5700"))
 SEED = int(os.environ.get("RMQPY_HOSTILE_SEED", "1"))

@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from fuzz.frames import NAMES_OUT_OF_RULE, TOPIC_NAMES_OUT_OF_RULE
+from fuzz.requests import requests_with_names
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import TopicConfig
 from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
-from rmqpy.testing.hostile_frames import NAMES_OUT_OF_RULE, TOPIC_NAMES_OUT_OF_RULE
-from rmqpy.testing.hostile_requests import requests_with_names
 
 TOPICAL = {
     "send",

@@ -19,21 +19,21 @@ from typing import Any
 
 import pytest
 from attrs import define
+from fuzz.requests import plain_request, register, requests_with_names
 
-from rmqpy.broker.process import BrokerProcess
+from rmqpy.acl.signature import Credentials
+from rmqpy.broker.assembly.process import BrokerProcess
 from rmqpy.client import TlsSide
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.errors import NetworkFault
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.tls import TlsContext, client_tls
-from rmqpy.remoting.access import Credentials
 from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import send_request
-from rmqpy.testing.hostile_requests import plain_request, register, requests_with_names
+from rmqpy.testing.blocking_connection import send_request
 from rmqpy.testing.ports import free_port_block
 
 ADMIN = Credentials("administrator", "admin-secret")

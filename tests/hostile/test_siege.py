@@ -6,8 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
-
-from rmqpy.testing.siege import Siege, besiege
+from fuzz.attack import Siege, besiege
 
 IDLE = 1_000
 FRAMES = 1_900

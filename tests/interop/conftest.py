@@ -25,7 +25,7 @@ from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
-from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.java import Event, JavaHome, JavaSite, MqAdmin, Probe
 from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rmqpy.testing.blocking import connect_when_ready, send_request
+from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.java import probe_body
 
 pytestmark = pytest.mark.interop

@@ -10,12 +10,8 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-
-from rmqpy.cli import main
-from rmqpy.model.names import LEADER_MARKER_TOPIC
-from rmqpy.model.names import TRANSACTION_HALF_TOPIC as HALF
-from rmqpy.testing.conformance.broker_story import TOPIC, broker_story
-from rmqpy.testing.conformance.commands import (
+from conformance.broker_scenario import TOPIC, broker_story
+from conformance.commands import (
     FAILED,
     LINES,
     any_numbers,
@@ -28,10 +24,14 @@ from rmqpy.testing.conformance.commands import (
     unordered,
     without_paths,
 )
-from rmqpy.testing.conformance.compare import differences, masked_text, without_places
-from rmqpy.testing.conformance.name_server_story import name_server_story
-from rmqpy.testing.conformance.page import Evidence, page, read_codes, read_commands
-from rmqpy.testing.conformance.wire import Wire, recorded_requests
+from conformance.compare import differences, masked_text, without_places
+from conformance.namesrv_scenario import name_server_story
+from conformance.page import Evidence, page, read_codes, read_commands
+from conformance.wire import Wire, recorded_requests
+
+from rmqpy.cli import main
+from rmqpy.model.names import LEADER_MARKER_TOPIC
+from rmqpy.model.names import TRANSACTION_HALF_TOPIC as HALF
 from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop

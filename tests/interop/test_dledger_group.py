@@ -19,7 +19,7 @@ from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
 from rmqpy.dledger.wire import decode_response, encode
 from rmqpy.model.errors import NetworkFault
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import BlockingConnection
+from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.java import ClientFault, JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, group_settings

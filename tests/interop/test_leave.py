@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.config import load_broker_configuration
-from rmqpy.store.disk import Disk
-from rmqpy.store.half_done import upgrade_work
+from rmqpy.config.loading import load_broker_configuration
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, dledger_settings
 from rmqpy.testing.store_reader import read_store
-from rmqpy.upgrade.engine import apply_plan
-from rmqpy.upgrade.ground import Ground
-from rmqpy.upgrade.leave import LeaveWish, plan_leave
-from rmqpy.upgrade.ledger import agreed_index, read_ledger
-from rmqpy.upgrade.plan import Plan
+from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan.engine import apply_plan
+from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
 
 pytestmark = pytest.mark.interop
 

@@ -9,9 +9,9 @@ import zlib
 from collections import Counter
 from typing import Any
 
+import foreign_clients
 import pytest
 
-from rmqpy.testing import elsewhere
 from rmqpy.testing.java import probe_body, side_by_side
 
 pytestmark = pytest.mark.interop
@@ -38,16 +38,16 @@ def pair(request, pair_of):
 @pytest.fixture(scope="module", params=["go", "cpp"])
 def client(request, tmp_path_factory):
     """Its name, and the probe of a name server."""
-    reason = elsewhere.missing(request.param)
+    reason = foreign_clients.missing(request.param)
     if reason is not None:
         pytest.skip(reason)
-    made = elsewhere.probe(request.param, tmp_path_factory.mktemp(request.param), "")
+    made = foreign_clients.probe(request.param, tmp_path_factory.mktemp(request.param), "")
     yield request.param, made
     made.close()
 
 
 def crc(name: str, index: int, size: int = 100) -> int:
-    body = elsewhere.cpp_body(index, size) if name == "cpp" else probe_body(index, size)
+    body = foreign_clients.cpp_body(index, size) if name == "cpp" else probe_body(index, size)
     return zlib.crc32(body)
 
 

@@ -13,7 +13,7 @@ from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.interop
 
-PLUGIN = "rmqpy.testing.upgrade.plugin"
+PLUGIN = "rmqpy.testing.plugin"
 SECONDS_MAX = 600
 
 
@@ -22,7 +22,7 @@ def test_java_serves_what_the_suite_has_left(golden_copy, tmp_path, version):
     if JavaHome(version).missing() is not None:
         pytest.skip(str(JavaHome(version).missing()))
     store = golden_copy("B-master-slave-v497") / "master"
-    asked = ["--pyargs", "rmqpy.testing.upgrade", "--rmq-store", str(store), "--rmq-java", version]
+    asked = ["--pyargs", "rmqpy.testing.suite", "--rmq-store", str(store), "--rmq-java", version]
     plugin = ["-p", "no:cacheprovider"]
     if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
         plugin += ["-p", PLUGIN]

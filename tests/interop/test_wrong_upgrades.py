@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.cli import main
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.backend import scan_records
 from rmqpy.testing.java import ClientFault, JavaHome
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, ProcessFault, group_settings

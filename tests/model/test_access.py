@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.model.access_addresses import any_matches, parse_pattern, parse_patterns
-from rmqpy.model.access_rights import ANY, DENY, PUB, SUB, Need, parse_right
-from rmqpy.model.access_text import (
+from rmqpy.acl.address_patterns import any_matches, parse_pattern, parse_patterns
+from rmqpy.acl.plain_acl_file import (
     AccessFile,
     PlainAccount,
     format_access_file,
     parse_access_file,
 )
+from rmqpy.acl.rules import ANY, DENY, PUB, SUB, Need, parse_right
 from rmqpy.model.errors import ConfigFault
 
 MATCHING = [

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.config import (
+from rmqpy.config.keys import DLedgerPeer, parse_dledger_peers
+from rmqpy.config.loading import (
     BrokerConfiguration,
     BrokerRole,
     FlushDiskType,
@@ -18,7 +19,6 @@ from rmqpy.model.config import (
     load_namesrv_configuration,
     updated_configuration,
 )
-from rmqpy.model.config_keys import DLedgerPeer, parse_dledger_peers
 from rmqpy.model.errors import ConfigFault, Refusal
 
 PLAIN = {"HOME": "/home/mq"}

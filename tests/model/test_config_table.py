@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import rmqpy
-from rmqpy.model.config import (
+from rmqpy.config.keys import Effect, KeyFacts, key_facts
+from rmqpy.config.loading import (
     BrokerSettings,
     DLedgerSettings,
     NamesrvConfiguration,
@@ -27,8 +28,7 @@ from rmqpy.model.config import (
     effective_values,
     load_broker_configuration,
 )
-from rmqpy.model.config_keys import Effect, KeyFacts, key_facts
-from rmqpy.model.config_page import configuration_page
+from rmqpy.config.reference_page import configuration_page
 
 HERE = Path(__file__).parent
 JAVA = json.loads((HERE / "java_defaults_497.json").read_text())
@@ -162,7 +162,7 @@ def test_keys_that_an_admin_request_may_change_hold_no_path_address_or_role() ->
 def test_page_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert page.read_text(encoding="utf-8") == configuration_page(), (
-        "run: python -m rmqpy.model.config_page > docs/configuration.md"
+        "run: python -m rmqpy.config.reference_page > docs/configuration.md"
     )
 
 

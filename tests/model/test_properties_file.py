@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.model.errors import ConfigFault
-from rmqpy.model.properties_file import (
+from rmqpy.config.properties_file import (
     Property,
     decode_properties_bytes,
     format_properties,
     parse_properties,
 )
+from rmqpy.model.errors import ConfigFault
 
 VECTORS = json.loads((Path(__file__).parent / "properties_vectors.json").read_text())
 

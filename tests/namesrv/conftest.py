@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from attrs import define, field
 
-from rmqpy.model.config import NamesrvConfiguration, NamesrvSettings
+from rmqpy.config.loading import NamesrvConfiguration, NamesrvSettings
 from rmqpy.namesrv import NameServer, NamesrvLimits
 from rmqpy.remoting.bodies import (
     DataVersion,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmqpy.remoting.bodies import TopicConfig
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.fastjson import loads
+from rmqpy.remoting.frame_decoder import FrameReceiver
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 

@@ -6,7 +6,7 @@ import pytest
 
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import run
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 

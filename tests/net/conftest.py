@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.fast_server import FastServer
-from rmqpy.net.feed import FeedStatus, HotChannel
+from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server import Doors, RemotingServer
+from rmqpy.net.server.feed_api import FeedStatus, HotChannel
+from rmqpy.net.server.feed_server import FastServer
+from rmqpy.net.server.server import Doors, RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command

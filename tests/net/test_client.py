@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
+from rmqpy.acl.signature import Credentials
 from rmqpy.model.errors import NetworkFault
-from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
-from rmqpy.net.server import RemotingServer
-from rmqpy.remoting.access import Credentials
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 
 async def until(condition):

@@ -12,8 +12,9 @@ from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqpy.codec.chosen import push_taker
+from rmqpy.codec.backend import push_taker
 from rmqpy.codec.message import encode_messages
+from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.entry_log import place
 from rmqpy.dledger.handshake import Introduction
 from rmqpy.dledger.member import HardState, Membership, Options, Role
@@ -26,13 +27,12 @@ from rmqpy.dledger.messages import (
 )
 from rmqpy.dledger.wire import encode
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.config import StoreSettings
 from rmqpy.model.ids import Term
 from rmqpy.model.message import MessageDraft
-from rmqpy.net.dledger_driver import DLedgerDriver
-from rmqpy.net.dledger_surroundings import DriverSurroundings
+from rmqpy.net.dledger.context import DriverSurroundings
+from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.member_files import MemberFiles
+from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.net.gate import Patience, ReplyGate, Waiting
-from rmqpy.store.watermark import Watermark
+from rmqpy.net.pending_replies import Patience, ReplyGate, Waiting
+from rmqpy.store.files.watermark import Watermark
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
 FLUSHED = Patience(5000, PutMessageStatus.FLUSH_DISK_TIMEOUT)

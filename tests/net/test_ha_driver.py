@@ -8,16 +8,16 @@ import contextlib
 import pytest
 from attrs import define, field
 
+from rmqpy.config.loading import SecuritySettings
 from rmqpy.ha.frames import Transfer, encode_report, encode_transfer
 from rmqpy.ha.link import LinkSettings, SlaveLink
-from rmqpy.model.config import SecuritySettings
 from rmqpy.model.errors import ConfigFault, StoreFault
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.net import ha_driver
-from rmqpy.net.ha_driver import HaServer, dial
-from rmqpy.net.server import Doors
+from rmqpy.net import ha
+from rmqpy.net.ha import HaServer, dial
+from rmqpy.net.server.server import Doors
 from rmqpy.net.tls import tls_of
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.files.watermark import Watermark
 
 FILE = 64 << 10
 SETTINGS = LinkSettings(file_size=FILE)
@@ -205,7 +205,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(in_loop):
         for _ in range(50):
             await asyncio.sleep(0.002)
             (slave,) = server._slaves
-            assert slave._transport.get_write_buffer_size() <= ha_driver.ROOM_BYTES + FILE
+            assert slave._transport.get_write_buffer_size() <= ha.ROOM_BYTES + FILE
         (view,) = server.slaves
         assert view.sent < len(log.data)
         writer.transport.abort()
@@ -215,7 +215,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(in_loop):
 
 
 def test_too_many_connections_are_turned_away(in_loop, monkeypatch):
-    monkeypatch.setattr(ha_driver, "SLAVES_MAX", 2)
+    monkeypatch.setattr(ha, "SLAVES_MAX", 2)
 
     async def main(scheduler):
         server, address = await serve(scheduler, Log(b"abc"))

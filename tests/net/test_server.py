@@ -13,11 +13,11 @@ import socket
 import pytest
 
 from rmqpy.model.errors import ConfigFault
-from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.server import RemotingServer
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 
 class Peer:

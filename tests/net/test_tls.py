@@ -9,16 +9,16 @@ import ssl
 
 import pytest
 
-from rmqpy.model.config import SecuritySettings
-from rmqpy.model.config_keys_security import ClientAuth, TlsMode
+from rmqpy.config.loading import SecuritySettings
+from rmqpy.config.security import ClientAuth, TlsMode
 from rmqpy.model.errors import ConfigFault, NetworkFault
-from rmqpy.net.channels import ConnectionLimits
 from rmqpy.net.client import RemotingClient
-from rmqpy.net.server import Doors
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.server.server import Doors
 from rmqpy.net.tls import WATCH_MS, TlsSide, client_tls, tls_of
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 
 @pytest.fixture

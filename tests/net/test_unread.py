@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 
-from rmqpy.net.channels import ConnectionLimits
-from rmqpy.net.unread import StallWatch
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.server.stall_detector import StallWatch
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 
 class Sieve:

@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.engine import AuditPlan, audit_store
-from rmqpy.audit.facts_reader import read_facts
-from rmqpy.audit.findings import Finding
-from rmqpy.pipeline.export import Export, ExportPlan
-from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan
-from rmqpy.pipeline.runner import RangeTask, SparkRunner
-from rmqpy.pipeline.session import SessionPlan, spark_session
-from rmqpy.pipeline.tasks import run_pieces
-from rmqpy.store.disk import Disk
-from rmqpy.upgrade.situation import settings_of_facts
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.pipeline.jobs.export import Export, ExportPlan
+from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
+from rmqpy.pipeline.jobs.spark_runner import RangeTask, SparkRunner
+from rmqpy.pipeline.spark.distributed_map import run_pieces
+from rmqpy.pipeline.spark.session import SessionPlan, spark_session
+from rmqpy.store.files.disk import Disk
+from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 WAVE = 8
 SECONDS_MAX = 60

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.facts_reader import read_facts
+from rmqpy.audit.facts.reader import read_facts
 from rmqpy.model.errors import ConfigFault
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.names import is_system_topic
-from rmqpy.pipeline.session import SessionPlan, check_needs, spark_session
-from rmqpy.store.disk import Disk
+from rmqpy.pipeline.spark.session import SessionPlan, check_needs, spark_session
+from rmqpy.store.files.disk import Disk
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,9 @@ def spark() -> Iterator[Any]:
         if isinstance(found, ConfigFault):
             pytest.skip(f"{name}: {found}")
     with spark_session(SessionPlan(master="local[2,4]", light=True)) as session:
+        from rmqpy.pipeline.datasource.source import register
+
+        register(session)
         yield session
 
 
@@ -132,7 +135,7 @@ class Live:
         self.namesrv.kill()
 
     def topic(self, queues: int = 4, name: str | None = None) -> str:
-        from rmqpy.testing.blocking import connect_when_ready, create_topic
+        from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
 
         self._topics += 1
         topic = name or f"stream-{self._topics}"

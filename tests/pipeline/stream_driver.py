@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import sys
 
-from rmqpy.pipeline.session import SessionPlan, spark_session
+from rmqpy.pipeline.datasource.source import register
+from rmqpy.pipeline.spark.session import SessionPlan, spark_session
 
 
 def main(told: str) -> None:
     order = json.loads(told)
     plan = SessionPlan(master=order["master"], name="stream", settings=order["settings"])
     with spark_session(plan) as spark:
+        register(spark)
         frame = spark.readStream.format("rocketmq").options(**order["read"]).load()
         frame = frame.selectExpr(*order["select"])
         writer = frame.writeStream.format(order["format"]).options(**order["write"])

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import ConfigFault
-from rmqpy.pipeline.session import check_needs
+from rmqpy.pipeline.spark.session import check_needs
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import LOOPBACK, ServerProcess, python_environment
 

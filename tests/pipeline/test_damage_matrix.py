@@ -17,7 +17,7 @@ import pytest
 from attrs import define, field
 
 from rmqpy.cli import main
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.backend import scan_records
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLASSIC = "A-classic-clean-v497/store"

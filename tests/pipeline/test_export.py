@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.messages import Selection, each_message
+from rmqpy.audit.checks.messages import Selection, each_message
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.cli import main
 from rmqpy.model.names import is_system_topic
-from rmqpy.pipeline.export import Export, ExportPlan, ExportTask, Piece, Written
-from rmqpy.store.disk import Disk
+from rmqpy.pipeline.jobs.export import Export, ExportPlan, ExportTask, Piece, Written
+from rmqpy.store.files.disk import Disk
 
 pytestmark = pytest.mark.spark
 
@@ -180,7 +180,7 @@ def test_forged_records_in_a_body_are_no_rows(
 def test_a_worker_killed_behind_its_write_doubles_nothing(
     store_of: Callable[[str], Path], tmp_path: Path, spark: Any
 ) -> None:
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
 
     root = str(store_of("A-classic-clean-v497"))
     marker = str(tmp_path / "died")
@@ -223,7 +223,7 @@ def test_a_target_in_use_is_refused(
 def test_an_export_is_told_from_a_store(
     name: str, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from rmqpy.pipeline.query import is_export
+    from rmqpy.pipeline.jobs.sql import is_export
 
     assert export(store_of(name), tmp_path / "out", "--engine", "local") == 0
     assert is_export(str(tmp_path / "out")) and not is_export(str(store_of(name)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.model.errors import ConfigFault
-from rmqpy.pipeline.java import find_java
+from rmqpy.pipeline.spark.jvm import find_java
 from rmqpy.testing.processes import python_environment
 
 LAUNCHER_NEEDS = ("bash", "cat", "dirname", "env", "ps", "sh", "uname")

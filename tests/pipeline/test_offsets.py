@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.model.errors import ConfigFault
-from rmqpy.pipeline.offsets import (
+from rmqpy.pipeline.datasource.stream_offsets import (
     EARLIEST,
     LATEST,
     Position,

@@ -84,9 +84,9 @@ def test_damage_is_hot_and_replicas_differ(
 def test_all_messages_are_counted_over_time(
     store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
 ) -> None:
-    from rmqpy.audit.directory import read_directory
-    from rmqpy.audit.messages import Selection, each_message
-    from rmqpy.store.disk import Disk
+    from rmqpy.audit.checks.messages import Selection, each_message
+    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.store.files.disk import Disk
 
     store = store_of("A-classic-clean-v497")
     directory = read_directory(Disk(), str(store))

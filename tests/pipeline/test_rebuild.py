@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.audit.facts_reader import read_facts
+from rmqpy.audit.facts.reader import read_facts
 from rmqpy.cli import main
-from rmqpy.codec.chosen import scan_records
-from rmqpy.pipeline.rebuild import Rebuild, RebuildPlan
-from rmqpy.store.disk import Disk
-from rmqpy.upgrade import operations
-from rmqpy.upgrade.situation import settings_of_facts
+from rmqpy.codec.backend import scan_records
+from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
+from rmqpy.store.files.disk import Disk
+from rmqpy.upgrade.plan import operations
+from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 STORES = [
     "A-classic-clean-v497",
@@ -130,7 +130,7 @@ def test_on_spark(
     tmp_path: Path,
     spark: Any,
 ) -> None:
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
 
     store = store_of(name)
     made = rebuilt(store, 8192, partial(run_pieces, spark))
@@ -148,7 +148,7 @@ def test_a_worker_killed_behind_its_write(
     spark: Any,
 ) -> None:
     """While ranges are packed, or while queues are written."""
-    from rmqpy.pipeline.tasks import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
 
     waves = iter(range(2))
     marker = str(tmp_path / "died")
@@ -424,7 +424,9 @@ def test_a_running_broker_is_refused(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copy_of("A-classic-clean-v497")
-    hold = "from rmqpy.store.disk import Disk; lock = Disk().lock(sys.argv[1]); print(); input()"
+    hold = (
+        "from rmqpy.store.files.disk import Disk; lock = Disk().lock(sys.argv[1]); print(); input()"
+    )
     words = [sys.executable, "-c", f"import sys; {hold}", str(store / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
         assert broker.stdout is not None and broker.stdout.readline() == b"\n"

@@ -10,7 +10,7 @@ import pytest
 
 from rmqpy.cli import main
 from rmqpy.model.errors import ConfigFault
-from rmqpy.pipeline.session import check_needs
+from rmqpy.pipeline.spark.session import check_needs
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
@@ -25,7 +25,7 @@ def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime of the extra spark-java is not installed."""
-    monkeypatch.setattr("rmqpy.pipeline.java._wheel", lambda: None)
+    monkeypatch.setattr("rmqpy.pipeline.spark.jvm._wheel", lambda: None)
 
 
 @pytest.mark.usefixtures("no_wheel")

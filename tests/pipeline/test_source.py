@@ -20,7 +20,7 @@ LIGHT = "topic string, queueId int, queueOffset bigint, physicalOffset bigint"
 @pytest.fixture
 def read(spark: Any) -> Callable[..., Any]:
     """Rows of a store as a DataFrame; options by name."""
-    from rmqpy.pipeline.source import register
+    from rmqpy.pipeline.datasource.source import register
 
     register(spark)
 
@@ -207,8 +207,8 @@ def test_sql_over_a_store(
 
 
 def test_columns_that_a_statement_can_mean(arrow: Any) -> None:
-    from rmqpy.pipeline.query import used_columns
-    from rmqpy.pipeline.rows import COLUMNS
+    from rmqpy.pipeline.arrow.rows import COLUMNS
+    from rmqpy.pipeline.jobs.sql import used_columns
 
     assert used_columns("SELECT Topic, max(queueoffset) FROM messages") == ("topic", "queueOffset")
     assert used_columns("select count( * ) from messages where crcOk") == ("crcOk",)

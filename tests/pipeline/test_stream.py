@@ -26,7 +26,7 @@ def bodies(first: int, count: int) -> list[bytes]:
 @pytest.fixture
 def reading(spark: Any, live: Any) -> Callable[..., Any]:
     """``reading(topic, stream=True, …)``: a DataFrame over the live broker."""
-    from rmqpy.pipeline.source import register
+    from rmqpy.pipeline.datasource.source import register
 
     register(spark)
 
@@ -255,7 +255,7 @@ def test_rows_that_are_no_messages(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    from rmqpy.pipeline.source import register
+    from rmqpy.pipeline.datasource.source import register
 
     register(spark)
     frame = spark.createDataFrame([values], schema)

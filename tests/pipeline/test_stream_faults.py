@@ -24,8 +24,8 @@ import pytest
 from attrs import define, evolve, field
 
 from rmqpy.client.blocking import BlockingPullConsumer
-from rmqpy.client.consumer import PullStatus
-from rmqpy.client.message import ReceivedMessage
+from rmqpy.client.core.base_consumer import PullStatus
+from rmqpy.client.core.message import ReceivedMessage
 from rmqpy.model.errors import RmqError
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import (

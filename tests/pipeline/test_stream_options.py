@@ -16,7 +16,7 @@ import pytest
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigFault, RmqError
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.testing.blocking import connect_when_ready
+from rmqpy.testing.blocking_connection import connect_when_ready
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; pip install 'rmqpy[spark]'")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'rmqpy[spark]'")
@@ -35,7 +35,7 @@ class Stream:
     """A stream reader, and the steps of Spark's engine around it."""
 
     def __init__(self, live: Any, columns: tuple[str, ...] = ("body",), **options: Any) -> None:
-        from rmqpy.pipeline.source import RocketMqSource
+        from rmqpy.pipeline.datasource.source import RocketMqSource
 
         given = {"nameServer": live.namesrv.address, "brokerTimeoutMs": str(PATIENCE_MS)}
         given |= {name: str(value) for name, value in options.items()}
@@ -137,7 +137,7 @@ def test_no_more_than_maxOffsetsPerTrigger(live: Any, stream: Callable[..., Stre
 def test_who_finds_nothing_new_waits_before_it_asks_again(
     live: Any, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmqpy.pipeline import stream as module
+    from rmqpy.pipeline.datasource import stream as module
 
     topic = live.topic()
     live.send(topic, bodies(0, 3))

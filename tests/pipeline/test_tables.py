@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmqpy.cli import main
-from rmqpy.pipeline.tables import TABLES, audit_frames
+from rmqpy.pipeline.jobs.report_tables import TABLES, audit_frames
 
 Rows = list[dict[str, Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from rmqpy.pipeline.task_progress import TaskCount
+from rmqpy.pipeline.spark.stage_progress import TaskCount
 
 
 @define

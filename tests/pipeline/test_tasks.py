@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import RmqError
-from rmqpy.pipeline.tasks import prepare_worker, run_pieces
+from rmqpy.pipeline.spark.distributed_map import prepare_worker, run_pieces
 
 pytestmark = pytest.mark.spark
 

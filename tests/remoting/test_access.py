@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rmqpy.model.access_addresses import parse_pattern
-from rmqpy.model.access_rights import Account
-from rmqpy.remoting.access import Credentials, is_signed_by, signature
+from rmqpy.acl.address_patterns import parse_pattern
+from rmqpy.acl.rules import Account
+from rmqpy.acl.signature import Credentials, is_signed_by, signature
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 CREDENTIALS = Credentials("rocketmq2", "12345678")
 ACCOUNT = Account(access_key="rocketmq2", secret_key="12345678", white_address=parse_pattern(""))

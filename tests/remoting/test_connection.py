@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rmqpy.model.errors import RemoteFault
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 SOME = [
     RemotingCommand(10, 1, ext_fields={"topic": "T"}, body=b"x" * 40),

@@ -9,8 +9,8 @@ import pytest
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import REQUEST_BODIES, RESPONSE_BODIES, body_crc32
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 from rmqpy.remoting.headers import REQUEST_HEADERS, RESPONSE_HEADERS, RegisterBrokerRequestHeader
 
 # Bodies that are no JSON: stored messages, batches, lines of properties.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqpy.remoting.java_map import in_java_order, java_hash_order
+from rmqpy.remoting.java_values import in_java_order, java_hash_order
 
 SEND_V2 = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "m", "n"]
 

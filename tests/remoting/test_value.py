@@ -12,7 +12,7 @@ from attrs import define, field, fields
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @made_when_used()

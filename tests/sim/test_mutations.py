@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from simulator.mutations import MUTATIONS, planted
+from simulator.runner import hunt
 
 from rmqpy.dledger import election
-from rmqpy.testing.simulation.mutations import MUTATIONS, planted
-from rmqpy.testing.simulation.runs import hunt
 
 QUICK = (
     "vote_not_persisted",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 from attrs import evolve
-
-from rmqpy.testing.simulation.disks import SimulatedDisk
-from rmqpy.testing.simulation.plan import Plan
-from rmqpy.testing.simulation.watch import GroupWatch
-from rmqpy.testing.simulation.world import World
+from simulator.checkers import GroupWatch
+from simulator.disks import SimulatedDisk
+from simulator.plan import Plan
+from simulator.world import World
 
 PATH = "/store/dledger-n0/data/00000000000000000000"
 

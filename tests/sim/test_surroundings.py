@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 from attrs import define, field
+from simulator.disks import SimulatedDisk, mixed
+from simulator.network import Machine, MachineNetwork, Weather, Wires
+from simulator.virtual_time import Life, MachineDies, Timeline
 
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.testing.simulation.disks import SimulatedDisk, mixed
-from rmqpy.testing.simulation.timeline import Life, MachineDies, Timeline
-from rmqpy.testing.simulation.wires import Machine, MachineNetwork, Weather, Wires
 
 PATH = "/store/log"
 

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 from attrs import evolve
+from simulator.plan import Plan, lonely_plan_of, plan_of
+from simulator.world import Outcome, World
 
 from rmqpy.testing.processes import python_environment
-from rmqpy.testing.simulation.plan import Plan, lonely_plan_of, plan_of
-from rmqpy.testing.simulation.world import Outcome, World
 
 QUIET = Plan(seed=1, duration_ms=15_000, heartbeat_ms=300)
 
@@ -55,7 +55,7 @@ def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
     for pure in ("0", "1"):
         told.append(
             subprocess.run(
-                [sys.executable, "-m", "rmqpy.testing.simulation", "--replay", "97"],
+                [sys.executable, "-m", "simulator", "--replay", "97"],
                 env={**python_environment(), "RMQPY_PURE": pure},
                 capture_output=True,
                 text=True,

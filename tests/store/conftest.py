@@ -13,17 +13,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-
-from rmqpy.codec.properties import encode_properties
-from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.config import StoreSettings
-from rmqpy.model.message import MessageDraft
-from rmqpy.store.disk import Disk
-from rmqpy.store.files import FileLayer
-from rmqpy.store.message_store import MessageStore, StoreContext, open_store
-from rmqpy.testing.manual_scheduler import ManualScheduler
-from rmqpy.testing.memory_files import MemoryFiles
-from rmqpy.testing.small_stores import (
+from simulator.crash_files import (
     FILE_SIZE,
     DyingFiles,
     Killed,
@@ -31,6 +21,16 @@ from rmqpy.testing.small_stores import (
     load_folder,
     read_all,
 )
+
+from rmqpy.codec.properties import encode_properties
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.files import FileLayer
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_files import MemoryFiles
 
 SELF_ID = "n0"
 HOST = (bytes([127, 0, 0, 1]), 10911)
@@ -171,7 +171,7 @@ class Kit:
 
 @pytest.fixture
 def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
-    monkeypatch.setattr("rmqpy.store.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
+    monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
     rigs: list[Rig] = []
 
     def rig(files: FileLayer | None = None, root: str = "/store", **options: Any) -> Rig:

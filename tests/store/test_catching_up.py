@@ -23,9 +23,9 @@ def rig(kit: Any) -> Any:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dispatched at a start, and a turn takes one step of a few records."""
-    monkeypatch.setattr("rmqpy.store.start.DISPATCHED_AT_START", 0)
+    monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START", 0)
     monkeypatch.setattr("rmqpy.store.message_store.DISPATCHED_AT_ONCE", 1)
-    monkeypatch.setattr("rmqpy.store.dispatch.STEP_RECORDS", 3)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
 
 
 def filled(rig: Any) -> Any:
@@ -93,7 +93,7 @@ def test_nobody_is_told_a_wrong_offset(rig: Any) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_far_behind_messages_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqpy.store.puts.SCANNED_AHEAD", 2000)
+    monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
     (result,) = store.put([rig.draft(COUNT)])
@@ -114,7 +114,7 @@ def test_a_point_spares_the_walk(rig: Any, kit: Any, monkeypatch: pytest.MonkeyP
     offset = json.loads(rig.tree()[POINT])["offset"]
     assert offset > 0
     scanned = []
-    import rmqpy.store.commitlog.recovery as recovery
+    import rmqpy.store.files.log_recovery as recovery
 
     def watched(view: Any, base_offset: int, **options: Any) -> Any:
         scanned.append(base_offset)

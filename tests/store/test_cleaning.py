@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
-from rmqpy.store.cleaning import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, Pause
+from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, Pause
 
 DAY_MS = 24 * HOUR_MS
 NEVER = 23 * HOUR_MS
@@ -187,7 +187,7 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Any) -> None:
 
 def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
     """On the real disk: a view into a file that is removed meanwhile."""
-    from rmqpy.store.disk import Disk
+    from rmqpy.store.files.disk import Disk
 
     rig = kit.rig(Disk(), str(tmp_path / "s"), changes={"delete_when": ()})
     store = rig.open()

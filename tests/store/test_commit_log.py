@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_messages
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.codes import PutMessageStatus

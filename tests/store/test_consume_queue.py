@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.cleaning import Removal
-from rmqpy.store.consume_queue import ConsumeQueue
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.retention import Removal
 from rmqpy.testing.memory_files import MemoryFiles
 
 UNIT = struct.Struct(">qiq")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.disk import Disk
-from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.small_files import read_with_backup, replace_with_backup
+from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
 

@@ -18,7 +18,7 @@ from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import MessageDraft
-from rmqpy.store.stored_entries import DamagedEntry
+from rmqpy.store.ledger.entry_reader import DamagedEntry
 
 DATA = "/store/dledger-n0/data"
 INDEX = "/store/dledger-n0/index"

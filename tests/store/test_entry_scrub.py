@@ -9,8 +9,8 @@ import pytest
 
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.store.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
-from rmqpy.store.stored_entries import DamagedEntry
+from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.store.ledger.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
 
 FILE_SIZE = 4096
 

@@ -14,8 +14,8 @@ from attrs import define
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.commitlog.recovery import Framing, Walker
-from rmqpy.store.mapped_files import MappedFiles
+from rmqpy.store.files.log_recovery import Framing, Walker
+from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
 COUNT = 5

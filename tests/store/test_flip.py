@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 from rmqpy.testing.memory_files import MemoryFiles
 
 ROOT = "/store"

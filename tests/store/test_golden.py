@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rmqpy.codec.message import decode_message, offset_msg_id
-from rmqpy.model.config import StoreSettings
-from rmqpy.store.disk import Disk
+from rmqpy.config.loading import StoreSettings
+from rmqpy.store.files.disk import Disk
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles

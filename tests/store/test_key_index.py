@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rmqpy.codec.units import index_key_hash
-from rmqpy.store.cleaning import Removal
-from rmqpy.store.index_file import KeyIndex
+from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.retention import Removal
 from rmqpy.testing.memory_files import MemoryFiles
 
 FOLDER = "/store/index"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.engine import AuditPlan
-from rmqpy.audit.manifest import ManifestPlan, make_manifest
-from rmqpy.store.disk import Disk
-from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import (
+from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.replicas.manifest import ManifestPlan, make_manifest
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger.classic_prefix import (
     OldLog,
     OldLogMark,
     digest_of_blocks,

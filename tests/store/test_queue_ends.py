@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import RemoteFault
-from rmqpy.store.queue_ends import QueueEnds
+from rmqpy.store.queues.expired_ends import QueueEnds
 from rmqpy.testing.memory_files import MemoryFiles
 
 PATH = "/store/rmqpy/queue-ends"

@@ -238,7 +238,7 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
     store.shutdown()
     rig.changes["message_index_enable"] = True
     with monkeypatch.context() as slow:
-        slow.setattr("rmqpy.store.dispatch.SMALL_LAG_BYTES", 0)
+        slow.setattr("rmqpy.store.dispatcher.SMALL_LAG_BYTES", 0)
         store = rig.open()
     path = f"{rig.root}/dledger-n0/data/00000000000000000000"
     place = store.entries.entry(3)[0].position + 48 + 4

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import StoreFault
-from rmqpy.store.disk import Disk
+from rmqpy.store.files.disk import Disk
 
 ROOT = "/store"
 

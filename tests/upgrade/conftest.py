@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field
-
-from rmqpy.codec.properties import encode_properties
-from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.config import StoreSettings
-from rmqpy.model.message import MessageDraft
-from rmqpy.store.files import FileLayer
-from rmqpy.store.half_done import upgrade_work
-from rmqpy.store.message_store import MessageStore, StoreContext, open_store
-from rmqpy.testing.manual_scheduler import ManualScheduler
-from rmqpy.testing.memory_files import MemoryFiles
-from rmqpy.testing.small_stores import (
+from simulator.crash_files import (
     FILE_SIZE,
     DyingFiles,
     Killed,
@@ -26,7 +16,17 @@ from rmqpy.testing.small_stores import (
     load_folder,
     read_all,
 )
-from rmqpy.upgrade.ground import Ground
+
+from rmqpy.codec.properties import encode_properties
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.files import FileLayer
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.upgrade.plan.node_context import Ground
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 GOLDEN_SIZES = {
@@ -145,7 +145,7 @@ class Kit:
 
 @pytest.fixture
 def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
-    monkeypatch.setattr("rmqpy.store.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
+    monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
 
     def rig(files: Any = None, root: str = "/store", **options: Any) -> Rig:
         return Rig(DyingFiles() if files is None else files, root, **options)

@@ -11,26 +11,26 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.certificate import certify
-from rmqpy.codec.chosen import scan_records
+from rmqpy.audit.replicas.certificate import certify
+from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.config import StoreSettings
-from rmqpy.store.disk import Disk
+from rmqpy.config.loading import StoreSettings
+from rmqpy.store.files.disk import Disk
 from rmqpy.store.message_store import StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
-from rmqpy.upgrade.check_findings import Group
-from rmqpy.upgrade.checks import run_checks
-from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
-from rmqpy.upgrade.ground import UpgradeRefused
-from rmqpy.upgrade.journal import load_journal
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.planning import plan_alignment, plan_switch
-from rmqpy.upgrade.reference import Diverged
-from rmqpy.upgrade.replica import LocalReplica
-from rmqpy.upgrade.situation import Situation, Wish
-from rmqpy.upgrade.states import State, detect
-from rmqpy.upgrade.survey import SurveyPlan
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.group_checks import run_checks
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
+from rmqpy.upgrade.plan.journal import load_journal
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.plan_context import Situation, Wish
+from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
+from rmqpy.upgrade.steps.reference import Diverged
+from rmqpy.upgrade.steps.states import State, detect
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.certificate import check_signature
+from rmqpy.audit.replicas.certificate import check_signature
 from rmqpy.cli import main
 from rmqpy.model.errors import RmqError
-from rmqpy.store.disk import Disk
-from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import forget_old_log_mark, open_old_log
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger.classic_prefix import forget_old_log_mark, open_old_log
 from rmqpy.testing.processes import python_environment
-from rmqpy.upgrade.hazards import HAZARDS
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.replica import RemoteReplica
+from rmqpy.upgrade.checks.hazards import HAZARDS
+from rmqpy.upgrade.checks.replica import RemoteReplica
+from rmqpy.upgrade.plan.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
 Commands = Callable[[str], list[tuple[str, int]]]

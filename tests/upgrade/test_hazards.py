@@ -15,17 +15,17 @@ import attrs
 import pytest
 from attrs import define
 
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
+from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.member import HardState
-from rmqpy.model.config import StoreSettings
 from rmqpy.model.ids import Term
-from rmqpy.store.disk import Disk
-from rmqpy.upgrade.check_findings import Group
-from rmqpy.upgrade.checks import CHECKS, run_checks
-from rmqpy.upgrade.hazards import HAZARDS
-from rmqpy.upgrade.replica import LocalReplica
-from rmqpy.upgrade.survey import Survey, SurveyPlan
+from rmqpy.store.files.disk import Disk
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
+from rmqpy.upgrade.checks.hazards import HAZARDS
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.survey import Survey, SurveyPlan
 
 NOW_MS = 1_800_000_000_000
 FILE = "commitlog/00000000000000196608"

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec.chosen import scan_records
+from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
 from rmqpy.codec.message import decode_message
 from rmqpy.model.errors import StoreFault
 from rmqpy.model.flags import INNER_BATCH
-from rmqpy.upgrade.engine import apply_plan, finalize, roll_back
-from rmqpy.upgrade.ground import UpgradeRefused
-from rmqpy.upgrade.journal import ROLLED_BACK, ROLLING_BACK, load_journal
-from rmqpy.upgrade.leave import LeaveWish, plan_leave
-from rmqpy.upgrade.ledger import agreed_index, read_ledger
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.reframe import covered_entries, strip_reserved
+from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
+from rmqpy.upgrade.plan.journal import ROLLED_BACK, ROLLING_BACK, load_journal
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.reframe import covered_entries, strip_reserved
+from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
 
 
 def upgraded(kit: Any, old: int = 30, new: int = 60, **options: Any) -> Any:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.config import StoreSettings
-from rmqpy.store.disk import Disk
-from rmqpy.store.half_done import upgrade_work
+from rmqpy.config.loading import StoreSettings
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.store_reader import read_store
-from rmqpy.upgrade.engine import apply_plan, roll_back
-from rmqpy.upgrade.ground import Ground
-from rmqpy.upgrade.leave import LeaveWish, plan_leave
-from rmqpy.upgrade.ledger import agreed_index, read_ledger
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.reframe import RESERVED_PROPERTY
+from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan.engine import apply_plan, roll_back
+from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
+from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
 
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.audit.certificate import certify
-from rmqpy.audit.directory import read_directory
-from rmqpy.audit.log_reader import QueueMessages
-from rmqpy.audit.manifest import Manifest
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import certify
+from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.testing.manual_scheduler import ManualScheduler
-from rmqpy.upgrade.check_findings import Group
-from rmqpy.upgrade.checks import run_checks
-from rmqpy.upgrade.engine import apply_plan, finalize
-from rmqpy.upgrade.plan import Plan
-from rmqpy.upgrade.planning import plan_alignment, plan_leaving, plan_switch
-from rmqpy.upgrade.replica import LocalReplica
-from rmqpy.upgrade.situation import Situation, Wish
-from rmqpy.upgrade.states import State, detect
-from rmqpy.upgrade.survey import SurveyPlan
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.group_checks import run_checks
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.engine import apply_plan, finalize
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.plan_context import Situation, Wish
+from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
+from rmqpy.upgrade.steps.states import State, detect
 
 NAMES = ("n0", "n1", "n2")
 PEERS = "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, masters, option
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
 from rmqpy.remoting.bodies import DataVersion, PlainAccessConfig
 from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, UsageFault, masters, option
-from rmqpy.admin.outcome import Column, Outcome, Table, java_time
+from rmqpy.admin.output import Column, Outcome, Table, java_time
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import ClusterInfo
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rmqpy.admin.command import BROKER, GROUP, Call, Command, option
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal
 from rmqpy.model.names import RETRY_PREFIX, retry_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmqpy.admin.command import BROKER, Call, Command, UsageFault, option
-from rmqpy.admin.outcome import Column, Outcome, Table, java_time
+from rmqpy.admin.output import Column, Outcome, Table, java_time
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import Refusal, RemoteFault, RmqError
 from rmqpy.remoting.fastjson import loads

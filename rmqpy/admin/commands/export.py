@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 
 from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, UsageFault, option
-from rmqpy.admin.outcome import Outcome
+from rmqpy.admin.output import Outcome
 from rmqpy.model.errors import RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import INITIAL_GROUPS, is_dlq_topic, is_retry_topic, is_system_group

@@ -6,7 +6,7 @@ from typing import Final
 
 from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, masters, option
 from rmqpy.admin.commands.clients import any_broker, connections
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID

@@ -6,8 +6,8 @@ import asyncio
 
 from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
 from rmqpy.admin.commands.messages import queue_text
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
-from rmqpy.client.message import Message
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import MessageQueue

@@ -10,15 +10,15 @@ from pathlib import Path
 from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
 from rmqpy.admin.commands.offsets import timestamp_of
 from rmqpy.admin.commands.tracking import track
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
-from rmqpy.client.consumer import PullResult, PullStatus
-from rmqpy.client.message import Message, ReceivedMessage, SendResult, host_address
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.client.core.base_consumer import PullResult, PullStatus
+from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, host_address
 from rmqpy.client.producer import Producer
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.errors import RmqError
 from rmqpy.model.names import TOOLS_GROUP
 from rmqpy.remoting.bodies import MessageQueue
-from rmqpy.remoting.java_map import in_java_order
+from rmqpy.remoting.java_values import in_java_order
 
 PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"

@@ -8,7 +8,7 @@ from typing import Final
 from rmqpy.admin.command import Call, Command, option
 from rmqpy.admin.commands.clients import any_broker, connections, differ, suspicions
 from rmqpy.admin.commands.groups import behind_of, consume_stats
-from rmqpy.admin.outcome import Outcome
+from rmqpy.admin.output import Outcome
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.names import group_of_retry_topic, is_retry_topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqpy.admin.command import Call, Command, option
 from rmqpy.admin.commands.brokers import settings_text
-from rmqpy.admin.outcome import Outcome
+from rmqpy.admin.output import Outcome
 from rmqpy.model.errors import RmqError
 
 _NAMESPACE = option("s", "namespace", "namespace", required=True)

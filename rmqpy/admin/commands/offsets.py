@@ -13,7 +13,7 @@ from attrs import define
 
 from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
 from rmqpy.admin.commands.groups import consume_stats
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool
+from rmqpy.admin.output import Column, Outcome, Table, java_bool
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID

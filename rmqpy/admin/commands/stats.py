@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
 from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool
+from rmqpy.admin.output import Column, Outcome, Table, java_bool
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import is_dlq_topic, is_retry_topic

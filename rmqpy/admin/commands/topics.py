@@ -16,9 +16,9 @@ from rmqpy.admin.command import (
     masters,
     option,
 )
-from rmqpy.admin.outcome import Column, Outcome, Table, java_bool, java_time
-from rmqpy.client.rebalance import averagely
-from rmqpy.client.routes import subscribe_queues
+from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.client.consuming.rebalance import averagely
+from rmqpy.client.core.routes import subscribe_queues
 from rmqpy.model.errors import Refusal
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID

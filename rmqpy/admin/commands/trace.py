@@ -18,8 +18,8 @@ from typing import Final
 from attrs import define
 
 from rmqpy.admin.command import Call, Command, option
-from rmqpy.admin.outcome import Column, Outcome, Table, java_time
-from rmqpy.client.message import ReceivedMessage, host_address
+from rmqpy.admin.output import Column, Outcome, Table, java_time
+from rmqpy.client.core.message import ReceivedMessage, host_address
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.names import TOOLS_GROUP
 

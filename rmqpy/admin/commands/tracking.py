@@ -7,7 +7,7 @@ from attrs import define
 from rmqpy.admin.command import Call
 from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
-from rmqpy.client.message import ReceivedMessage, host_address
+from rmqpy.client.core.message import ReceivedMessage, host_address
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import Refusal, RmqError
 from rmqpy.model.ids import MASTER_ID

@@ -7,7 +7,7 @@ from attrs import field
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"

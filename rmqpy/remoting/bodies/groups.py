@@ -7,7 +7,7 @@ from attrs import define, field
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @define(slots=True, eq=False, repr=False)

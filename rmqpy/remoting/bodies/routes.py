@@ -6,7 +6,7 @@ from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @define(slots=True, eq=False, repr=False)

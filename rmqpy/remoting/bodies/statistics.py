@@ -8,7 +8,7 @@ from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.clients import SubscriptionData
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @made_when_used()

@@ -28,7 +28,7 @@ from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
 from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, named
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @made_when_used(kw_only=True)

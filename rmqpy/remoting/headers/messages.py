@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, Int64, named
-from rmqpy.remoting.value import made_when_used
+from rmqpy.remoting.lazy_attrs import made_when_used
 
 
 @made_when_used(kw_only=True)

@@ -1,3 +1,6 @@
-"""Logs of message records: the interface, the classic and the DLedger log, the joined one, and how
-a directory is opened.
+"""The commit log behind one interface, with three implementations.
+
+``classic`` keeps mapped files, ``dledger`` keeps Raft entries, and ``joined`` routes each offset to
+one of the two at ``divided_offset``. May import ``ledger`` and ``files``. Start reading in
+:mod:`~rmqpy.store.commitlog.interface`.
 """

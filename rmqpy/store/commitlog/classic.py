@@ -19,9 +19,9 @@ from rmqpy.codec.message import encode_blank, patch_record
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
-from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.staging import END, FILE_END, STAGED, Staging
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.staging import END, FILE_END, STAGED, Staging
+from rmqpy.store.files.watermark import Watermark
 
 PREPARE_BELOW_FRACTION = 4
 """The next file is made when less than this part of the current one is left."""

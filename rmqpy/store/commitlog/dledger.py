@@ -16,10 +16,10 @@ from rmqpy.dledger.proposals import Proposal, Refused
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, FlushTask, ScanRange
-from rmqpy.store.entry_store import EntryStore
-from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.staging import END, FILE_END
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.staging import END, FILE_END
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.ledger.entry_store import EntryStore
 
 DLEDGER_MORE_HOURS = 1
 """The Java broker gives its ledger fileReservedTime + 1."""

@@ -11,11 +11,11 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NobodyLeads
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog, Opening
-from rmqpy.store.commitlog.recovery import Framing, clean_start, last_safe_file
-from rmqpy.store.entry_recovery import EntryOpening, EntryPaths, open_entries
-from rmqpy.store.entry_store import EntryStore
-from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.old_log import OldLog, open_old_log
+from rmqpy.store.files.log_recovery import Framing, clean_start, last_safe_file
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger.classic_prefix import OldLog, open_old_log
+from rmqpy.store.ledger.entry_recovery import EntryOpening, EntryPaths, open_entries
+from rmqpy.store.ledger.entry_store import EntryStore
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)

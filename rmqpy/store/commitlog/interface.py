@@ -18,8 +18,8 @@ from attrs import define, field
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.watermark import Watermark
 
 AT_ONCE_HOURS = -(1 << 20)
 """More hours for a file that goes whatever its age."""
@@ -37,7 +37,7 @@ class Appended:
 
 @define(slots=True, frozen=True)
 class ScanRange:
-    """A contiguous readable piece of one file, for :func:`rmqpy.codec.chosen.scan_records`.
+    """A contiguous readable piece of one file, for :func:`rmqpy.codec.backend.scan_records`.
 
     ``view`` starts at ``offset`` with a record, or with a DLedger entry when ``dledger``;
     ``file_end`` is where the next file starts.
@@ -47,16 +47,6 @@ class ScanRange:
     view: memoryview
     file_end: PhysicalOffset
     dledger: bool
-
-
-def closes_file(view: memoryview, position: int, rest: int) -> bool:
-    """Whether the filler at ``position`` is meant for a file with ``rest`` bytes left.
-
-    The filler of DLedger files begins with -1, which a damaged place may hold as well.
-    """
-    classic = int.from_bytes(view[position : position + 4], signed=True)
-    entries = int.from_bytes(view[position + 4 : position + 8], signed=True)
-    return rest in (classic, entries)
 
 
 class Syncable(Protocol):

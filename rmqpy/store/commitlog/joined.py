@@ -14,8 +14,8 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, CommitLog, FlushTask, ScanRange
-from rmqpy.store.mapped_files import MappedFile, MappedFiles
-from rmqpy.store.watermark import Watermark
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.watermark import Watermark
 
 
 class JoinedCommitLog:

@@ -26,26 +26,26 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from rmqpy.model.config import FlushDiskType, StoreSettings
+from rmqpy.config.loading import FlushDiskType, StoreSettings
 from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.commitlog.recovery import (
+from rmqpy.store.files.log_recovery import (
     Framing,
     Walker,
     clean_start,
     unclean_start,
 )
-from rmqpy.store.files import FileLayer
-from rmqpy.store.mapped_files import MappedFiles
-from rmqpy.store.paths import StorePaths
-from rmqpy.store.recovery_point import RecoveryPoint
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.recovery_point import RecoveryPoint
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-    from rmqpy.store.entry_store import EntryStore
-    from rmqpy.store.old_log import OldLog
+    from rmqpy.store.ledger.classic_prefix import OldLog
+    from rmqpy.store.ledger.entry_store import EntryStore
 
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 

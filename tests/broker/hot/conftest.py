@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.codec import chosen
+from rmqpy.codec import backend
+from rmqpy.config.keys import BrokerRole
 from rmqpy.dledger.node import Proposal, Refused
-from rmqpy.model.config_keys import BrokerRole
 from rmqpy.model.errors import RemoteFault
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.net.feed import FeedStatus
+from rmqpy.net.server.feed_api import FeedStatus
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command
-from rmqpy.store.watermark import Watermark
+from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.store.files.watermark import Watermark
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -221,12 +221,12 @@ def pair(
     request: pytest.FixtureRequest, build: Callable[..., Any]
 ) -> Iterator[Callable[..., Pair]]:
     """Makes two brokers of the same settings, one with the hot path, in C or in Python."""
-    if request.param == "c" and chosen.implementation != "c":
-        pytest.skip(f"no C to compare with: {chosen.reason}")
+    if request.param == "c" and backend.implementation != "c":
+        pytest.skip(f"no C to compare with: {backend.reason}")
     feeds = []
 
     def make(**settings: Any) -> Pair:
-        from rmqpy.broker.hot_setup import accelerate
+        from rmqpy.broker.assembly.hot_setup import accelerate
 
         pending_limit = settings.pop("pending_limit", 10_000)
         given = settings.pop("given_files", {})

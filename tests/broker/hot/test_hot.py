@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from rmqpy.broker.flushing import COMPANY_MS
-from rmqpy.model.config_keys import FlushDiskType
+from rmqpy.broker.services.flush import COMPANY_MS
+from rmqpy.config.keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.connection import FrameReceiver
 from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.remoting.frame_decoder import FrameReceiver
 
 GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
@@ -187,7 +187,7 @@ def test_sync_flush_replies_wait(pair: Callable[..., Any], assert_same: Any) -> 
 
 
 def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
-    from rmqpy.broker.send import SendProcessor
+    from rmqpy.broker.processors.send import SendProcessor
     from rmqpy.model.codes import PutMessageStatus
 
     _, hot = pair()

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqpy.codec.message import BatchItem, encode_batch_body
-from rmqpy.model.config_keys import FlushDiskType
+from rmqpy.config.keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.hot_shapes import SHAPE_BYTES_MAX, PropertyPlans, cut_header
+from rmqpy.broker.fastpath.hot_shapes import SHAPE_BYTES_MAX, PropertyPlans, cut_header
 from rmqpy.codec.hashes import java_hash_of_bytes
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from attrs import define
 
+from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
-from rmqpy.model.config_keys import BrokerRole, FlushDiskType
-from rmqpy.remoting.access import Credentials
+from rmqpy.config.keys import BrokerRole, FlushDiskType
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command

@@ -1,0 +1,107 @@
+"""Accounts and what they may do: the rules of Java's access control 1.0, without files and wire.
+
+Resources are topics, and groups under the name of their retry topic (``%RETRY%group``). A right is
+the bit field of an entry; DENY wins over all others, an entry over the default of its kind, and
+what has neither is denied::
+
+    account          has no entries at all        has entries
+    ---------------  ---------------------------  ---------------------------------
+    administrator    everything                   by its entries, then its defaults
+    any other        by its defaults              by its entries, then its defaults
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.acl.address_patterns import AddressPattern
+from rmqpy.model.names import RETRY_PREFIX
+
+DENY: Final = 1
+ANY: Final = 2
+"""Either of the two below."""
+PUB: Final = 4
+SUB: Final = 8
+
+_TEXTS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "DENY": DENY}
+
+KEY_LENGTH_MIN: Final = 7
+"""Java: access key and secret are longer than 6 characters."""
+
+EXAMPLE_SECRET: Final = "12345678"
+"""Of the accounts RocketMQ and rocketmq2 in the file that the Java broker is delivered with."""
+
+
+def parse_right(text: str | None) -> int:
+    """Java's texts; everything else denies."""
+    return _TEXTS.get((text or "").strip(), DENY)
+
+
+def is_right(text: str) -> bool:
+    """Whether ``text`` is one of Java's."""
+    return text.strip() in _TEXTS
+
+
+def retry_resource(group: str) -> str:
+    """The resource that stands for a group."""
+    return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
+
+
+@define(slots=True, frozen=True)
+class Need:
+    """A right that a request needs on one resource."""
+
+    resource: str
+    right: int
+
+    @property
+    def is_group(self) -> bool:
+        return self.resource.startswith(RETRY_PREFIX)
+
+    def __str__(self) -> str:
+        if self.is_group:
+            return f"group:{self.resource.removeprefix(RETRY_PREFIX)}"
+        return f"topic:{self.resource}"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Account:
+    """``rights``: by resource; None: no entries at all."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    white_address: AddressPattern
+    admin: bool = False
+    default_topic_right: int = DENY
+    default_group_right: int = DENY
+    rights: Mapping[str, int] | None = None
+
+    def lacks(self, needs: Iterable[Need]) -> Need | None:
+        """The first of ``needs`` that this account has not."""
+        if self.rights is None and self.admin:
+            return None
+        rights = self.rights or {}
+        for need in needs:
+            default = self.default_group_right if need.is_group else self.default_topic_right
+            if not _is_enough(need.right, rights.get(need.resource, default)):
+                return need
+        return None
+
+
+@define(slots=True, frozen=True)
+class AccessRules:
+    """What all access files say together."""
+
+    accounts: Mapping[str, Account] = field(factory=dict)
+    white_addresses: tuple[AddressPattern, ...] = ()
+
+
+def _is_enough(needed: int, owned: int) -> bool:
+    if owned & DENY:
+        return False
+    if needed & ANY:
+        return bool(owned & (PUB | SUB))
+    return bool(needed & owned)

@@ -1,0 +1,198 @@
+"""Who sent a request, and may it: signatures of access control 1.0, and the order of the checks.
+
+The signature is standard Base64 of HMAC-SHA1 over the values of all ext fields, sorted by key in
+Java's string order, then the body. A signer adds AccessKey (and SecurityToken) first; the key
+Signature is left out, and the verifier leaves out ``_UNIQUE_KEY_QUERY`` too, which clients add
+behind the signature.
+
+======  ===================================  =====================================================
+step    when                                 then
+======  ===================================  =====================================================
+1       peer is in the global white list     allowed, except what touches secrets
+2       no AccessKey, or one of nobody       refused
+3       peer is the account's white address  no signature needed; topics and groups are open to
+                                             it, administration only to an administrator
+4       the signature is another             refused
+5       the level is above the account       refused
+6       a right is lacking                   refused
+======  ===================================  =====================================================
+
+Differs from Java 4.9.7: a code that nobody declared is refused (there: allowed), white addresses
+open neither accounts nor, for an account that is none, administration (there: everything).
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.acl.address_patterns import any_matches
+from rmqpy.acl.rules import PUB, AccessRules, Account, Need
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.names import TRACE_TOPIC
+from rmqpy.remoting.command import RemotingCommand
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+SECURITY_TOKEN: Final = "SecurityToken"
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+
+ORDERS_KEPT: Final = 256
+
+REFUSED: Final = "org.apache.rocketmq.acl.common.AclException: "
+"""How Java's refusals begin; scripts look for it."""
+
+
+@define(slots=True, frozen=True)
+class Credentials:
+    """What a client signs with."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def signed(self, request: RemotingCommand) -> RemotingCommand:
+        """``request`` with the fields that prove who sends it."""
+        fields = dict(request.ext_fields)
+        fields.pop(SIGNATURE, None)
+        fields[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            fields[SECURITY_TOKEN] = self.security_token
+        fields[SIGNATURE] = signature(self.secret_key, fields, request.body)
+        return evolve(request, ext_fields=fields)
+
+
+def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
+    """The value of Signature for a request with these fields."""
+    values = [fields[key] for key in _signed_order(tuple(fields))]
+    content = "".join(values).encode("utf-8", "replace") + body
+    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
+
+
+def is_signed_by(account: Account, request: RemotingCommand) -> bool:
+    """Whether the request's signature is the account's."""
+    fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
+    wanted = signature(account.secret_key, fields, request.body)
+    return hmac.compare_digest(
+        wanted, request.ext_fields.get(SIGNATURE, "").encode("ascii", "replace").decode()
+    )
+
+
+class Level(Enum):
+    """Who may send a code at all."""
+
+    ANYONE = "anyone"
+    """Needs no account."""
+    ACCOUNT = "account"
+    """An account; its rights on the resources decide."""
+    ADMINISTRATOR = "administrator"
+    SECRETS = "administrator, signed"
+    """As before, and no white address stands for a signature."""
+
+
+Resources = Callable[[RemotingCommand], Sequence[Need]]
+"""What a request needs; raises Refusal for one that cannot be read."""
+
+
+def _nothing(_request: RemotingCommand) -> Sequence[Need]:
+    return ()
+
+
+@define(slots=True, frozen=True)
+class Declared:
+    """The demand of one request code."""
+
+    level: Level
+    resources: Resources = _nothing
+
+
+@define(slots=True, eq=False, repr=False)
+class Gatekeeper:
+    """Checks requests by ``declared`` and ``rules``; the latter may be replaced at any time."""
+
+    declared: Mapping[int, Declared]
+    rules: AccessRules = field(factory=AccessRules)
+    refused: int = 0
+    allowed: int = 0
+
+    def check(self, address: str, request: RemotingCommand) -> None:
+        """Raises Refusal unless the peer at ``address`` may do what it asks for."""
+        try:
+            self._check(address, request)
+        except Refusal:
+            self.refused += 1
+            raise
+        self.allowed += 1
+
+    def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
+        """Whether an account may send this request to its topics and groups, if it has signed."""
+        declared = self.declared.get(request.code)
+        account = self.rules.accounts.get(access_key)
+        if declared is None or declared.level is not Level.ACCOUNT or account is None:
+            return False
+        try:
+            return account.lacks(_needs(declared, request)) is None
+        except Refusal:
+            return False
+
+    def _check(self, address: str, request: RemotingCommand) -> None:
+        declared = self.declared.get(request.code)
+        if declared is None:
+            raise _refusal(f"request code {request.code} is open to nobody")
+        if declared.level is Level.ANYONE:
+            return
+        secrets = declared.level is Level.SECRETS
+        if not secrets and any_matches(self.rules.white_addresses, address):
+            return
+        account = self._account(request)
+        at_home = account.white_address.matches(address)
+        if (secrets or not at_home) and not is_signed_by(account, request):
+            raise _refusal(f"Check signature failed for accessKey={account.access_key}")
+        if declared.level is not Level.ACCOUNT and not account.admin:
+            raise _refusal(
+                f"Need admin permission for request code={request.code}, "
+                f"but accessKey={account.access_key} is not"
+            )
+        if at_home:
+            return
+        lacking = account.lacks(_needs(declared, request))
+        if lacking is not None:
+            raise _refusal(f"No permission for {lacking}, accessKey={account.access_key}")
+
+    def _account(self, request: RemotingCommand) -> Account:
+        key = request.ext_fields.get(ACCESS_KEY)
+        if not key:
+            raise _refusal("No accessKey is configured")
+        account = self.rules.accounts.get(key)
+        if account is None:
+            raise _refusal(f"No acl config for {key[:64]}")
+        return account
+
+
+_TRACE: Final = Need(TRACE_TOPIC, PUB)
+"""Open to every account, as in Java: clients write their traces there."""
+
+
+def _needs(declared: Declared, request: RemotingCommand) -> Sequence[Need]:
+    return [need for need in declared.resources(request) if need != _TRACE]
+
+
+def _refusal(text: str) -> Refusal:
+    return Refusal(ResponseCode.SYSTEM_ERROR, REFUSED + text)
+
+
+@lru_cache(maxsize=ORDERS_KEPT)
+def _signed_order(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys whose values are signed, in order. Requests have few different sets of keys."""
+    return tuple(sorted((key for key in keys if key != SIGNATURE), key=_java_order))
+
+
+def _java_order(key: str) -> bytes:
+    return key.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,210 @@
+"""The access files of a server: found, read, read again when they change, changed by requests.
+
+::
+
+    <home>/conf/plain_acl.yml          the main file (key rocketmq.acl.plain.file)
+    <home>/conf/acl/**/*.yml, *.yaml   more files; of two accounts with one key the first counts
+
+The main file comes first, the others in order of their paths. Content counts, not times: what is
+read is compared with what was read before. A change that cannot be understood leaves the rules as
+they were and is logged; at the start it stops the start.
+
+Invariants: rules always come from one reading of all files; changes by requests are made one after
+the other, each of what the one before has left; no file outside of this list is ever read or
+written, whatever a request names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.acl.plain_acl_file import AccessFile, format_access_file, parse_access_file
+from rmqpy.acl.rules import EXAMPLE_SECRET, AccessRules
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.errors import ConfigFault
+from rmqpy.model.files import FileLayer
+
+RELOAD_MS: Final = 5_000
+FILES_MAX: Final = 1_000
+CHANGES_MAX: Final = 1_000
+"""Changes by requests that may wait for their turn."""
+DEPTH_MAX: Final = 8
+
+_SUFFIXES: Final = (".yml", ".yaml")
+_TOOLS: Final = "tools.yml"
+"""The credentials of mqadmin, beside the main file in Java's installation."""
+
+Change = Callable[[AccessFile], AccessFile]
+"""What a request makes of a file; may raise ConfigFault."""
+
+Done = Callable[[str | None], None]
+"""``done(None)``: in effect and on disk; ``done(reason)``: nothing has changed."""
+
+_log = logging.getLogger(__name__)
+
+
+def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
+    """The main file and the folder of the others."""
+    if home:
+        main = PurePosixPath(home) / plain_file.lstrip("/")
+    else:
+        main = PurePosixPath(plain_file)
+        if not main.is_absolute():
+            raise ConfigFault(
+                f"rocketmq.acl.plain.file={plain_file}: rocketmqHome is not set; write an absolute "
+                "path"
+            )
+    return str(main), str(main.parent / "acl")
+
+
+@define(slots=True, eq=False, repr=False)
+class AccessFiles:
+    """``changed`` hears of new rules."""
+
+    main: str
+    folder: str
+    files: FileLayer
+    scheduler: Scheduler
+    changed: Callable[[AccessRules], None]
+    strict: bool = False
+    """Refuse files that others on the machine can read, and the accounts of Java's example."""
+    read_files: Mapping[str, AccessFile] = field(factory=dict, init=False)
+    _raw: Mapping[str, bytes] = field(factory=dict, init=False)
+    _fault: str | None = field(default=None, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+    _changes: deque[tuple[str, Change, Done]] = field(factory=deque, init=False)
+    _changing: bool = field(default=False, init=False)
+
+    def start(self) -> None:
+        """Read all files; raises ConfigFault when there is none, or one that is not understood."""
+        raw = self._read()
+        if not raw:
+            raise ConfigFault(
+                f"access control is on, and there is neither {self.main} nor a file in "
+                f"{self.folder}; set rocketmqHome or rocketmq.acl.plain.file"
+            )
+        self._take(raw)
+        self._plan()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def change(self, path: str, change: Change, done: Done) -> None:
+        """Change one of the files, or the main one where it is not there yet."""
+        assert path in self.read_files or path == self.main, path
+        if len(self._changes) >= CHANGES_MAX:
+            done(f"{CHANGES_MAX} changes wait already")
+            return
+        self._changes.append((path, change, done))
+        if not self._changing:
+            self._change_next()
+
+    def _change_next(self) -> None:
+        if not self._changes:
+            return
+        path, change, done = self._changes.popleft()
+        try:
+            file = change(self.read_files.get(path) or AccessFile())
+            self._check(path, file)
+            file.rules(path)
+            data = format_access_file(file).encode()
+        except ConfigFault as fault:
+            done(str(fault))
+            self._change_next()
+            return
+
+        def written(_: None, error: BaseException | None) -> None:
+            self._changing = False
+            if error is None:
+                self._take({**self._raw, path: data})
+            done(None if error is None else f"{path} could not be written: {error}")
+            self._change_next()
+
+        self._changing = True
+        self.scheduler.run_blocking(lambda: self.files.replace_bytes(path, data), written)
+
+    def _plan(self) -> None:
+        self._timer = self.scheduler.call_later(RELOAD_MS, self._look)
+
+    def _look(self) -> None:
+        before = self._raw
+
+        def read(raw: dict[str, bytes] | None, error: BaseException | None) -> None:
+            if self._timer is None:
+                return
+            self._plan()
+            if self._raw is not before:
+                return  # changed by a request meanwhile
+            if error is not None or not raw:
+                self._report(f"{self.main} and the others cannot be read: {error or 'none left'}")
+            elif raw != self._raw:
+                try:
+                    self._take(raw)
+                except ConfigFault as fault:
+                    self._report(str(fault))
+
+        self.scheduler.run_blocking(self._read, read)
+
+    def _report(self, fault: str) -> None:
+        if fault != self._fault:
+            self._fault = fault
+            _log.error("the access rules stay as they were: %s", fault)
+
+    def _take(self, raw: Mapping[str, bytes]) -> None:
+        parsed, rules = {}, []
+        for path, data in raw.items():
+            file = parse_access_file(data.decode("utf-8", "replace"), path)
+            self._check(path, file)
+            parsed[path] = file
+            rules.append(file.rules(path))
+        self._raw, self.read_files, self._fault = dict(raw), parsed, None
+        merged = merged_rules(rules)
+        _log.info("access rules: %d accounts of %d files", len(merged.accounts), len(parsed))
+        self.changed(merged)
+
+    def _check(self, path: str, file: AccessFile) -> None:
+        if not self.strict:
+            return
+        if self.files.exists(path) and self.files.open_to_others(path):
+            raise ConfigFault(f"{path}: others on this machine can read it; chmod o= {path}")
+        refuse_examples(path, file)
+
+    def _read(self) -> dict[str, bytes]:
+        paths = [self.main] if self.files.exists(self.main) else []
+        paths += self._found(self.folder, DEPTH_MAX)
+        return {path: self.files.read_bytes(path) for path in paths[:FILES_MAX]}
+
+    def _found(self, folder: str, depth: int) -> list[str]:
+        found: list[str] = []
+        if depth and self.files.is_dir(folder):
+            for name in self.files.list_dir(folder):
+                path = f"{folder}/{name}"
+                if self.files.is_dir(path):
+                    found += self._found(path, depth - 1)
+                elif name.endswith(_SUFFIXES) and name != _TOOLS:
+                    found.append(path)
+        return found
+
+
+def refuse_examples(path: str, file: AccessFile) -> None:
+    """The accounts that every installation of the Java broker comes with are known to everybody."""
+    for account in file.accounts:
+        if account.secret_key == EXAMPLE_SECRET:
+            raise ConfigFault(
+                f"{path}: account {account.access_key} has the secret of the example file; choose "
+                "another"
+            )
+
+
+def merged_rules(rules: list[AccessRules]) -> AccessRules:
+    """All together; of two accounts with one key the first counts."""
+    accounts = {key: account for each in reversed(rules) for key, account in each.accounts.items()}
+    return AccessRules(accounts, tuple(white for each in rules for white in each.white_addresses))

@@ -1,0 +1,334 @@
+"""The key index against itself and against the log.
+
+A file is header, slots and entries (:mod:`rmqpy.codec.layout`); how many slots is a setting that
+the file does not tell, so it is found from its first and its last entry. Checked of every entry:
+its slot leads to it (newest first, each to the one before).
+
+Against the log: the walk has summed up a digest of every (place, key hash) that the index must hold
+(:func:`rmqpy.codec.tally.key_digest`); the sum over the entries must be the same. Only where it is
+not, log and index are compared message by message.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from rmqpy.audit.scan.directory import LogFile, StoreDirectory
+from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.codec.tally import key_digest, key_hashes
+from rmqpy.codec.units import (
+    INDEX_ENTRY,
+    INDEX_SLOT,
+    IndexHeader,
+    index_entry_position,
+    index_file_size,
+)
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.files import FileLayer
+from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = ["IndexTable", "KeyCheck", "open_index"]
+
+DEFAULT_SLOTS = 5_000_000
+_MASK64 = (1 << 64) - 1
+_OFFSET_IN_ENTRY = 4
+
+
+@define(slots=True, frozen=True)
+class IndexTable:
+    """One index file, mapped."""
+
+    file: str
+    view: memoryview
+    header: IndexHeader
+    slot_count: int
+
+    @property
+    def room(self) -> int:
+        """Number behind the last entry that the file can hold."""
+        return (len(self.view) - index_entry_position(0, self.slot_count)) // (
+            layout.INDEX_ENTRY_SIZE
+        )
+
+    @property
+    def entry_end(self) -> int:
+        """Number behind the last entry; entries count from 1."""
+        return max(1, min(self.header.index_count, self.room))
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Key hash, physical offset, seconds, previous entry of the slot."""
+        place = index_entry_position(number, self.slot_count)
+        key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, place)
+        return key_hash, offset, seconds, previous
+
+    def entries(self) -> Iterator[tuple[int, int, int, int]]:
+        """All entries in order."""
+        first = index_entry_position(1, self.slot_count)
+        end = index_entry_position(self.entry_end, self.slot_count)
+        return INDEX_ENTRY.iter_unpack(self.view[first:end])
+
+    def first_at(self, offset: int) -> int:
+        """Number of the first entry of a message at ``offset`` or behind it."""
+        low, high = 1, self.entry_end
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[1] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def open_index(
+    files: FileLayer, directory: StoreDirectory, settings: StoreSettings | None
+) -> tuple[list[IndexTable], list[Finding]]:
+    """The index files that hold entries, oldest first, and what is wrong with others."""
+    tables, found = [], []
+    for file in sorted(directory.index_files, key=lambda file: file.path):
+        relative = directory.relative(file.path)
+        if file.size <= layout.INDEX_HEADER_SIZE:
+            continue  # The facts tell about it.
+        table = _table(files, file, relative, settings)
+        if table is None:
+            found.append(
+                Finding(
+                    code=FindingCode.INDEX_HEADER,
+                    file=relative,
+                    found="header and entries that fit no number of slots",
+                )
+            )
+        elif table.entry_end > 1:
+            tables.append(table)
+    return tables, found
+
+
+def _table(
+    files: FileLayer, file: LogFile, relative: str, settings: StoreSettings | None
+) -> IndexTable | None:
+    view = map_file(files, file.path)
+    header = IndexHeader.decode(view)
+    if header.index_count <= 1:
+        return IndexTable(relative, view, header, 0)
+    told = []
+    if settings is not None:
+        told.append((settings.max_hash_slot_num, settings.max_index_num))
+    told.append((DEFAULT_SLOTS, 4 * DEFAULT_SLOTS))
+    for slots, entries in told:
+        if index_file_size(slots, entries) == file.size:
+            return IndexTable(relative, view, header, slots)
+    found = _find_slot_count(view, header)
+    return None if found is None else IndexTable(relative, view, header, found)
+
+
+def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
+    """From the first entry: it is of the message at ``beginPhyOffset`` and has no one before; and
+    from the last, which its slot must lead to.
+    """
+    needle = header.begin_offset.to_bytes(8)
+    data = bytes(view)
+    at = layout.INDEX_HEADER_SIZE - 1
+    while (at := data.find(needle, at + 1)) >= 0:
+        slots, odd = divmod(
+            at - _OFFSET_IN_ENTRY - layout.INDEX_ENTRY_SIZE - layout.INDEX_HEADER_SIZE, 4
+        )
+        if odd or slots < 1 or (len(data) - layout.INDEX_HEADER_SIZE - 4 * slots) % 20:
+            continue
+        table = IndexTable("", view, header, slots)
+        _, offset, _, previous = table.entry(1)
+        if (offset, previous) != (header.begin_offset, 0):
+            continue
+        last = table.entry_end - 1
+        key_hash, *_ = table.entry(last)
+        place = layout.INDEX_HEADER_SIZE + key_hash % slots * layout.INDEX_SLOT_SIZE
+        if INDEX_SLOT.unpack_from(view, place)[0] == last:
+            return slots
+    return None
+
+
+@define(slots=True)
+class KeyCheck:
+    """``told``: (count, sum) of the log for places from ``low`` to before ``high``. ``running``: a
+    broker goes on writing; what it adds behind a header that was read is not looked at.
+    """
+
+    files: FileLayer
+    directory: StoreDirectory
+    tables: list[IndexTable]
+    low: int
+    high: int
+    told: tuple[int, int]
+    running: bool = False
+    uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
+    """Hole → (first message in it, last, how many)."""
+    missing: int = 0
+    """Keys that are not found, of whatever reason."""
+
+    def run(self) -> Iterator[list[Finding]]:
+        count, total = 0, 0
+        for table in self.tables:
+            yield list(self._chains(table))
+            for key_hash, offset, _, _ in table.entries():
+                if self.low <= offset < self.high:
+                    count += 1
+                    total += key_digest(offset, key_hash)
+        if (count, total & _MASK64) != self.told:
+            yield from self._each_message()
+
+    def _chains(self, table: IndexTable) -> Iterator[Finding]:
+        slots = table.slot_count
+        newest = array("i", bytes(4 * slots))
+        for number, (key_hash, offset, _, previous) in enumerate(table.entries(), 1):
+            slot = key_hash % slots
+            if key_hash < 0 or previous != newest[slot]:
+                yield self._find(
+                    FindingCode.KEY_CHAIN, table, offset, str(previous), str(newest[slot])
+                )
+            newest[slot] = number
+        heads = layout.INDEX_HEADER_SIZE
+        stored = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * slots])
+        for slot, (head,) in enumerate(stored):
+            number = self._head_then(table, head) if self.running else head
+            if number != newest[slot]:
+                offset = table.entry(newest[slot])[1] if newest[slot] else -1
+                yield self._find(
+                    FindingCode.KEY_CHAIN,
+                    table,
+                    offset,
+                    f"slot {slot}: {number}",
+                    f"{newest[slot]}",
+                )
+
+    def _head_then(self, table: IndexTable, number: int) -> int:
+        """Where the slot led when the header was read: each entry tells of the one before."""
+        while table.entry_end <= number < table.room:
+            previous = table.entry(number)[3]
+            if previous >= number:
+                break
+            number = previous
+        return number
+
+    def _find(
+        self, code: FindingCode, table: IndexTable, offset: int, found: str, expected: str
+    ) -> Finding:
+        return Finding(code=code, file=table.file, offset=offset, found=found, expected=expected)
+
+    def _holes(self) -> Iterator[tuple[int, int]]:
+        """(behind this offset, before that one): places that no file covers."""
+        end = self.low - 1
+        for table in self.tables:
+            yield end, table.header.begin_offset
+            end = max(end, table.header.end_offset)
+        yield end, self.high
+
+    def _hole(self, offset: int) -> tuple[int, int] | None:
+        return next((hole for hole in self._holes() if hole[0] < offset < hole[1]), None)
+
+    def _each_message(self) -> Iterator[list[Finding]]:
+        for row in self.directory.logs:
+            for file in row.files:
+                if file.end_offset > self.low and file.size == row.file_size:
+                    yield from self._file(file, row.framing)
+        yield list(self._strangers())
+        yield [
+            Finding(
+                code=FindingCode.KEYS_NOT_INDEXED,
+                file=self.tables[0].file.rpartition("/")[0],
+                offset=first,
+                found=f"{count} messages with keys up to offset {last}",
+            )
+            for first, last, count in self.uncovered.values()
+        ]
+
+    def _file(self, file: LogFile, framing: Framing) -> Iterator[list[Finding]]:
+        view = map_file(self.files, file.path)
+        indexed: Counter[tuple[int, int]] = Counter()
+        for table in self.tables:
+            for number in range(table.first_at(file.first_offset), table.entry_end):
+                key_hash, offset, _, _ = table.entry(number)
+                if offset >= file.end_offset:
+                    break
+                indexed[offset, key_hash] += 1
+        position = 0
+        while position < len(view):
+            scan = scan_records(
+                view[position:],
+                file.first_offset + position,
+                dledger=framing is Framing.DLEDGER,
+                check_crc=False,
+            )
+            yield list(self._rows(scan, view[position:], indexed, file))
+            position = scan.end - file.first_offset
+            if scan.stop is not StopReason.LIMIT:
+                break
+        yield [
+            Finding(
+                code=FindingCode.KEY_SURPLUS,
+                file=self._table_of(offset),
+                offset=offset,
+                found=f"key hash {key_hash}",
+            )
+            for (offset, key_hash), count in sorted(indexed.items())
+            if count > 0 and self.low <= offset < min(self.high, file.first_offset + position)
+        ]
+
+    def _rows(
+        self, scan: Scan, view: memoryview, indexed: Counter[tuple[int, int]], file: LogFile
+    ) -> Iterator[Finding]:
+        for row, offset in enumerate(scan.offset):
+            rolled_back = scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+            if not self.low <= offset < self.high or rolled_back:
+                continue
+            start = scan.properties_position[row]
+            raw = bytes(view[start : start + scan.properties_length[row]])
+            wanted = Counter(key_hashes(scan.topic[row], raw))
+            for key_hash, count in wanted.items():
+                found = indexed.pop((offset, key_hash), 0)
+                if found == count:
+                    continue
+                self.missing += max(count - found, 0)
+                hole = self._hole(offset)
+                if hole is not None:
+                    first, _, messages = self.uncovered.get(hole, (offset, offset, 0))
+                    same = self.uncovered.get(hole, (0, -1, 0))[1] == offset
+                    self.uncovered[hole] = first, offset, messages + (not same)
+                    continue
+                code = FindingCode.KEY_MISSING if found < count else FindingCode.KEY_TWICE
+                yield Finding(
+                    code=code,
+                    file=self.directory.relative(file.path),
+                    offset=offset,
+                    length=scan.size[row],
+                    topic=java_text(scan.topic[row]),
+                    queue_id=scan.queue_id[row],
+                    queue_offset=scan.queue_offset[row],
+                    field="key hash",
+                    found=f"{found} entries",
+                    expected=f"{count} of {key_hash}",
+                )
+
+    def _strangers(self) -> Iterator[Finding]:
+        """Entries that lead behind the end of the log."""
+        for table in self.tables:
+            for key_hash, offset, _, _ in table.entries():
+                beyond = all(row.file_at(offset) is None for row in self.directory.logs)
+                if beyond and self.low <= offset < self.high:
+                    yield self._find(
+                        FindingCode.KEY_SURPLUS, table, offset, f"key hash {key_hash}", ""
+                    )
+
+    def _table_of(self, offset: int) -> str:
+        for table in self.tables:
+            number = table.first_at(offset)
+            if number < table.entry_end and table.entry(number)[1] == offset:
+                return table.file
+        return self.tables[-1].file

@@ -1,0 +1,290 @@
+"""All messages of a store in the order of the log, and which of them are wanted.
+
+Damage does not end the walk: it goes on at the next frame, and tells what it passed.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
+from ipaddress import ip_address
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.audit.scan.damage import FileView, next_frame
+from rmqpy.audit.scan.directory import LogFile, StoreDirectory
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.codec.backend import scan_records, walk_records
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.message import decode_message, offset_msg_id
+from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.model.files import FileLayer
+from rmqpy.model.flags import COMPRESSED
+from rmqpy.model.message import Host, StoredMessage
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = [
+    "LogMessage",
+    "MessageWalk",
+    "Selection",
+    "each_message",
+    "file_view",
+    "host_text",
+    "inflated",
+    "message_json",
+    "plain_body",
+]
+
+INFLATED_MAX = 64 << 20
+"""A compressed body is shown as it is stored when it would become longer."""
+
+
+@define(slots=True, frozen=True)
+class LogMessage:
+    """A message and its entry's index and term, -1 in a classic log."""
+
+    message: StoredMessage
+    index: int = -1
+    term: int = -1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Selection:
+    """Which messages are wanted; None: all. Queue offsets and store times are from … to before.
+    ``key``: one of KEYS, UNIQ_KEY or the message id. ``limit``: messages at most.
+    """
+
+    topic: str | None = None
+    queue_id: int | None = None
+    first_offset: int | None = None
+    end_offset: int | None = None
+    first_ms: int | None = None
+    end_ms: int | None = None
+    key: str | None = None
+    limit: int | None = None
+
+    def takes_row(self, scan: Scan, row: int) -> bool:
+        """By what a scan tells already."""
+        return (
+            (self.queue_id is None or scan.queue_id[row] == self.queue_id)
+            and _within(scan.queue_offset[row], self.first_offset, self.end_offset)
+            and _within(scan.store_timestamp_ms[row], self.first_ms, self.end_ms)
+            and (self.topic is None or java_text(scan.topic[row]) == self.topic)
+        )
+
+    def takes(self, message: StoredMessage) -> bool:
+        """By its keys."""
+        if self.key is None:
+            return True
+        properties = message.properties
+        keys = properties.get(PROPERTY_KEYS, "").split(" ")
+        own = properties.get(PROPERTY_UNIQ_KEY)
+        place = offset_msg_id(message.store_host, message.physical_offset)
+        return self.key in (*keys, own, place)
+
+
+def _within(value: int, first: int | None, end: int | None) -> bool:
+    return (first is None or value >= first) and (end is None or value < end)
+
+
+Passed = Callable[[str, int, int], None]
+"""Is told of damage: file, offset, bytes."""
+
+
+def each_message(
+    files: FileLayer,
+    directory: StoreDirectory,
+    wanted: Selection,
+    passed: Passed = lambda _file, _offset, _size: None,
+    limit: int | None = None,
+) -> Iterator[LogMessage]:
+    """The wanted messages in the order of the log. ``limit``: nothing at or behind this offset."""
+    left = wanted.limit
+    for row in directory.logs:
+        for file in row.files:
+            if limit is not None and file.first_offset >= limit:
+                continue
+            view = file_view(files, file, row.framing, limit)
+            walk = MessageWalk(view, wanted, partial(passed, directory.relative(file.path)))
+            for found in walk.run(0):
+                if left is not None and left <= 0:
+                    return
+                yield found
+                left = None if left is None else left - 1
+
+
+def file_view(
+    files: FileLayer, file: LogFile, framing: Framing, limit: int | None = None
+) -> FileView:
+    """A log file, up to ``limit``."""
+    data = map_log(files, file.path)
+    if limit is not None:
+        data = data.up_to(limit - file.first_offset)
+    return FileView(data, file.first_offset, file.size, framing is Framing.DLEDGER)
+
+
+@define(slots=True)
+class MessageWalk:
+    """The wanted messages of one file. ``passed`` is told of damage: offset, bytes.
+
+    Behind the walk ``end`` is the position where the next frame begins, and ``closed`` says that
+    the file has none.
+    """
+
+    file: FileView
+    wanted: Selection
+    passed: Callable[[int, int], None] = lambda _offset, _size: None
+    end: int = field(init=False, default=0)
+    closed: bool = field(init=False, default=False)
+
+    def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
+        """Of frames that begin from ``position``, where one does, to before ``stop``."""
+        for scan, rest, count in self.scans(position, stop):
+            yield from self._take(scan, rest, count)
+
+    def scans(
+        self, position: int, stop: int | None = None
+    ) -> Iterator[tuple[Scan, memoryview, int]]:
+        """The same as scans, wanted or not: a scan, what it looked at, how many of its rows."""
+        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
+        stop = len(view) if stop is None else stop
+        while position < stop:
+            rest = view[position:]
+            scan = scan_records(rest, base + position, dledger=dledger, check_crc=False)
+            count = bisect_left(scan.frame_offset, base + stop)
+            if count:
+                yield scan, rest, count
+            position = (scan.end if count == len(scan) else scan.frame_offset[count]) - base
+            if position >= stop or scan.stop is StopReason.LIMIT:
+                continue
+            after = self._behind(position, scan.stop)
+            if after is None:
+                self.closed = True
+                break
+            position = after
+        self.end = position
+        self.closed = self.closed or position >= len(view)
+
+    def skip(self, stop: int) -> int:
+        """The position of the first frame from ``stop`` on, by all frames before it."""
+        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
+        position = 0
+        while position < stop:
+            end, why = walk_records(view[position:], base + position, base + stop, dledger=dledger)
+            position = end - base
+            if position >= stop or why is StopReason.LIMIT:
+                continue
+            after = self._behind(position, why)
+            if after is None:
+                self.closed = True
+                break
+            position = after
+        self.end = position
+        return position
+
+    def _take(self, scan: Scan, view: memoryview, count: int) -> Iterator[LogMessage]:
+        shift = self.file.record_shift
+        start = scan.frame_offset[0] if count else 0
+        for row in range(count):
+            if not self.wanted.takes_row(scan, row):
+                continue
+            position = scan.frame_offset[row] - start + shift
+            message = decode_message(view, position)
+            if self.wanted.takes(message):
+                yield LogMessage(message, scan.entry_index[row], scan.term[row])
+
+    def _behind(self, position: int, stop: StopReason) -> int | None:
+        """Where the walk goes on behind a place that holds no frame; None when it does not."""
+        view = self.file.view
+        if stop in (StopReason.END, StopReason.BLANK):
+            return None
+        if self.file.data.content_end(position) == position:
+            return None
+        after = next_frame(self.file, position)
+        # An entry whose index does not follow the one before is a frame all the same.
+        if stop is StopReason.BAD_FIELDS and after is not None and self._is_entry(position):
+            return position
+        size = (len(view) if after is None else after) - position
+        self.passed(self.file.base_offset + position, size)
+        return after
+
+    def _is_entry(self, position: int) -> bool:
+        """Whether a scan that begins here finds a frame."""
+        scan = scan_records(
+            self.file.view[position:],
+            self.file.base_offset + position,
+            dledger=self.file.dledger,
+            check_crc=False,
+            max_records=1,
+        )
+        return len(scan) == 1
+
+
+def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
+    """A message as plain values. ``body``: "text", "base64", "auto" (text where it is UTF-8) or
+    "none".
+    """
+    message = found.message
+    place = offset_msg_id(message.store_host, message.physical_offset)
+    tree: dict[str, Any] = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": message.physical_offset,
+        "size": message.size,
+        "message_id": message.properties.get(PROPERTY_UNIQ_KEY, place),
+        "offset_message_id": place,
+        "keys": message.properties.get(PROPERTY_KEYS, "").split(),
+        "tags": message.properties.get(PROPERTY_TAGS),
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "born_host": host_text(message.born_host),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "store_host": host_text(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "body_crc": message.body_crc,
+        "properties": message.properties,
+    }
+    if found.index >= 0:
+        tree["entry_index"], tree["term"] = found.index, found.term
+    return tree | _body(message, body)
+
+
+def _body(message: StoredMessage, form: str) -> dict[str, Any]:
+    if form == "none":
+        return {"body_bytes": len(message.body)}
+    raw = plain_body(message)
+    told = {"body_bytes": len(raw)}
+    if form != "base64":
+        try:
+            return {**told, "body": raw.decode("utf-8", "strict" if form == "auto" else "replace")}
+        except UnicodeDecodeError:
+            pass
+    return {**told, "body_base64": base64.b64encode(raw).decode()}
+
+
+def plain_body(message: StoredMessage) -> bytes:
+    """The body as the producer gave it, where it was compressed with zlib."""
+    return inflated(message.body) if message.sys_flag & COMPRESSED else message.body
+
+
+def inflated(body: bytes) -> bytes:
+    """What zlib made of it; itself where that is not to be had."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(body, INFLATED_MAX)
+    except zlib.error:
+        return body
+    return raw if inflater.eof else body
+
+
+def host_text(host: Host) -> str:
+    address = ip_address(host[0])
+    return f"[{address}]:{host[1]}" if address.version == 6 else f"{address}:{host[1]}"

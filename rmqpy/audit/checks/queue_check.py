@@ -1,0 +1,126 @@
+"""Consume queues against the log: what the walk of the log cannot see.
+
+The walk has looked at the unit of every message. If a queue has as many units as messages with a
+right unit, none is left over and nothing more is to do; else every unit is looked at: it must lead
+to the message of this queue with this queue offset. Units that lead into lost bytes or missing
+files are no findings of their own: they tell what was lost there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import define, field
+
+from rmqpy.audit.facts.log_reader import LogReader, Slot
+from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
+from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends
+from rmqpy.codec import layout
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.tally import QueueTally, UnitRow
+
+__all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
+
+LOOK_BEHIND_BYTES = 4096
+MULTI_DISPATCH_PREFIX = "%LMQ%"
+"""Queues that hold units of messages of other topics."""
+
+
+@define(slots=True)
+class QueueCheck:
+    """``reported``: slots about which the walk of the log has told already. ``stretches``: lost
+    bytes. ``log`` is (begin, end) of the address space; ``limit`` of a running broker's store.
+    """
+
+    directory: StoreDirectory
+    units: QueueUnits
+    reader: LogReader
+    queues: dict[tuple[bytes, int], QueueTally]
+    reported: set[Slot]
+    stretches: list[tuple[int, int]]
+    log: tuple[int, int]
+    limit: int | None = None
+    known: set[tuple[bytes, int]] = field(factory=set)
+
+    def run(self) -> Iterator[list[Finding]]:
+        """Findings, queue by queue."""
+        for queue in self.directory.queues:
+            key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
+            self.known.add(key)
+            yield list(self._queue(queue, self.queues.get(key)))
+        yield list(self._without_files())
+
+    def _without_files(self) -> Iterable[Finding]:
+        batch = {name for name in self.directory.strays if "batchconsumequeue" in name}
+        for key, tally in sorted(self.queues.items()):
+            row = self.units(*key)
+            if row is not None or not tally.count or batch:
+                continue
+            if tally.next_queue_offset < 0:
+                continue  # Inner batches have queues of another kind.
+            topic = java_text(key[0])
+            yield Finding(
+                code=FindingCode.UNIT_MISSING,
+                file=f"consumequeue/{topic}/{key[1]}",
+                offset=tally.first_frame,
+                topic=topic,
+                queue_id=key[1],
+                queue_offset=tally.first_queue_offset,
+                found="no file of the queue",
+                expected=f"units of {tally.count} messages",
+            )
+
+    def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:
+        row = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
+        if row is None:
+            return
+        ends = read_ends(queue, row, self.log[0], self.limit)
+        right = tally.right_units if tally else 0
+        if ends.count == right and not self._may_go_on(row, ends.max_offset):
+            return
+        ends = read_ends(queue, row, self.log[0], self.limit, thorough=True)
+        for queue_offset, unit in each_unit(row, ends.min_offset, ends.max_offset):
+            offset, size, _ = unit
+            slot = queue.topic, queue.queue_id, queue_offset
+            if size == 0 and offset == 0 and self._is_inside(tally, queue_offset):
+                continue
+            if slot in self.reported or self._is_lost(offset):
+                continue
+            identity = self.reader.identity(offset, size)
+            multi = queue.topic.startswith(MULTI_DISPATCH_PREFIX)
+            if identity == slot or (multi and identity is not None):
+                continue
+            place = queue_offset * layout.QUEUE_UNIT_SIZE
+            file = queue.row.file_at(place)
+            yield Finding(
+                code=FindingCode.UNIT_SURPLUS,
+                file=self.directory.relative(file.path) if file else queue.row.name,
+                offset=offset,
+                length=size if 0 < size < self.log[1] else 0,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=queue_offset,
+                found=_told(identity),
+            )
+
+    def _may_go_on(self, row: UnitRow, end: int) -> bool:
+        """Whether something stands close behind the last unit, after a hole."""
+        place = end * layout.QUEUE_UNIT_SIZE
+        size = min(LOOK_BEHIND_BYTES, row.file_size - place % row.file_size)
+        behind = row.read(place, size)
+        return behind is not None and any(behind)
+
+    def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
+        """Whether the log has told about the message that this place is for."""
+        return tally is not None and queue_offset <= tally.last_queue_offset
+
+    def _is_lost(self, offset: int) -> bool:
+        return any(begin <= offset < end for begin, end in self.stretches)
+
+
+def _told(identity: Slot | None) -> str:
+    if identity is None:
+        return "no message there"
+    topic, queue_id, queue_offset = identity
+    return f"{topic} queue {queue_id} offset {queue_offset} there"

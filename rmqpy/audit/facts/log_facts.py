@@ -1,0 +1,195 @@
+"""One log of a store directory: where it begins and ends, its first and last record, and what
+stands behind that one.
+
+Cheap: only the first frame and the files from the last one with content on are read, bodies only at
+their ends. What is found there has one of ``TAIL_CODES``; what is wrong further inside is found by
+the full audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import evolve
+
+from rmqpy.audit.facts.facts import LogFacts, RecordFacts, TailKind
+from rmqpy.audit.scan.directory import FileRow, StoreDirectory
+from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.log_bytes import LogBytes, map_log
+from rmqpy.audit.scan.range_merge import RowMerge, RowResult
+from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.codec import layout
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.message import decode_message
+from rmqpy.codec.tally import BLOCK_SIZE, TallyPlan
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = ["TAIL_CODES", "read_log_facts", "record_at"]
+
+TAIL_CODES = frozenset(
+    (
+        FindingCode.TAIL_PARTIAL,
+        FindingCode.TAIL_JUNK,
+        FindingCode.FILE_AHEAD,
+        FindingCode.FILE_AHEAD_SEALED,
+    )
+)
+
+TAIL_BYTES: Final = 16 << 20
+"""Of a file's content: so far from its end bodies are looked at."""
+
+
+def read_log_facts(
+    files: FileLayer, directory: StoreDirectory, row: FileRow, confirmed: int | None
+) -> tuple[LogFacts, list[Finding]]:
+    """What the log of ``row`` is, and what stands behind its last record; of a running broker's up
+    to ``confirmed``. The row has files.
+    """
+    relative = directory.relative
+    found: list[Finding] = []
+    end, last, ending = _TailReader(files, directory.root, found).read(row, confirmed)
+    view = map_log(files, row.files[0].path).view
+    tail, tail_bytes = _tail_kind(ending, found)
+    ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
+    facts = LogFacts(
+        name=row.name,
+        folder=relative(row.files[0].path.rpartition("/")[0]),
+        file_size=row.file_size,
+        file_count=len(row.files),
+        begin=row.first_offset,
+        end=end,
+        next_offset=_next_offset(row, end, ending),
+        wrong_sizes=tuple(relative(f.path) for f in row.files if f.size != row.file_size),
+        gaps=tuple(row.gaps()),
+        strays=tuple(relative(path) for path in row.strays),
+        empty_files=tuple(relative(file.path) for file in row.empty),
+        first=record_at(view, row.first_offset, row.first_offset, row.framing),
+        last=last,
+        tail=tail,
+        tail_bytes=tail_bytes,
+        files_ahead=sum(finding.code in ahead for finding in found),
+    )
+    return facts, found
+
+
+class _TailReader:
+    """Walks the end of a log; what it finds behind the last record goes into ``found``."""
+
+    def __init__(self, files: FileLayer, root: str, found: list[Finding]) -> None:
+        self._files = files
+        self._root = root
+        self._found = found
+        self._open: dict[str, LogBytes] = {}
+
+    def read(self, row: FileRow, confirmed: int | None) -> tuple[int, RecordFacts | None, Ending]:
+        """(end, last record, why the log ends), from the last file with content on."""
+        works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
+        number = len(works) - 1
+        while number > 0 and not self._data(works[number]).content_end():
+            number -= 1
+        while number >= 0:
+            result = self._walk(works[number:])
+            if result.tally.records or number == 0:
+                break
+            number -= 1
+        if number < 0:
+            return row.first_offset, None, Ending.ZEROS
+        if not result.tally.records:
+            return row.first_offset, None, result.ending
+        frame = result.tally.last_frame
+        holder = row.file_at(frame)
+        assert holder is not None
+        view = self._open[holder.path].view
+        last = record_at(view, holder.first_offset, frame, row.framing)
+        return result.end, last, result.ending
+
+    def _data(self, work: WorkRange) -> LogBytes:
+        data = self._open.get(work.path)
+        if data is None:
+            data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
+        return data if work.limit is None else data.up_to(work.limit - work.first_offset)
+
+    def _walk(self, works: list[WorkRange]) -> RowResult:
+        """All of these files: what decides is the last record, so where it has been looked at
+        thoroughly, it does not matter that the others were not.
+        """
+        parts = [part for work in works for part in self._parts(work)]
+        result = self._merged(parts)
+        thorough = [part for part, is_end in parts if is_end]
+        last = result.tally.last_frame
+        if last < 0 or any(part.start <= last < part.stop for part in thorough):
+            return result
+        return self._merged([(work, True) for work in works])
+
+    def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
+        """With "is this the end of the content?"."""
+        end = self._data(work).content_end()
+        start = work.first_offset + (max(end - TAIL_BYTES, 0) & -BLOCK_SIZE)
+        if start > work.start:
+            yield evolve(work, stop=start), False
+        yield evolve(work, start=start), True
+
+    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> RowResult:
+        self._found.clear()
+
+        def plan(is_end: bool) -> TallyPlan:
+            return TallyPlan(dledger=False, digests=False, check_crc=is_end)
+
+        def again(work: WorkRange, begin: int) -> RangeResult:
+            return audit_range(self._data(work), work, plan(True), begin)
+
+        def keep(findings: list[Finding]) -> None:
+            self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
+
+        merge = RowMerge(parts[0][0].row, again, keep)
+        for work, is_end in parts:
+            merge.take(audit_range(self._data(work), work, plan(is_end)))
+        return merge.finish()
+
+
+def _next_offset(row: FileRow, end: int, ending: Ending) -> int:
+    if ending is not Ending.FILLER:
+        return end
+    holder = row.file_at(end)
+    return holder.end_offset if holder else end
+
+
+def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:
+    for finding in found:
+        if finding.code is FindingCode.TAIL_PARTIAL:
+            return TailKind.PARTIAL, finding.length
+        if finding.code is FindingCode.TAIL_JUNK:
+            return TailKind.JUNK, finding.length
+    if ending is Ending.FILLER:
+        return TailKind.BLANK, 0
+    return (TailKind.CLEAN if ending is Ending.ZEROS else TailKind.NONE), 0
+
+
+def record_at(
+    view: memoryview, base_offset: int, frame_offset: int, framing: Framing
+) -> RecordFacts | None:
+    """The record of the frame at ``frame_offset``, None when there is none."""
+    position = frame_offset - base_offset
+    index = term = -1
+    if framing is Framing.DLEDGER:
+        index = int.from_bytes(view[position + 8 : position + 16], signed=True)
+        term = int.from_bytes(view[position + 16 : position + 24], signed=True)
+        position += layout.ENTRY_HEADER_SIZE
+    try:
+        message = decode_message(view, position)
+    except RecordFault:
+        return None
+    return RecordFacts(
+        offset=base_offset + position,
+        frame_offset=frame_offset,
+        size=message.size,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        store_timestamp_ms=message.store_timestamp_ms,
+        version=message.version,
+        index=index,
+        term=term,
+    )

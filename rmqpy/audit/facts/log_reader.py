@@ -1,0 +1,182 @@
+"""Records of a store by physical offset, and messages as values.
+
+A message's identity is what may not change when its store is copied, switched to DLedger or taken
+back: everything but where it stands and the properties that tell of that
+(:data:`rmqpy.codec.tally.PLACE_PROPERTIES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from attrs import define
+
+from rmqpy.audit.scan.directory import StoreDirectory
+from rmqpy.audit.scan.queue_units import QueueUnits, map_file, unit_at
+from rmqpy.codec import layout
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.message import decode_message, offset_msg_id
+from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
+from rmqpy.codec.scan import StopReason, measure_record
+from rmqpy.codec.tally import PLACE_PROPERTIES, Tally, TallyPlan
+from rmqpy.codec.tally_backend import tally_frames
+from rmqpy.model.files import FileLayer
+from rmqpy.model.message import Host, StoredMessage
+
+__all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
+
+_MAPPED_MAX = 8
+_MASK64 = (1 << 64) - 1
+
+Slot = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MessageValue:
+    """One message as a reader sees it. ``properties`` without those that tell of its place."""
+
+    queue_offset: int
+    physical_offset: int
+    message_id: str
+    offset_id: str
+    body_crc: int
+    body_bytes: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str
+    store_timestamp_ms: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, message: StoredMessage) -> MessageValue:
+        kept = tuple(
+            (name, value)
+            for name, value in sorted(message.properties.items())
+            if name not in PLACE_PROPERTIES
+        )
+        offset_id = offset_msg_id(message.store_host, message.physical_offset)
+        return cls(
+            queue_offset=message.queue_offset,
+            physical_offset=message.physical_offset,
+            message_id=message.properties.get(PROPERTY_UNIQ_KEY, offset_id),
+            offset_id=offset_id,
+            body_crc=message.body_crc,
+            body_bytes=len(message.body),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=_host(message.born_host),
+            store_timestamp_ms=message.store_timestamp_ms,
+            store_host=_host(message.store_host),
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            properties=kept,
+        )
+
+
+def _host(host: Host) -> str:
+    return f"{ip_address(host[0])} port {host[1]}"
+
+
+class LogReader:
+    """Records of a store by physical offset."""
+
+    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+        self._files = files
+        self._rows = directory.logs
+        self._views: dict[str, memoryview] = {}
+
+    def view_at(self, offset: int) -> tuple[memoryview, int] | None:
+        """(bytes of the file, position in it) for a physical offset; None where no file is."""
+        # The later log first: it holds what both claim.
+        for row in reversed(self._rows):
+            file = row.file_at(offset)
+            if file is None:
+                continue
+            view = self._views.get(file.path)
+            if view is None:
+                if len(self._views) >= _MAPPED_MAX:
+                    self._views.pop(next(iter(self._views)))
+                view = self._views[file.path] = map_file(self._files, file.path)
+            return view, offset - file.first_offset
+        return None
+
+    def identity(self, offset: int, size: int) -> Slot | None:
+        """Which message stands at ``offset`` with this size; None when none does."""
+        found = self.view_at(offset)
+        if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
+            return None
+        view, position = found
+        places = measure_record(view, position, len(view) - position)
+        if isinstance(places, StopReason):
+            return None
+        fields, _, topic, properties = places
+        if fields[6] != offset or fields[0] != size:
+            return None
+        return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]
+
+    def count(self, offset: int, tally: Tally) -> None:
+        """Add the record at ``offset``, which is known to be one, to a tally."""
+        found = self.view_at(offset)
+        assert found is not None
+        view, position = found
+        tally_frames(view, offset - position, position, position + 1, tally)
+
+    def message(self, offset: int) -> StoredMessage | None:
+        """The record at ``offset``, None when there is none that says so."""
+        found = self.view_at(offset)
+        if found is None:
+            return None
+        try:
+            message = decode_message(*found)
+        except RecordFault:
+            return None
+        return message if message.physical_offset == offset else None
+
+
+class QueueMessages:
+    """Messages of a store by queue, found as a consumer finds them: through the consume queue."""
+
+    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+        self._units = QueueUnits(files, directory)
+        self._log = LogReader(files, directory)
+
+    def read(
+        self, topic: str, queue_id: int, first: int, end: int
+    ) -> Iterator[tuple[int, MessageValue | None]]:
+        """(queue offset, message) from ``first`` to before ``end``; None where a consumer finds
+        none of this queue with this offset.
+        """
+        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        for queue_offset in range(first, end):
+            unit = unit_at(row, queue_offset) if row is not None else None
+            message = self._log.message(unit[0]) if unit is not None and unit[1] > 0 else None
+            if message is not None:
+                slot = message.topic, message.queue_id, message.queue_offset
+                message = message if slot == (topic, queue_id, queue_offset) else None
+            yield queue_offset, MessageValue.of(message) if message else None
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """Of the same messages: how many, and the sums of their content and place, as a bucket of
+        :class:`rmqpy.audit.replicas.manifest.QueueDigest` has them.
+        """
+        tally = Tally(TallyPlan(dledger=False, check_crc=False))
+        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        for queue_offset in range(first, end):
+            unit = unit_at(row, queue_offset) if row is not None else None
+            if unit is None or unit[1] <= 0:
+                continue
+            slot = self._log.identity(unit[0], unit[1])
+            if slot == (topic, queue_id, queue_offset):
+                self._log.count(unit[0], tally)
+        total = [0, 0, 0]
+        for bucket in (each for queue in tally.queues for each in queue.buckets.values()):
+            total = [(one + two) & _MASK64 for one, two in zip(total, bucket, strict=True)]
+        return total[0], total[1], total[2]

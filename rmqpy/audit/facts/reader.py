@@ -1,0 +1,226 @@
+"""Looking at a store directory: what it is (:mod:`rmqpy.audit.facts.facts`) and what can be told
+of it without reading its logs. What is wrong inside is found by the full audit
+(:mod:`rmqpy.audit.checks.engine`).
+
+A directory whose lock somebody holds is looked at up to its confirmed end: the end of the last
+message that a consume queue leads to. What is behind it is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import evolve
+
+from rmqpy.audit.facts.compatibility import openers_of
+from rmqpy.audit.facts.facts import IndexFacts, LogFacts, Mode, StoreFacts, TailKind
+from rmqpy.audit.facts.lock_probe import lock_holder
+from rmqpy.audit.facts.log_facts import read_log_facts
+from rmqpy.audit.facts.small_files import (
+    ConfigTable,
+    read_checkpoint,
+    read_ledger_state,
+    read_tables,
+)
+from rmqpy.audit.scan.directory import FileRow, LedgerFolder, StoreDirectory, read_directory
+from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.queue_units import QueueUnits, map_file, read_ends
+from rmqpy.codec import layout
+from rmqpy.codec.units import IndexHeader
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.paths import OWN_FORMAT
+
+__all__ = ["Holder", "read_facts"]
+
+Holder = Callable[[str], int | None]
+
+
+def read_facts(
+    files: FileLayer,
+    root: str,
+    settings: StoreSettings | None = None,
+    holder: Holder = lock_holder,
+) -> StoreFacts:
+    """Look at the store below ``root``. ``settings``: a broker's, when its file is at hand: paths
+    that lie elsewhere, and the file sizes to compare with.
+    """
+    directory = read_directory(files, root, settings)
+    return _FactsReader(files, directory, settings, holder).read()
+
+
+class _FactsReader:
+    def __init__(
+        self,
+        files: FileLayer,
+        directory: StoreDirectory,
+        settings: StoreSettings | None,
+        holder: Holder,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.settings = settings
+        self.running = holder(directory.paths.lock) is not None
+        self.findings: list[Finding] = []
+
+    def read(self) -> StoreFacts:
+        directory, files = self.directory, self.files
+        units = QueueUnits(files, directory)
+        begin = directory.logs[0].first_offset if directory.logs else 0
+        queues = tuple(
+            read_ends(queue, units(queue.topic.encode(), queue.queue_id), begin)
+            for queue in directory.queues
+        )
+        confirmed = None
+        if self.running:
+            confirmed = max((queue.end_physical for queue in queues), default=0)
+        ledger = directory.ledger
+        classic_facts = self._log(directory.classic, confirmed)
+        ledger_facts = self._log(ledger.data, confirmed) if ledger else None
+        divided = ledger_facts.begin if classic_facts and ledger_facts else None
+        mode = _mode(classic_facts, ledger_facts)
+        self._check_divide(classic_facts, ledger_facts)
+        self._check_root(ledger)
+        checkpoint = read_checkpoint(files, directory)
+        if isinstance(checkpoint, str):
+            self._find(FindingCode.CHECKPOINT, directory.paths.checkpoint, checkpoint)
+            checkpoint = None
+        tables = tuple(read_tables(files, directory))
+        self._check_tables(tables)
+        facts = StoreFacts(
+            root=directory.root,
+            mode=mode,
+            running=self.running,
+            clean_stop=not files.exists(directory.paths.abort),
+            classic=classic_facts,
+            ledger=ledger_facts,
+            self_id=ledger.self_id if ledger and ledger_facts else None,
+            ledger_state=read_ledger_state(files, ledger) if ledger and ledger_facts else None,
+            divided_offset=divided,
+            confirmed_end=confirmed,
+            checkpoint=checkpoint,
+            queues=queues,
+            queue_file_size=max((q.row.file_size for q in directory.queues), default=0),
+            index=tuple(self._index()),
+            tables=tables,
+            openers=(),
+            findings=tuple(sorted(self.findings)),
+        )
+        return evolve(facts, openers=openers_of(facts, self._format()))
+
+    def _find(self, code: FindingCode, path: str, found: str = "", expected: str = "") -> None:
+        file = self.directory.relative(path)
+        self.findings.append(Finding(code=code, file=file, found=found, expected=expected))
+
+    def _log(self, row: FileRow, confirmed: int | None) -> LogFacts | None:
+        if not row and not row.strays and not row.empty:
+            return None
+        self._check_row(row)
+        if not row:
+            return None
+        facts, found = read_log_facts(self.files, self.directory, row, confirmed)
+        self.findings += found
+        return facts
+
+    def _check_row(self, row: FileRow) -> None:
+        size = row.file_size
+        if self.settings is not None and row.files:
+            size = self.settings.mapped_file_size_commit_log
+        for stray in row.strays:
+            self._find(FindingCode.FILE_STRAY, stray)
+        for file in row.empty:
+            last = not row.files or file.first_offset >= row.end_offset
+            code = FindingCode.FILE_EMPTY if last else FindingCode.FILE_SIZE
+            self._find(code, file.path, "0 bytes", f"{size}")
+        for file in row.files:
+            if file.size != size:
+                self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
+        for end, begin in row.gaps():
+            if begin > end:
+                path = f"{row.files[0].path.rpartition('/')[0]}/{end:020d}"
+                self._find(FindingCode.FILE_MISSING, path, f"the next begins at {begin}")
+
+    def _check_divide(self, classic: LogFacts | None, ledger: LogFacts | None) -> None:
+        if classic is None or ledger is None:
+            return
+        path = f"{self.directory.root}/{ledger.folder}/{ledger.begin:020d}"
+        old_end = self.directory.classic.end_offset
+        if ledger.begin != old_end:
+            self._find(
+                FindingCode.DIVIDE_MISMATCH,
+                path,
+                f"a DLedger log that begins at {ledger.begin}",
+                f"{old_end}, where the classic files end",
+            )
+        elif classic.tail is not TailKind.BLANK or classic.file_end != old_end:
+            found = f"{classic.tail.value} behind {classic.end}"
+            self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
+
+    def _check_root(self, ledger: LedgerFolder | None) -> None:
+        directory = self.directory
+        if self.files.exists(directory.paths.abort) and not self.running:
+            self._find(FindingCode.UNCLEAN_STOP, directory.paths.abort)
+        several = [other for other in directory.ledgers if other.data]
+        if len(several) > 1:
+            for other in several:
+                if other is not ledger:
+                    self._find(FindingCode.LEDGER_SEVERAL, other.folder)
+        for queue in directory.queues:
+            for stray in queue.row.strays:
+                self._find(FindingCode.FILE_STRAY, stray)
+            for file in queue.row.files:
+                size = queue.row.file_size
+                if file.size != size:
+                    self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
+        for stray in directory.strays:
+            self._find(FindingCode.FILE_STRAY, stray)
+        version = self._format()
+        if version is not None and version > OWN_FORMAT:
+            self._find(
+                FindingCode.FORMAT_NEWER,
+                directory.paths.own_format,
+                str(version),
+                f"at most {OWN_FORMAT}",
+            )
+
+    def _format(self) -> int | None:
+        path = self.directory.paths.own_format
+        if not self.files.exists(path):
+            return None
+        text = self.files.read_bytes(path).decode("ascii", "replace").strip()
+        return int(text) if text.isascii() and text.isdigit() else OWN_FORMAT + 1
+
+    def _check_tables(self, tables: tuple[ConfigTable, ...]) -> None:
+        folder = self.directory.paths.config
+        for table in tables:
+            path = f"{folder}/{table.name}"
+            if table.source == "backup":
+                self._find(FindingCode.CONFIG_BACKUP, path, table.reason)
+            elif table.source == "nothing":
+                self._find(FindingCode.CONFIG_UNREADABLE, path, table.reason)
+
+    def _index(self) -> list[IndexFacts]:
+        facts = []
+        for file in self.directory.index_files:
+            if file.size < layout.INDEX_HEADER_SIZE:
+                self._find(FindingCode.INDEX_HEADER, file.path, f"{file.size} bytes")
+                continue
+            header = IndexHeader.decode(map_file(self.files, file.path))
+            facts.append(
+                IndexFacts(
+                    name=file.path.rpartition("/")[2],
+                    bytes=file.size,
+                    entries=header.index_count - 1,
+                    begin_timestamp_ms=header.begin_timestamp_ms,
+                    end_timestamp_ms=header.end_timestamp_ms,
+                    begin_offset=header.begin_offset,
+                    end_offset=header.end_offset,
+                )
+            )
+        return facts
+
+
+def _mode(classic: LogFacts | None, ledger: LogFacts | None) -> Mode:
+    if classic is None:
+        return Mode.EMPTY if ledger is None else Mode.DLEDGER
+    return Mode.CLASSIC if ledger is None else Mode.JOINED

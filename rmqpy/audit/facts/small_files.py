@@ -1,0 +1,187 @@
+"""The small files of a store: configuration tables, checkpoint, what DLedger keeps beside its log.
+
+A table is read as the broker reads it: the file, and its ``.bak`` when the file is missing, empty
+or cannot be read. Its digest is of what it says, not of how it is written: JSON with sorted keys,
+without ``dataVersion``, which counts how often it was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+
+from attrs import define
+
+from rmqpy.audit.scan.directory import LedgerFolder, StoreDirectory
+from rmqpy.codec.layout import CHECKPOINT_SIZE
+from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileLayer
+from rmqpy.remoting.fastjson import loads
+from rmqpy.store.files.atomic import BACKUP_SUFFIX
+from rmqpy.store.files.checkpoint import SAFETY_MARGIN_MS
+
+__all__ = [
+    "Checkpoint",
+    "ConfigTable",
+    "LedgerState",
+    "living_topics",
+    "read_checkpoint",
+    "read_ledger_state",
+    "read_table",
+    "read_tables",
+]
+
+DATA_VERSION = "dataVersion"
+_CHECKPOINT = struct.Struct(">qqqqq")
+_CHECKPOINT_FIELDS = (
+    "physic_timestamp_ms",
+    "logics_timestamp_ms",
+    "index_timestamp_ms",
+    "master_flushed_offset",
+    "confirm_physical_offset",
+)
+TABLE_SUFFIX = ".json"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ConfigTable:
+    """One table of ``config/``. ``source``: "file", "backup" (only the .bak can be read) or
+    "nothing". ``digest``: MD5 of its meaning; of no use when ``source`` is "nothing".
+    """
+
+    name: str
+    source: str
+    digest: str = ""
+    reason: str = ""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Checkpoint:
+    """Store times, in ms, up to which log, queues and index are on disk; the two offsets are
+    written by 5.x only.
+    """
+
+    physic_timestamp_ms: int = 0
+    logics_timestamp_ms: int = 0
+    index_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+
+    @property
+    def safe_timestamp_ms(self) -> int:
+        """Everything stored before this is in the log and in the consume queues."""
+        older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
+        return max(0, older - SAFETY_MARGIN_MS)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LedgerState:
+    """What a DLedger member remembers; -1 and 0 where it does not."""
+
+    committed_index: int = -1
+    end_index: int = -1
+    current_term: int = 0
+    voted_for: str = ""
+
+
+def read_tables(files: FileLayer, directory: StoreDirectory) -> list[ConfigTable]:
+    """All ``*.json`` of ``config/``, also those of which only the .bak is left."""
+    names = set()
+    for file in directory.config_files:
+        name = file.path.rpartition("/")[2].removesuffix(BACKUP_SUFFIX)
+        if name.endswith(TABLE_SUFFIX):
+            names.add(name)
+    folder = directory.paths.config
+    return [_table(files, f"{folder}/{name}", name) for name in sorted(names)]
+
+
+def read_table(files: FileLayer, path: str) -> object | None:
+    """What a table says, from the file or its backup; None when neither can be read."""
+    for candidate in (path, path + BACKUP_SUFFIX):
+        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        if raw:
+            try:
+                return loads(raw)
+            except (RmqError, ValueError):
+                continue
+    return None
+
+
+def living_topics(files: FileLayer, config: str, queues: str) -> set[str] | None:
+    """Topics that have a queue folder or are in the table; None when neither can tell. Messages of
+    a topic that was deleted stand in the log until they expire; their queues do not come back.
+    """
+    table = read_table(files, f"{config}/topics.json")
+    if not isinstance(table, dict) or not files.is_dir(queues):
+        return None
+    return {*files.list_dir(queues), *map(str, table.get("topicConfigTable", {}))}
+
+
+def _table(files: FileLayer, path: str, name: str) -> ConfigTable:
+    reason = "missing"
+    for source, candidate in (("file", path), ("backup", path + BACKUP_SUFFIX)):
+        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        if not raw:
+            reason = reason if source == "backup" else "missing or empty"
+            continue
+        try:
+            digest = table_digest(loads(raw))
+        except (RmqError, ValueError) as error:
+            reason = str(error)
+            continue
+        told = "" if source == "file" else reason
+        return ConfigTable(name=name, source=source, digest=digest, reason=told)
+    return ConfigTable(name=name, source="nothing", reason=reason)
+
+
+def table_digest(value: object) -> str:
+    """MD5 of what a table says: sorted keys, all keys as text, without dataVersion."""
+    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items() if key != DATA_VERSION}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def read_checkpoint(files: FileLayer, directory: StoreDirectory) -> Checkpoint | str | None:
+    """The checkpoint, None when there is none, or what is wrong with it."""
+    path = directory.paths.checkpoint
+    if not files.exists(path):
+        return None
+    raw = files.read_bytes(path)
+    if len(raw) != CHECKPOINT_SIZE:
+        return f"{len(raw)} bytes, expected {CHECKPOINT_SIZE}"
+    return Checkpoint(**dict(zip(_CHECKPOINT_FIELDS, _CHECKPOINT.unpack_from(raw), strict=True)))
+
+
+def read_ledger_state(files: FileLayer, ledger: LedgerFolder) -> LedgerState:
+    """From ``checkpoint`` and ``currterm``, or their backups."""
+    checkpoint = _pairs(files, ledger.checkpoint)
+    term = _pairs(files, ledger.current_term)
+    return LedgerState(
+        committed_index=_number(checkpoint, "committedIndex", -1),
+        end_index=_number(checkpoint, "endIndex", -1),
+        current_term=_number(term, "currTerm", 0),
+        voted_for=term.get("voteLeader", ""),
+    )
+
+
+def _pairs(files: FileLayer, path: str) -> dict[str, str]:
+    for candidate in (path, path + BACKUP_SUFFIX):
+        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        lines = raw.decode("utf-8", "replace").splitlines()
+        pairs = dict(line.split("=", 1) for line in lines if "=" in line)
+        if pairs:
+            return {key.strip(): value.strip() for key, value in pairs.items()}
+    return {}
+
+
+def _number(pairs: dict[str, str], key: str, default: int) -> int:
+    text = pairs.get(key, "")
+    return int(text) if text.lstrip("-").isdigit() else default

@@ -1,0 +1,459 @@
+"""The equality certificate: that every message of one store is the same in others.
+
+Made from manifests. The first is the reference; every message in it must be in each of the others:
+with the same content (queue offset, message id, CRC and length of the body, times, hosts, flags,
+properties), at the same physical offset unless it was moved on purpose, and reachable through its
+consume queue, by its keys and by its id. What another has more, or has expired, is counted.
+
+Sums over 1024 queue offsets decide at once where both stores have all of them; where they differ,
+or only one has them all (the queue has grown since), messages are read one by one through the
+consume queue, if the stores are at hand (:class:`rmqpy.audit.facts.log_reader.QueueMessages`). Of
+one of
+before there is only its sum: the other's messages with the same queue offsets are summed, too. So
+with one on another host (:class:`Summing`). Where that cannot decide, it is said.
+
+An earlier manifest with the name of a later one is of the same directory before: what stands there
+now is not it. Its subject is called ``NAME before``.
+
+The JSON form can be signed: HMAC-SHA-256 with a key of the operator's over everything else in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from attrs import asdict, define, evolve, field, fields
+
+from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
+from rmqpy.audit.replicas.manifest import Bucket, Manifest, QueueDigest
+from rmqpy.audit.scan.findings import FindingCode, Severity
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.codec.tally import BUCKET_SHIFT
+from rmqpy.model.errors import RmqError
+from rmqpy.store.ledger.classic_prefix import digest_of_blocks
+
+__all__ = [
+    "Certificate",
+    "Comparison",
+    "MessageDifference",
+    "Subject",
+    "Summing",
+    "certify",
+    "check_signature",
+    "signature_of",
+]
+
+KIND: Final = "rmqpy-certificate"
+CERTIFICATE_FORMAT: Final = 1
+DIFFERENCES_MAX: Final = 100
+"""So many are listed for each comparison; all are counted."""
+_BUCKET = 1 << BUCKET_SHIFT
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Subject:
+    """One store. ``by_queue``, ``by_id``: messages that are reached so; of (message, key) pairs
+    ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is that of its manifest's
+    content (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
+    """
+
+    name: str
+    digest: str
+    begin: int
+    end: int
+    messages: int
+    queued: int
+    by_queue: int
+    by_id: int
+    keys: int
+    keys_found: int
+    divided_offset: int = -1
+    """Where the old log in front of the DLedger log ends, or would; -1 without one."""
+    old_log_end: int = -1
+    old_log_digest: str = ""
+    """Of its messages, as a member tells it to others
+    (:mod:`rmqpy.store.ledger.classic_prefix`)."""
+    findings: dict[str, int] = field(factory=dict)
+    first_findings: tuple[dict[str, Any], ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MessageDifference:
+    """One message that is not the same. ``field``: "missing", "bucket" (messages that could not be
+    told apart), else what differs.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    field: str
+    reference: str
+    other: str
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Comparison:
+    """The reference against one other store, in messages. ``undecided``: the digests differ, and
+    the stores were not at hand to tell in which message. ``moved`` is the least number then.
+    """
+
+    other: str
+    same: int
+    moved: int
+    missing: int
+    different: int
+    undecided: int
+    expired: int
+    more: int
+    tables: tuple[str, ...] = ()
+    """Configuration tables that say something else."""
+    differences: tuple[MessageDifference, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        return not (self.missing or self.different or self.undecided)
+
+    def __str__(self) -> str:
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        told = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
+        return f"compared with {self.other}: {told or 'nothing to compare'}"
+
+
+_COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Certificate:
+    """``subjects[0]`` is the reference."""
+
+    made_ms: int
+    subjects: tuple[Subject, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Every message of the reference is in all others, and in all of them every message is
+        whole and reachable through its queue and by its id.
+        """
+        whole = not any(
+            name.startswith(("RECORD_", "ENTRY_"))
+            and name in FindingCode.__members__
+            and FindingCode[name].severity is Severity.DAMAGE
+            for subject in self.subjects
+            for name in subject.findings
+        )
+        reached = all(
+            subject.by_queue == subject.queued and subject.by_id == subject.messages
+            for subject in self.subjects
+        )
+        return whole and reached and all(comparison.is_equal for comparison in self.comparisons)
+
+    def lines(self) -> Iterator[str]:
+        """For a reader."""
+        for each in self.subjects:
+            yield (
+                f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
+                f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+            )
+        for compared in self.comparisons:
+            yield str(compared)
+            yield from (f"  {each}" for each in compared.differences)
+        yield "EQUAL" if self.is_equal else "NOT EQUAL"
+
+    def encode(self, key: bytes | None = None) -> bytes:
+        """JSON, signed when there is a key."""
+        tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
+        if key:
+            tree["signature"] = signature_of(tree, key)
+        return json.dumps(tree, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Certificate:
+        """Raises RmqError for anything else. The signature is checked by
+        :func:`check_signature`.
+        """
+        tree = _tree(raw)
+        try:
+            return cls(
+                made_ms=tree["made_ms"],
+                subjects=tuple(
+                    Subject(**{**each, "first_findings": tuple(each["first_findings"])})
+                    for each in tree["subjects"]
+                ),
+                comparisons=tuple(map(_comparison_of, tree["comparisons"])),
+            )
+        except (KeyError, TypeError) as error:
+            raise RmqError(f"not a certificate: {error!r}") from error
+
+
+def _comparison_of(tree: dict[str, Any]) -> Comparison:
+    differences = tuple(MessageDifference(**each) for each in tree["differences"])
+    return Comparison(**{**tree, "tables": tuple(tree["tables"]), "differences": differences})
+
+
+def _tree(raw: bytes) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = json.loads(raw)
+        if tree["kind"] != KIND or tree["format"] > CERTIFICATE_FORMAT:
+            raise RmqError(f"not a certificate of a known format: {tree['kind']}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RmqError(f"not a certificate: {error!r}") from error
+    return tree
+
+
+def signature_of(tree: Mapping[str, Any], key: bytes) -> str:
+    """HMAC-SHA-256 over everything in a JSON object but its signature."""
+    content = {name: value for name, value in tree.items() if name != "signature"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def check_signature(raw: bytes, key: bytes) -> bool:
+    """Whether a certificate is what the holder of ``key`` signed."""
+    tree = _tree(raw)
+    given = str(tree.get("signature", ""))
+    return hmac.compare_digest(given, signature_of(tree, key))
+
+
+class Summing(Protocol):
+    """A store that is not at hand, but sums messages when asked."""
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """As :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
+
+
+def certify(
+    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, Summing] | None = None
+) -> Certificate:
+    """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
+    can be read, by the names of their manifests.
+    """
+    named = list(_told_apart(manifests))
+    reference, *others = named
+    return Certificate(
+        made_ms=now_ms,
+        subjects=tuple(map(_subject, named)),
+        comparisons=tuple(_Compare(reference, other, at_hand or {}).run() for other in others),
+    )
+
+
+def _told_apart(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+    for number, manifest in enumerate(manifests, 1):
+        if manifest.name in {later.name for later in manifests[number:]}:
+            manifest = evolve(manifest, name=f"{manifest.name} before")
+        yield manifest
+
+
+def _subject(manifest: Manifest) -> Subject:
+    messages = manifest.messages
+    old_log = manifest.log("classic")
+    files = () if old_log is None else old_log.files
+    return Subject(
+        name=manifest.name,
+        digest=manifest.content_digest(),
+        begin=manifest.begin,
+        end=manifest.end,
+        messages=messages,
+        queued=sum(queue.count for queue in manifest.queues),
+        by_queue=sum(queue.right_units for queue in manifest.queues),
+        by_id=messages - manifest.findings.get("RECORD_PLACE", 0),
+        keys=manifest.keys,
+        keys_found=manifest.keys_found,
+        divided_offset=files[-1].end_offset if files else -1,
+        old_log_end=files[-1].end if files else -1,
+        old_log_digest=",".join(
+            digest_of_blocks(file.blocks) for file in reversed(files) if file.blocks
+        ),
+        findings=manifest.findings,
+        first_findings=manifest.first_findings,
+    )
+
+
+@define(slots=True)
+class _Compare:
+    reference: Manifest
+    other: Manifest
+    at_hand: Mapping[str, Summing]
+    same: int = 0
+    moved: int = 0
+    missing: int = 0
+    different: int = 0
+    undecided: int = 0
+    expired: int = 0
+    differences: list[MessageDifference] = field(factory=list)
+
+    def run(self) -> Comparison:
+        others = {(queue.topic, queue.queue_id): queue for queue in self.other.queues}
+        for queue in self.reference.queues:
+            self._queue(queue, others.get((queue.topic, queue.queue_id)))
+        return Comparison(
+            other=self.other.name,
+            same=self.same,
+            moved=self.moved,
+            missing=self.missing,
+            different=self.different,
+            undecided=self.undecided,
+            expired=self.expired,
+            more=self._more(others),
+            tables=tuple(self._tables()),
+            differences=tuple(self.differences),
+        )
+
+    def _more(self, others: Mapping[tuple[str, int], QueueDigest]) -> int:
+        mine = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.reference.queues}
+        return sum(
+            max(0, queue.max_offset - max(mine.get(key, 0), queue.min_offset))
+            for key, queue in others.items()
+        )
+
+    def _tables(self) -> Iterator[str]:
+        mine = {table.name: table.digest for table in self.reference.tables}
+        theirs = {table.name: table.digest for table in self.other.tables}
+        yield from (n for n in sorted({*mine, *theirs}) if mine.get(n) != theirs.get(n))
+
+    def _queue(self, mine: QueueDigest, theirs: QueueDigest | None) -> None:
+        if theirs is None:
+            if mine.count + mine.unqueued:
+                self.missing += mine.count + mine.unqueued
+                self._tell(mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue")
+            return
+        buckets = {bucket[0]: bucket for bucket in theirs.buckets}
+        for bucket in mine.buckets:
+            number = bucket[0]
+            self._bucket(mine, theirs, bucket, buckets.get(number, (number, 0, 0, 0)))
+
+    def _bucket(
+        self, mine: QueueDigest, theirs: QueueDigest, bucket: Bucket, other: Bucket
+    ) -> None:
+        number, count, _, place = bucket
+        if bucket[:3] == other[:3]:
+            self.same += count
+            if place != other[3]:
+                self._places(mine, number)
+            return
+        if number < 0:
+            self._unqueued(mine, count, other[1])
+            return
+        first = max(number * _BUCKET, mine.min_offset)
+        end = min((number + 1) * _BUCKET, mine.max_offset)
+        gone = min(max(theirs.min_offset - first, 0), end - first)
+        self.expired += gone
+        before = self.different + self.missing + self.undecided
+        self._messages(mine, bucket, first + gone, end)
+        told = self.different + self.missing + self.undecided > before
+        if count == other[1] and not gone and not told:
+            # Through their queues they read the same: the log holds something else as well.
+            self.undecided += 1
+            self._tell(mine, first, "bucket", "digest", "another digest")
+
+    def _unqueued(self, queue: QueueDigest, count: int, other: int) -> None:
+        """Messages that have no place in their queue can only be counted."""
+        if other < count:
+            self.missing += count - other
+        self.undecided += min(count, other)
+        self._tell(queue, -1, "bucket", f"{count} messages", f"{other} messages")
+
+    def _pairs(
+        self, queue: QueueDigest, first: int, end: int
+    ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
+        one = self.at_hand.get(self.reference.name)
+        two = self.at_hand.get(self.other.name)
+        if not isinstance(one, QueueMessages) or not isinstance(two, QueueMessages):
+            return None
+        mine = one.read(queue.topic, queue.queue_id, first, end)
+        theirs = two.read(queue.topic, queue.queue_id, first, end)
+        return ((at, a, b) for (at, a), (_, b) in zip(mine, theirs, strict=True))
+
+    def _places(self, queue: QueueDigest, number: int) -> None:
+        """The messages of a bucket are the same, their places are not."""
+        first = max(number * _BUCKET, queue.min_offset)
+        end = min((number + 1) * _BUCKET, queue.max_offset)
+        pairs = self._pairs(queue, first, end) if number >= 0 else None
+        if pairs is None:
+            self.moved += 1
+            return
+        for _, mine, theirs in pairs:
+            if mine is not None and theirs is not None:
+                self.same -= 1
+                self._message(queue, mine, theirs)
+
+    def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
+        """One of both is only known by the sums of its messages."""
+        span = queue.topic, queue.queue_id, first, end
+        one, two = self.at_hand.get(self.reference.name), self.at_hand.get(self.other.name)
+        whole = end - first == bucket[1]
+        mine = bucket[1:] if whole else one.sums(*span) if one is not None else None
+        if mine is None or two is None:
+            self.undecided += end - first
+            self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
+            return
+        theirs = two.sums(*span)
+        if theirs[:2] == mine[:2]:
+            self.same += mine[0]
+            # Sums tell that some have moved, not how many.
+            self.moved += theirs[2] != mine[2]
+        elif theirs[0] < mine[0]:
+            self.missing += mine[0] - theirs[0]
+            self.undecided += theirs[0]
+            self._tell(queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages")
+        else:
+            self.undecided += mine[0]
+            self._tell(queue, first, "bucket", "digest", "another digest")
+
+    def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
+        pairs = self._pairs(queue, first, end)
+        if pairs is None:
+            if end > first:
+                self._sum(queue, bucket, first, end)
+            return
+        for queue_offset, mine, theirs in pairs:
+            if mine is None:
+                self.undecided += 1
+                self._tell(queue, queue_offset, "missing", "not reachable", "")
+            elif theirs is None:
+                self.missing += 1
+                self._tell(queue, queue_offset, "missing", mine.message_id, "nothing")
+            else:
+                self._message(queue, mine, theirs)
+
+    def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
+        names = [name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)]
+        moved = theirs.physical_offset != mine.physical_offset
+        pointed = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
+        if pointed not in (0, ENTRY_HEADER_SIZE):
+            # What it points at can only have moved as the first message of a file that leaves.
+            names.append("prepared_transaction_offset")
+        if not names:
+            self.same += 1
+            self.moved += moved or pointed > 0
+            return
+        self.different += 1
+        for name in names:
+            told = str(getattr(mine, name)), str(getattr(theirs, name))
+            self._tell(queue, mine.queue_offset, name, *told)
+
+    def _tell(self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str) -> None:
+        if len(self.differences) < DIFFERENCES_MAX:
+            self.differences.append(
+                MessageDifference(
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=queue_offset,
+                    field=what,
+                    reference=one,
+                    other=two,
+                )
+            )
+
+
+PLACE_FIELDS: Final = frozenset(
+    ("physical_offset", "offset_id", "message_id", "prepared_transaction_offset")
+)
+"""What a message's place decides; an id of its own is among its properties."""
+CONTENT_FIELDS: Final = tuple(
+    attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
+)

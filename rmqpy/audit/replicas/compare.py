@@ -1,0 +1,366 @@
+"""Where two stores differ: by their manifests alone, or to the byte when both are at hand.
+
+Compared are the logs as far as both reach. What one has and the other has not is a difference of
+its own (BEGIN, END); a slave that is behind differs by its END only. Two ends in one block leave a
+rest that digests cannot decide (UNDECIDED): with the files at hand it is decided by its bytes, with
+those of the longer log alone by a digest of that rest, so that no data has to travel.
+
+===========  ====================================================================================
+kind         offsets ``begin`` to ``end``
+===========  ====================================================================================
+LOG          one has this log, the other has not
+FILE_SIZE    the logs have files of different sizes: nothing else is compared
+BEGIN        what only one still has at the beginning
+CONTENT      the first place with different bytes (of manifests: the block)
+UNDECIDED    bytes that only the files can decide
+END          what only one has at the end
+DIVIDE       the divided offsets
+TABLE        a configuration table says something else
+===========  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from enum import Enum
+from itertools import zip_longest
+from typing import Any
+
+from attrs import asdict, define, evolve
+
+from rmqpy.audit.facts.facts import RecordFacts
+from rmqpy.audit.facts.log_facts import record_at
+from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest, Manifest
+from rmqpy.audit.scan.directory import FileRow, StoreDirectory
+from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.scan import StopReason
+from rmqpy.codec.tally import BLOCK_DIGEST_BYTES, BLOCK_SIZE
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = [
+    "Difference",
+    "DifferenceKind",
+    "StoreAtHand",
+    "compare_manifests",
+    "compare_stores",
+    "first_of",
+]
+
+_CHUNK = 1 << 20
+
+
+class DifferenceKind(Enum):
+    LOG = "log"
+    FILE_SIZE = "file size"
+    BEGIN = "begin"
+    CONTENT = "content"
+    UNDECIDED = "undecided"
+    END = "end"
+    DIVIDE = "divide"
+    TABLE = "table"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Difference:
+    """``left`` and ``right`` say what the two have. ``record``: the message of the left one in
+    which the first different byte lies, ``other`` the right one's there (only with the files); of
+    an END the first that only one has; of a block that one store alone cannot narrow the block's
+    first.
+    """
+
+    kind: DifferenceKind
+    log: str = ""
+    begin: int = -1
+    end: int = -1
+    left: str = ""
+    right: str = ""
+    record: RecordFacts | None = None
+    other: RecordFacts | None = None
+
+    def __str__(self) -> str:
+        place = f" {self.log}" if self.log else ""
+        if self.begin >= 0:
+            place += f" from offset {self.begin}"
+        if self.end > self.begin:
+            place += f" to {self.end}"
+        text = f"{self.kind.name}{place}: {self.left} / {self.right}"
+        record = self.record or self.other
+        if record is not None:
+            what = "first" if self.kind is DifferenceKind.END else "in"
+            text += f"; {what} {record.topic} queue {record.queue_id} offset {record.queue_offset}"
+        return text
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what says nothing."""
+        tree = asdict(self) | {"kind": self.kind.name}
+        return {name: value for name, value in tree.items() if value not in (None, "", -1)}
+
+
+@define(slots=True, frozen=True)
+class StoreAtHand:
+    """A store whose files can be read."""
+
+    files: FileLayer
+    directory: StoreDirectory
+
+
+def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
+    """Every difference that the digests tell; at most one CONTENT a log, the first."""
+    found: list[Difference] = []
+    if left.divided_offset != right.divided_offset:
+        told = str(left.divided_offset), str(right.divided_offset)
+        found.append(Difference(kind=DifferenceKind.DIVIDE, left=told[0], right=told[1]))
+    for kind in ("classic", "dledger"):
+        one, two = left.log(kind), right.log(kind)
+        if one is None and two is None:
+            continue
+        if one is None or two is None or not one.files or not two.files:
+            found.append(
+                Difference(kind=DifferenceKind.LOG, log=kind, left=_log(one), right=_log(two))
+            )
+            continue
+        found += _compare_logs(kind, one, two)
+    return found + list(_compare_tables(left, right))
+
+
+def compare_stores(
+    left: Manifest, right: Manifest, one: StoreAtHand | None, two: StoreAtHand | None
+) -> list[Difference]:
+    """The same to the byte: what manifests leave open is decided by the files, as far as they are
+    at hand.
+    """
+    found = []
+    for difference in compare_manifests(left, right):
+        exact: Difference | None = difference
+        if difference.kind in (DifferenceKind.CONTENT, DifferenceKind.UNDECIDED):
+            if one is not None and two is not None:
+                exact = _first_difference(one, two, difference)
+            else:
+                exact = _with_one((left, one), (right, two), difference)
+        elif difference.kind is DifferenceKind.END:
+            exact = _first_behind((left, one), (right, two), difference)
+        if exact is not None:
+            found.append(exact)
+    return found
+
+
+def first_of(differences: list[Difference]) -> Difference | None:
+    """Where two logs part: the difference at the smallest offset; None when only tables differ, or
+    no offset can be told.
+    """
+    placed = [each for each in differences if each.begin >= 0]
+    return min(placed, key=lambda each: each.begin, default=None)
+
+
+_Side = tuple[Manifest, StoreAtHand | None]
+
+
+def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
+    """An END with the first message that only one has, if that one is at hand."""
+    for is_left, (manifest, store) in ((True, left), (False, right)):
+        log = manifest.log(where.log)
+        if store is None or log is None or log.end != where.end:
+            continue
+        file = next(file for file in log.files if file.end > where.begin)
+        offset = max(where.begin, file.first_offset)
+        record = _record_in(store, file, where.log, offset)
+        return evolve(where, record=record) if is_left else evolve(where, other=record)
+    return where
+
+
+def _with_one(left: _Side, right: _Side, where: Difference) -> Difference | None:
+    """A block of which only one store is at hand: decided by a digest where the other log ends in
+    it, and told which message is the block's first.
+    """
+    for is_left, mine, theirs in ((True, left, right), (False, right, left)):
+        store = mine[1]
+        if store is None:
+            continue
+        own, other = (_file_at(manifest, where) for manifest, _ in (mine, theirs))
+        if where.kind is DifferenceKind.UNDECIDED and own.end > other.end:
+            view = _view(store, own, where.log)[where.begin - own.first_offset :]
+            rest = view[: other.end - where.begin]
+            if _digest(rest) == _block(other, where.begin):
+                return None
+            where = evolve(where, kind=DifferenceKind.CONTENT)
+        record = _record_in(store, own, where.log, where.begin)
+        return evolve(where, record=record) if is_left else evolve(where, other=record)
+    return where
+
+
+def _file_at(manifest: Manifest, where: Difference) -> LogFileDigest:
+    log = manifest.log(where.log)
+    assert log is not None, "both have been compared"
+    return next(file for file in log.files if file.first_offset <= where.begin < file.end_offset)
+
+
+def _view(store: StoreAtHand, file: LogFileDigest, kind: str) -> memoryview:
+    row = _row(store.directory, kind)
+    log_file = row.file_at(file.first_offset) if row else None
+    assert log_file is not None, "the manifest is of these files"
+    return map_file(store.files, log_file.path)
+
+
+def _record_in(
+    store: StoreAtHand, file: LogFileDigest, kind: str, offset: int
+) -> RecordFacts | None:
+    framing = Framing.DLEDGER if kind == "dledger" else Framing.CLASSIC
+    return _record_over(_view(store, file, kind), file.first_offset, offset, framing)
+
+
+def _digest(data: memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=BLOCK_DIGEST_BYTES).hexdigest()
+
+
+def _log(log: LogDigest | None) -> str:
+    return f"{log.begin} to {log.end}" if log is not None and log.files else "none"
+
+
+def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:
+    if left.file_size != right.file_size:
+        yield Difference(
+            kind=DifferenceKind.FILE_SIZE,
+            log=kind,
+            left=str(left.file_size),
+            right=str(right.file_size),
+        )
+        return
+    begin, end = max(left.begin, right.begin), min(left.end, right.end)
+    if left.begin != right.begin:
+        yield Difference(
+            kind=DifferenceKind.BEGIN,
+            log=kind,
+            begin=min(left.begin, right.begin),
+            end=begin,
+            left=f"begins at {left.begin}",
+            right=f"begins at {right.begin}",
+        )
+    yield from _compare_content(kind, left, right)
+    if left.end != right.end:
+        longest = max(left.end, right.end)
+        yield Difference(
+            kind=DifferenceKind.END,
+            log=kind,
+            begin=end,
+            end=longest,
+            left=_end(left, end),
+            right=_end(right, end),
+        )
+
+
+def _end(log: LogDigest, common: int) -> str:
+    more = sum(group.count for file in log.files for group in file.groups if group.offset >= common)
+    text = f"ends at {log.end}"
+    return f"{text}, {more} messages or more behind" if log.end > common and more else text
+
+
+def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:
+    files = {file.first_offset: file for file in right.files}
+    for one in left.files:
+        two = files.get(one.first_offset)
+        if two is None:
+            continue
+        different = _first_block(one, two)
+        if different is None:
+            continue
+        begin, end, decided = different
+        yield Difference(
+            kind=DifferenceKind.CONTENT if decided else DifferenceKind.UNDECIDED,
+            log=kind,
+            begin=begin,
+            end=end,
+            left=_block(one, begin),
+            right=_block(two, begin),
+        )
+        if decided:
+            return
+
+
+def _block(file: LogFileDigest, begin: int) -> str:
+    number = (begin - file.first_offset) // BLOCK_SIZE
+    return file.blocks[number] if number < len(file.blocks) else "nothing"
+
+
+def _first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
+    """(begin, end, decided) of the first block that differs, or cannot be compared."""
+    end = min(one.end, two.end)
+    for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):
+        begin = one.first_offset + number * BLOCK_SIZE
+        if begin >= end:
+            return None
+        stop = min(begin + BLOCK_SIZE, end)
+        whole = one.end == two.end or begin + BLOCK_SIZE <= end
+        if not whole:
+            return begin, stop, False
+        if left != right:
+            return begin, stop, True
+    return None
+
+
+def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:
+    ones = {table.name: table for table in left.tables}
+    twos = {table.name: table for table in right.tables}
+    for name in sorted({*ones, *twos}):
+        one, two = ones.get(name), twos.get(name)
+        told = [table.digest or table.source if table else "none" for table in (one, two)]
+        if told[0] != told[1]:
+            yield Difference(kind=DifferenceKind.TABLE, log=name, left=told[0], right=told[1])
+
+
+def _first_difference(one: StoreAtHand, two: StoreAtHand, where: Difference) -> Difference | None:
+    """The first byte that differs in ``where``; None when there is none."""
+    rows = [row for store in (one, two) if (row := _row(store.directory, where.log)) is not None]
+    assert len(rows) == 2, "both have been compared"
+    offset = where.begin
+    while offset < where.end:
+        views = []
+        for store, row in zip((one, two), rows, strict=True):
+            file = row.file_at(offset)
+            assert file is not None
+            view = map_file(store.files, file.path)
+            stop = min(offset + _CHUNK, where.end, file.end_offset) - file.first_offset
+            views.append((view[offset - file.first_offset : stop], view, file.first_offset))
+        (left, left_view, base), (right, right_view, _) = views
+        if bytes(left) != bytes(right):
+            at = next(n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+            framing = rows[0].framing
+            return evolve(
+                where,
+                kind=DifferenceKind.CONTENT,
+                begin=offset + at,
+                end=offset + at,
+                left=f"byte {left[at]:#04x}",
+                right=f"byte {right[at]:#04x}",
+                record=_record_over(left_view, base, offset + at, framing),
+                other=_record_over(right_view, base, offset + at, framing),
+            )
+        offset += len(left)
+    return None
+
+
+def _row(directory: StoreDirectory, kind: str) -> FileRow | None:
+    if kind == "classic":
+        return directory.classic
+    return directory.ledger.data if directory.ledger else None
+
+
+def _record_over(view: memoryview, base: int, offset: int, framing: Framing) -> RecordFacts | None:
+    """The record in which ``offset`` lies."""
+    position = 0
+    while True:
+        scan = scan_records(
+            view[position:],
+            base + position,
+            dledger=framing is Framing.DLEDGER,
+            check_crc=False,
+        )
+        ends = [*scan.frame_offset[1:], scan.end]
+        for frame, following in zip(scan.frame_offset, ends, strict=False):
+            if frame <= offset < following:
+                return record_at(view, base, frame, framing)
+        position = scan.end - base
+        if scan.stop is not StopReason.LIMIT:
+            return None

@@ -1,0 +1,374 @@
+"""The manifest: digests of a whole store as one value that travels between hosts.
+
+==========  =====================================================================================
+part        holds
+==========  =====================================================================================
+files       path below the root, length, time, and MD5 of every file as ``md5sum`` prints it
+logs        for each file of a log where its content ends, and digests of what is before: of each
+            64 KiB block (BLAKE2b, 16 bytes), and of the frames that begin in each block (offset of
+            the first, count, CRC-32). Bytes behind the last frame or in a filler do not count.
+queues      for each queue its smallest offset and the one behind its largest, and the digests of
+its
+            messages by 1024 queue offsets (:mod:`rmqpy.codec.tally` says of what); how many
+            of them the consume queue leads to
+tables      digests of the configuration tables by their meaning
+facts       what :mod:`rmqpy.audit.facts.facts` says
+==========  =====================================================================================
+
+The JSON form (:meth:`Manifest.encode`, :meth:`Manifest.decode`) is stable: ``format`` counts its
+versions, a reader refuses a newer one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any, Final
+
+from attrs import asdict, define, evolve, field
+
+from rmqpy.audit.checks.engine import AuditPlan, RangeRunner, StoreAudit, ThreadRunner, audit_store
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.audit.facts.file_md5 import FilePart
+from rmqpy.audit.facts.small_files import ConfigTable
+from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.audit.scan.range_merge import FileDigests, RowResult
+from rmqpy.audit.scan.ranges import FrameGroup
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
+from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileLayer
+
+__all__ = [
+    "FileMd5",
+    "LogDigest",
+    "LogFileDigest",
+    "Manifest",
+    "ManifestPlan",
+    "Md5",
+    "QueueDigest",
+    "make_manifest",
+]
+
+MANIFEST_FORMAT: Final = 1
+KIND: Final = "rmqpy-manifest"
+
+
+@define(slots=True, frozen=True)
+class FileMd5:
+    """One file. ``md5`` is "" when it was not asked for."""
+
+    path: str
+    size: int
+    mtime_ms: int
+    md5: str = ""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LogFileDigest:
+    """One file of a log. ``end`` is behind its last frame; ``sealed``: its filler closes it."""
+
+    path: str
+    first_offset: int
+    file_size: int
+    end: int
+    sealed: bool
+    blocks: tuple[str, ...] = ()
+    groups: tuple[FrameGroup, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.file_size
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LogDigest:
+    """One log: "classic" or "dledger". ``files`` hold content, in order, without gaps of name."""
+
+    kind: str
+    files: tuple[LogFileDigest, ...] = ()
+
+    @property
+    def begin(self) -> int:
+        return self.files[0].first_offset if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """Behind the last frame."""
+        return max((file.end for file in self.files), default=0)
+
+    @property
+    def file_size(self) -> int:
+        return self.files[0].file_size if self.files else 0
+
+
+Bucket = tuple[int, int, int, int]
+"""Number (-1: messages without a place in the queue), messages, content, place."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class QueueDigest:
+    """One queue, as the log tells it. ``right_units``: messages to which a unit leads."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    count: int
+    unqueued: int
+    right_units: int
+    buckets: tuple[Bucket, ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Manifest:
+    """A store at one moment. ``name`` tells replicas apart. ``findings``: code name → how many."""
+
+    name: str
+    taken_ms: int
+    mode: Mode
+    divided_offset: int | None
+    clean_stop: bool
+    running: bool
+    files: tuple[FileMd5, ...] = ()
+    logs: tuple[LogDigest, ...] = ()
+    queues: tuple[QueueDigest, ...] = ()
+    tables: tuple[ConfigTable, ...] = ()
+    keys: int = 0
+    """How many (message, key) the log asks the key index for; ``keys_found``: it has."""
+    keys_found: int = 0
+    findings: dict[str, int] = field(factory=dict)
+    first_findings: tuple[dict[str, Any], ...] = ()
+    facts: dict[str, Any] = field(factory=dict)
+
+    @property
+    def begin(self) -> int:
+        return min((log.begin for log in self.logs if log.files), default=0)
+
+    @property
+    def end(self) -> int:
+        """Behind the last frame of all."""
+        return max((log.end for log in self.logs), default=0)
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.count + queue.unqueued for queue in self.queues)
+
+    def content_digest(self) -> str:
+        """SHA-256 of what it says about logs and messages: the same whenever and by whatever engine
+        it is made, for as long as no message comes or goes.
+        """
+        content = {
+            "mode": self.mode.value,
+            "divided_offset": self.divided_offset,
+            "logs": [[log.kind, log.begin, log.end] for log in self.logs],
+            "queues": [asdict(queue) for queue in self.queues],
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def log(self, kind: str) -> LogDigest | None:
+        return next((log for log in self.logs if log.kind == kind), None)
+
+    def fits(self, files: FileLayer, root: str) -> bool:
+        """Whether every log file still has the length and time that it had."""
+        known = {file.path: (file.size, file.mtime_ms) for file in self.files}
+        directory = read_directory(files, root)
+        found = {
+            directory.relative(file.path): (file.size, file.mtime_ms)
+            for row in directory.logs
+            for file in row.files
+        }
+        logs = {file.path for log in self.logs for file in log.files}
+        return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
+
+    def encode(self) -> bytes:
+        tree = asdict(evolve(self, logs=()), value_serializer=_plain)
+        tree["logs"] = [
+            {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
+        ]
+        head = {"kind": KIND, "format": MANIFEST_FORMAT}
+        return json.dumps({**head, **tree}, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Manifest:
+        """Raises RmqError for anything but a manifest of a known format."""
+        try:
+            tree = json.loads(raw)
+            if tree["kind"] != KIND:
+                raise RmqError(f"not a manifest but {tree['kind']!r}")
+            if tree["format"] > MANIFEST_FORMAT:
+                raise RmqError(f"a manifest of format {tree['format']}: use a newer rmqpy")
+            return _manifest_of(tree)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RmqError(f"not a manifest: {error!r}") from error
+
+
+def _plain(_owner: object, _name: object, value: object) -> object:
+    return value.value if isinstance(value, Mode) else value
+
+
+def _manifest_of(tree: dict[str, Any]) -> Manifest:
+    return Manifest(
+        name=tree["name"],
+        taken_ms=tree["taken_ms"],
+        mode=Mode(tree["mode"]),
+        divided_offset=tree["divided_offset"],
+        clean_stop=tree["clean_stop"],
+        running=tree["running"],
+        files=tuple(FileMd5(**file) for file in tree["files"]),
+        logs=tuple(
+            LogDigest(kind=log["kind"], files=tuple(map(_log_file_of, log["files"])))
+            for log in tree["logs"]
+        ),
+        queues=tuple(
+            QueueDigest(**{**queue, "buckets": tuple(map(_bucket_of, queue["buckets"]))})
+            for queue in tree["queues"]
+        ),
+        tables=tuple(ConfigTable(**table) for table in tree["tables"]),
+        keys=tree["keys"],
+        keys_found=tree["keys_found"],
+        findings=tree["findings"],
+        first_findings=tuple(tree["first_findings"]),
+        facts=tree["facts"],
+    )
+
+
+def _bucket_of(numbers: list[int]) -> Bucket:
+    number, count, content, place = numbers
+    return number, count, content, place
+
+
+def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
+    groups = [[group.offset, group.count, group.crc] for group in file.groups]
+    return {**asdict(evolve(file, groups=())), "groups": groups}
+
+
+def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
+    groups = tuple(FrameGroup(*group) for group in tree["groups"])
+    return LogFileDigest(**{**tree, "blocks": tuple(tree["blocks"]), "groups": groups})
+
+
+class Md5(Enum):
+    """Of which files."""
+
+    EVERY_FILE = "every file"
+    OWN_FILES = "logs, tables and small files, not what is made from them"
+    NONE = "none"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ManifestPlan:
+    """Digests of messages are always made. ``md5``: which files are read for ``md5sum`` as well;
+    ``blocks``: digests of the logs' blocks, for finding where two logs part. A certificate needs
+    neither.
+    """
+
+    name: str
+    audit: AuditPlan
+    now_ms: Callable[[], int]
+    md5: Md5 = Md5.EVERY_FILE
+    blocks: bool = True
+
+
+def make_manifest(
+    files: FileLayer, plan: ManifestPlan, runner: RangeRunner | None = None
+) -> tuple[Manifest, StoreAudit]:
+    """Audit a store and put its digests together. A block is not divided between ranges."""
+    runner = runner or ThreadRunner(files, plan.audit.workers)
+    range_bytes = plan.audit.range_bytes
+    if plan.blocks:
+        range_bytes = max(range_bytes & -BLOCK_SIZE, BLOCK_SIZE)
+    audit_plan = evolve(plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes)
+    audit = audit_store(files, audit_plan, runner)
+    directory = read_directory(files, plan.audit.root, plan.audit.settings)
+    md5s = _file_md5s(files, plan, directory, runner)
+    return _manifest_of_audit(plan, tuple(md5s), audit), audit
+
+
+def _manifest_of_audit(
+    plan: ManifestPlan, md5s: tuple[FileMd5, ...], audit: StoreAudit
+) -> Manifest:
+    facts = audit.facts
+    logs = [("classic", audit.classic), ("dledger", audit.ledger)]
+    return Manifest(
+        name=plan.name,
+        taken_ms=plan.now_ms(),
+        mode=facts.mode,
+        divided_offset=facts.divided_offset,
+        clean_stop=facts.clean_stop,
+        running=facts.running,
+        files=md5s,
+        logs=tuple(_log_digest(kind, row) for kind, row in logs if row is not None),
+        queues=tuple(_queue_digests(audit.queues.values())),
+        tables=facts.tables,
+        findings={code.name: count for code, count in sorted(audit.counts.items(), key=_by_name)},
+        keys=audit.keys,
+        keys_found=audit.keys_found,
+        first_findings=tuple(finding.as_json() for finding in audit.first_findings),
+        facts=facts.as_json(),
+    )
+
+
+def _by_name(item: tuple[Any, int]) -> str:
+    name: str = item[0].name
+    return name
+
+
+def _log_digest(kind: str, row: RowResult) -> LogDigest:
+    with_content = [file for file in row.files if file.end > file.first_offset]
+    return LogDigest(kind=kind, files=tuple(map(_log_file_digest, with_content)))
+
+
+def _log_file_digest(file: FileDigests) -> LogFileDigest:
+    return LogFileDigest(
+        path=file.file,
+        first_offset=file.first_offset,
+        file_size=file.file_size,
+        end=file.end,
+        sealed=file.is_sealed,
+        blocks=tuple(file.blocks),
+        groups=tuple(file.groups),
+    )
+
+
+def _queue_digests(queues: Iterable[QueueTally]) -> list[QueueDigest]:
+    return [
+        QueueDigest(
+            topic=java_text(queue.topic),
+            queue_id=queue.queue_id,
+            min_offset=max(queue.first_queue_offset, 0),
+            max_offset=queue.last_queue_offset + 1,
+            count=queue.count,
+            unqueued=queue.unqueued,
+            right_units=queue.right_units,
+            buckets=tuple(
+                (number, sums[0], sums[1], sums[2])
+                for number, sums in sorted(queue.buckets.items())
+            ),
+        )
+        for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
+    ]
+
+
+def _file_md5s(
+    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory, runner: RangeRunner
+) -> Iterator[FileMd5]:
+    paths = sorted(directory.every_file())
+    small = [directory.paths.checkpoint, directory.paths.abort]
+    for ledger in directory.ledgers:
+        small += [ledger.checkpoint, ledger.current_term]
+    paths += [path for path in small if files.exists(path)]
+    wanted = {
+        Md5.EVERY_FILE: paths,
+        Md5.OWN_FILES: [*directory.own_files(), *small],
+        Md5.NONE: [],
+    }[plan.md5]
+    read = sorted(set(wanted).intersection(paths))
+    sums = runner.md5s(map(FilePart, read))
+    md5s = {path: each.md5 for path, each in zip(read, sums, strict=True)}
+    for path in paths:
+        relative = directory.relative(path)
+        yield FileMd5(relative, files.size_of(path), files.mtime_ms(path), md5s.get(path, ""))

@@ -1,0 +1,362 @@
+"""Making a damaged log readable again: planned first, then carried out from a journal.
+
+==============  ===================================================================================
+way             what it does
+==============  ===================================================================================
+FORCE_TRUNCATE  the log ends before the first damage: everything from there on is kept in
+                rmqpy/quarantine and zeroed, later files go there as a whole
+QUARANTINE      the log stays as it is, but for the damage: its bytes are kept in rmqpy/quarantine,
+                in their place stand empty messages with the same size, topic, queue and queue
+                offset (as the consume queue tells them), property ``__RMQPY_LOST``. Where no
+                consume queue leads there, the place is filled by a rolled-back message, which no
+                reader sees.
+==============  ===================================================================================
+
+Both are for classic logs. A damaged DLedger log is repaired from the other members, not here.
+
+The journal (``rmqpy/fsck-journal.json``) holds the plan before anything is changed; every action
+may be done again, so that a plan that was interrupted is carried out to its end by the next call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+from attrs import asdict, define
+
+from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.facts.lock_probe import lock_holder
+from rmqpy.audit.scan.directory import FileRow, LogFile, StoreDirectory, read_directory
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.queue_units import QueueUnits, map_file, units_within
+from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.hashes import crc32
+from rmqpy.codec.message import HEADS
+from rmqpy.codec.scan import StopReason, measure_record
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.model.flags import TRANSACTION_ROLLBACK
+
+__all__ = ["Action", "Repair", "RepairPlan", "carry_out", "plan_repair", "unfinished_plan"]
+
+JOURNAL: Final = "fsck-journal.json"
+LOST_TOPIC: Final = b"RMQPY_LOST"
+LOST_PROPERTY: Final = b"__RMQPY_LOST\x01true"
+_STRUCTURAL: Final = ("RECORD_", "FILLER_")
+_NOBODY: Final = bytes(4)
+
+
+class Repair(Enum):
+    FORCE_TRUNCATE = "force-truncate"
+    QUARANTINE = "quarantine"
+
+
+class ActionKind(Enum):
+    KEEP = "keep"
+    """Copy ``length`` bytes to the quarantine."""
+    WRITE = "write"
+    """Put ``data`` there; ``length`` zeros when it is empty."""
+    SET_ASIDE = "set aside"
+    """Move the whole file to the quarantine."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Action:
+    """``file`` is below the root; ``kept_as`` below rmqpy/quarantine; ``data`` in hexadecimal."""
+
+    kind: ActionKind
+    file: str
+    position: int = 0
+    length: int = 0
+    kept_as: str = ""
+    data: str = ""
+
+    def __str__(self) -> str:
+        if self.kind is ActionKind.SET_ASIDE:
+            return f"move {self.file} to rmqpy/quarantine/{self.kept_as}"
+        place = f"{self.length} bytes at {self.position} of {self.file}"
+        if self.kind is ActionKind.KEEP:
+            return f"keep {place} in rmqpy/quarantine/{self.kept_as}"
+        return f"write {place}" if self.data else f"zero {place}"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class RepairPlan:
+    repair: Repair
+    actions: tuple[Action, ...]
+    reasons: tuple[str, ...]
+    """The findings that it answers to, one line each."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self, value_serializer=_plain), indent=1).encode()
+
+    @classmethod
+    def decode(cls, raw: bytes) -> RepairPlan:
+        tree = json.loads(raw)
+        actions = [Action(**{**each, "kind": ActionKind(each["kind"])}) for each in tree["actions"]]
+        return cls(
+            repair=Repair(tree["repair"]),
+            actions=tuple(actions),
+            reasons=tuple(tree["reasons"]),
+        )
+
+
+def _plain(_owner: object, _name: object, value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+def plan_repair(
+    files: FileLayer, root: str, repair: Repair, settings: StoreSettings | None = None
+) -> RepairPlan:
+    """What would be done. Raises StoreFault where it cannot be: a running broker, a DLedger log."""
+    directory = read_directory(files, root, settings)
+    _check_stopped(directory)
+    found: list[Finding] = []
+    audit_store(files, AuditPlan(root=root, settings=settings, sink=found.extend))
+    damage = sorted(f for f in found if f.code.name.startswith(_STRUCTURAL) and f.offset >= 0)
+    ledger = directory.ledger
+    if any(f.file.startswith("dledger-") for f in damage) or (
+        damage and repair is Repair.FORCE_TRUNCATE and ledger is not None and ledger.data
+    ):
+        raise StoreFault(
+            root,
+            "damage in a store with a DLedger log",
+            "a classic store",
+            "repair it from another member (rmqpy upgrade plan)",
+        )
+    planner = _Planner(files, directory)
+    if not damage:
+        actions: list[Action] = []
+    elif repair is Repair.FORCE_TRUNCATE:
+        actions = list(planner.truncate(damage[0].offset))
+    else:
+        actions = [action for finding in damage for action in planner.replace(finding)]
+    reasons = tuple(map(str, damage))
+    return RepairPlan(repair=repair, actions=tuple(actions), reasons=reasons)
+
+
+def _check_stopped(directory: StoreDirectory) -> None:
+    process = lock_holder(directory.paths.lock)
+    if process is not None:
+        raise StoreFault(
+            directory.root,
+            f"a broker that runs on it (process {process})",
+            "a stopped broker",
+            "stop it first",
+        )
+
+
+def unfinished_plan(files: FileLayer, directory: StoreDirectory) -> RepairPlan | None:
+    """The plan of a repair that was interrupted."""
+    path = f"{directory.paths.own}/{JOURNAL}"
+    return RepairPlan.decode(files.read_bytes(path)) if files.exists(path) else None
+
+
+def carry_out(files: FileLayer, directory: StoreDirectory, plan: RepairPlan) -> None:
+    """Do what is planned. After an interruption it may be called again with the same plan."""
+    _check_stopped(directory)
+    lock = files.lock(directory.paths.lock)
+    try:
+        journal = f"{directory.paths.own}/{JOURNAL}"
+        files.make_dirs(directory.paths.quarantine)
+        files.replace_bytes(journal, plan.encode())
+        for action in plan.actions:
+            _do(files, directory, action)
+        files.unlink(journal)
+        files.sync_dir(directory.paths.own)
+    finally:
+        lock.release()
+
+
+def _do(files: FileLayer, directory: StoreDirectory, action: Action) -> None:
+    path = action.file if action.file.startswith("/") else f"{directory.root}/{action.file}"
+    kept = f"{directory.paths.quarantine}/{action.kept_as}"
+    if action.kind is ActionKind.SET_ASIDE:
+        if files.exists(path):
+            files.rename(path, kept)
+            files.sync_dir(path.rpartition("/")[0])
+            files.sync_dir(directory.paths.quarantine)
+        return
+    if action.kind is ActionKind.KEEP:
+        # Once more after an interruption would keep what was written in its place.
+        if not files.exists(kept):
+            view = map_file(files, path)
+            files.replace_bytes(kept, bytes(view[action.position :][: action.length]))
+        return
+    file = files.open(path)
+    try:
+        data = bytes.fromhex(action.data) if action.data else bytes(action.length)
+        file.write(action.position, data)
+        file.sync()
+    finally:
+        file.close()
+
+
+@define(slots=True, frozen=True)
+class _Tile:
+    """Bytes that become one message: offset, size, and whose it was."""
+
+    offset: int
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    unit: tuple[str, int] | None = None
+    """File and position of its consume queue unit."""
+
+
+class _Planner:
+    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+        self._files = files
+        self._directory = directory
+        self._units = QueueUnits(files, directory)
+
+    @property
+    def _row(self) -> FileRow:
+        return self._directory.classic
+
+    def _relative(self, file: LogFile) -> str:
+        return self._directory.relative(file.path)
+
+    def _holder(self, offset: int) -> LogFile:
+        file = self._row.file_at(offset)
+        assert file is not None, "findings have offsets in files"
+        return file
+
+    def truncate(self, offset: int) -> Iterator[Action]:
+        """From the end backwards: stopped in between, the same damage is found again."""
+        holder = self._holder(offset)
+        for file in reversed(self._row.files):
+            if file.first_offset > holder.first_offset:
+                name = file.path.rpartition("/")[2]
+                yield Action(
+                    kind=ActionKind.SET_ASIDE, file=self._relative(file), kept_as=f"{name}.file"
+                )
+        position = offset - holder.first_offset
+        length = map_log(self._files, holder.path).content_end(position) - position
+        yield self._keep(holder, position, length)
+        yield Action(
+            kind=ActionKind.WRITE, file=self._relative(holder), position=position, length=length
+        )
+
+    def _keep(self, file: LogFile, position: int, length: int) -> Action:
+        return Action(
+            kind=ActionKind.KEEP,
+            file=self._relative(file),
+            position=position,
+            length=length,
+            kept_as=f"{file.first_offset + position:020d}.bin",
+        )
+
+    def replace(self, finding: Finding) -> Iterator[Action]:
+        """Empty messages in place of damage; a filler that is wrong is written anew."""
+        holder = self._holder(finding.offset)
+        position = finding.offset - holder.first_offset
+        view = map_file(self._files, holder.path)
+        rest = holder.size - position
+        length = finding.length or rest
+        yield self._keep(holder, position, length)
+        if finding.code.name.startswith("FILLER_") and length == rest:
+            data = rest.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4)
+            yield self._write(holder, position, data)
+            return
+        end = finding.offset + length
+        to_end = end == holder.end_offset
+        if to_end:
+            end -= layout.BLANK_SIZE
+        tiles = list(self._tiles(finding.offset, end))
+        stored_ms = _time_before(view, position)
+        for tile in tiles:
+            data = _empty_message(tile, stored_ms)
+            yield self._write(holder, tile.offset - holder.first_offset, data)
+            if tile.unit is not None:
+                file, place = tile.unit
+                yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
+        behind = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
+        if to_end:
+            left = holder.end_offset - behind
+            data = left.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4)
+            yield self._write(holder, behind - holder.first_offset, data)
+
+    def _write(self, file: LogFile, position: int, data: bytes) -> Action:
+        return Action(
+            kind=ActionKind.WRITE,
+            file=self._relative(file),
+            position=position,
+            length=len(data),
+            data=data.hex(),
+        )
+
+    def _tiles(self, begin: int, end: int) -> Iterator[_Tile]:
+        """The place between two offsets, cut by the units that lead there."""
+        offset = begin
+        for tile in sorted(self._units_between(begin, end), key=lambda tile: tile.offset):
+            if tile.offset < offset or tile.offset + tile.size > end:
+                continue
+            yield from self._nobodys(offset, tile.offset)
+            yield tile
+            offset = tile.offset + tile.size
+        yield from self._nobodys(offset, end)
+
+    def _nobodys(self, begin: int, end: int) -> Iterator[_Tile]:
+        if begin == end:
+            return
+        if end - begin < layout.RECORD_SIZE_MIN + len(LOST_TOPIC):
+            raise StoreFault(
+                self._holder(begin).path,
+                f"{end - begin} damaged bytes at offset {begin} to which no consume queue leads",
+                f"at least {layout.RECORD_SIZE_MIN + len(LOST_TOPIC)}, so that a message fits",
+                "restore the file from a backup or a replica, or use --force-truncate",
+            )
+        yield _Tile(begin, end - begin, LOST_TOPIC, 0, -1)
+
+    def _units_between(self, begin: int, end: int) -> Iterator[_Tile]:
+        for queue in self._directory.queues:
+            topic = queue.topic.encode("utf-8", "surrogateescape")
+            row = self._units(topic, queue.queue_id)
+            if row is None:
+                continue
+            for queue_offset, unit in units_within(row, begin, end):
+                place = queue_offset * layout.QUEUE_UNIT_SIZE
+                file = queue.row.file_at(place)
+                if file is None:
+                    continue
+                where = self._directory.relative(file.path), place - file.first_offset
+                yield _Tile(unit[0], unit[1], topic, queue.queue_id, queue_offset, where)
+
+
+def _time_before(view: memoryview, position: int) -> int:
+    """Store time of the last whole record before ``position`` of a file; of the first behind it
+    where there is none.
+    """
+    stored_ms, at = 0, 0
+    while at < position:
+        scan = scan_records(view[at:position], at, dledger=False, check_crc=False)
+        stored_ms = scan.store_timestamp_ms[-1] if len(scan) else stored_ms
+        at = scan.end
+        if scan.stop is not StopReason.LIMIT:
+            break
+    return stored_ms
+
+
+def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
+    """A record of exactly the tile's size without content."""
+    fixed = layout.RECORD_SIZE_MIN + len(tile.topic)
+    properties = LOST_PROPERTY if fixed + len(LOST_PROPERTY) <= tile.size else b""
+    body = bytes(tile.size - fixed - len(properties))
+    lost = tile.queue_offset < 0
+    head = HEADS[0].pack(
+        *(tile.size, layout.MESSAGE_MAGIC_V1, crc32(body) if body else 0, tile.queue_id, 0),
+        *(0 if lost else tile.queue_offset, tile.offset, TRANSACTION_ROLLBACK if lost else 0),
+        *(stored_ms, _NOBODY, 0, stored_ms, _NOBODY, 0, 0, 0, len(body)),
+    )
+    record = head + body + bytes([len(tile.topic)]) + tile.topic
+    record += len(properties).to_bytes(2) + properties
+    assert not isinstance(measure_record(memoryview(record), 0, len(record)), StopReason)
+    return record

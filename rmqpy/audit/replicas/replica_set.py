@@ -1,0 +1,91 @@
+"""Several replicas of one store: each pair compared, all of them certified.
+
+A replica is a manifest, and its files where they are at hand. A manifest of another host joins as
+it is; no data travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from attrs import define
+
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.compare import Difference, StoreAtHand, compare_stores, first_of
+from rmqpy.audit.replicas.manifest import Manifest
+
+__all__ = ["Pair", "ReplicaAtHand", "certify_replicas", "changed_subjects", "compare_pairs"]
+
+
+@define(slots=True, frozen=True)
+class ReplicaAtHand:
+    """``store`` is None where only the manifest is here."""
+
+    manifest: Manifest
+    store: StoreAtHand | None = None
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+
+@define(slots=True, frozen=True)
+class Pair:
+    """Two replicas, by name, and where they differ."""
+
+    left: str
+    right: str
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.differences
+
+    @property
+    def first(self) -> Difference | None:
+        """Where their logs part."""
+        return first_of(list(self.differences))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "left": self.left,
+            "right": self.right,
+            "equal": self.is_equal,
+            "first": self.first.as_json() if self.first else None,
+            "differences": [each.as_json() for each in self.differences],
+        }
+
+
+def compare_pairs(replicas: Sequence[ReplicaAtHand]) -> Iterator[Pair]:
+    """Every pair, in the order given."""
+    for one, two in combinations(replicas, 2):
+        found = compare_stores(one.manifest, two.manifest, one.store, two.store)
+        yield Pair(one.name, two.name, tuple(found))
+
+
+def certify_replicas(replicas: Sequence[ReplicaAtHand], now_ms: int) -> Certificate:
+    """The first is the reference."""
+    at_hand = {
+        each.name: QueueMessages(each.store.files, each.store.directory)
+        for each in replicas
+        if each.store is not None
+    }
+    return certify([each.manifest for each in replicas], now_ms, at_hand)
+
+
+def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:
+    """Of the stores that are shown: those that are not what was certified, and how they differ."""
+    changed = {}
+    for subject in certificate.subjects:
+        manifest = manifests.get(subject.name)
+        if manifest is None or manifest.content_digest() == subject.digest:
+            continue
+        then = f"{subject.messages} messages from {subject.begin} to {subject.end}"
+        now = f"{manifest.messages} messages from {manifest.begin} to {manifest.end}"
+        changed[subject.name] = f"certified were {then}, now there are {now}"
+        if then == now:
+            changed[subject.name] += ", with other content or other queues"
+    return changed

@@ -1,0 +1,255 @@
+"""Which files stand in a store directory: names, lengths and times. Nothing is opened.
+
+A row is a folder (or several, for ``storePathCommitLog`` with commas) of files named by the offset
+of their first byte in 20 digits. Nothing else may stand there; what does is a stray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from attrs import define, field
+
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.mapped_files import NAME_DIGITS
+from rmqpy.store.files.paths import StorePaths
+
+__all__ = ["FileRow", "LedgerFolder", "LogFile", "QueueFolder", "StoreDirectory", "read_directory"]
+
+LEDGER_PREFIX = "dledger-"
+PATH_SEPARATOR = ","
+
+
+@define(slots=True, frozen=True)
+class LogFile:
+    path: str
+    first_offset: int
+    size: int
+    mtime_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.size
+
+
+@define(slots=True, frozen=True)
+class FileRow:
+    """Files in order of offsets; ``name`` is the path below the root ("commitlog",
+    "dledger-n0/data"). Files of length 0 are not among ``files`` but in ``empty``.
+    """
+
+    name: str
+    framing: Framing
+    files: tuple[LogFile, ...] = ()
+    strays: tuple[str, ...] = ()
+    empty: tuple[LogFile, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    @property
+    def file_size(self) -> int:
+        """The length that most files have, 0 without files."""
+        sizes = [file.size for file in self.files]
+        return max(sizes, key=sizes.count, default=0)
+
+    @property
+    def first_offset(self) -> int:
+        return self.files[0].first_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.files[-1].end_offset
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """(end of one file, begin of the next) where the two are not equal."""
+        return [
+            (before.end_offset, after.first_offset)
+            for before, after in pairwise(self.files)
+            if before.end_offset != after.first_offset
+        ]
+
+    def file_at(self, offset: int) -> LogFile | None:
+        """The file that holds byte ``offset``."""
+        for file in self.files:
+            if file.first_offset <= offset < file.end_offset:
+                return file
+        return None
+
+
+@define(slots=True, frozen=True)
+class LedgerFolder:
+    """``dledger-<self id>``: data files, index files, and the two small files' paths."""
+
+    self_id: str
+    folder: str
+    data: FileRow
+    index: FileRow
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.folder}/checkpoint"
+
+    @property
+    def current_term(self) -> str:
+        return f"{self.folder}/currterm"
+
+
+@define(slots=True, frozen=True)
+class QueueFolder:
+    topic: str
+    queue_id: int
+    row: FileRow
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class StoreDirectory:
+    """A store directory's files. ``others``: names in the root that are nobody's."""
+
+    root: str
+    paths: StorePaths
+    classic: FileRow
+    ledgers: tuple[LedgerFolder, ...] = ()
+    queues: tuple[QueueFolder, ...] = ()
+    index_files: tuple[LogFile, ...] = ()
+    config_files: tuple[LogFile, ...] = ()
+    strays: tuple[str, ...] = ()
+    own_self_id: str | None = field(default=None)
+
+    @property
+    def ledger(self) -> LedgerFolder | None:
+        """The DLedger log that counts: of the self id in the settings, else the one with data."""
+        for ledger in self.ledgers:
+            if ledger.self_id == self.own_self_id:
+                return ledger
+        with_data = [ledger for ledger in self.ledgers if ledger.data]
+        return next(iter(with_data or self.ledgers), None)
+
+    @property
+    def logs(self) -> tuple[FileRow, ...]:
+        """Classic files, then those of the DLedger log, as far as there are any."""
+        ledger = self.ledger
+        rows = (self.classic, ledger.data) if ledger else (self.classic,)
+        return tuple(row for row in rows if row)
+
+    def relative(self, path: str) -> str:
+        """``path`` as reports show it: below the root where it is there."""
+        return path.removeprefix(f"{self.root}/")
+
+    def every_file(self) -> Iterator[str]:
+        """Paths of all files of the store but its small ones: logs, tables, and what is made from
+        logs: queues and indexes.
+        """
+        yield from self.own_files()
+        for row in (*(ledger.index for ledger in self.ledgers), *(q.row for q in self.queues)):
+            yield from (file.path for file in (*row.files, *row.empty))
+        yield from (file.path for file in self.index_files)
+
+    def own_files(self) -> Iterator[str]:
+        """Those that cannot be made again from others: logs and tables."""
+        for row in (self.classic, *(ledger.data for ledger in self.ledgers)):
+            yield from (file.path for file in (*row.files, *row.empty))
+        yield from (file.path for file in self.config_files)
+
+
+def read_directory(
+    files: FileLayer, root: str, settings: StoreSettings | None = None
+) -> StoreDirectory:
+    """Look at the store below ``root``. ``settings`` tell paths that lie elsewhere; the root in
+    them is not used.
+    """
+    root = root.rstrip("/") or "/"
+    return _Reader(files, root, settings).read()
+
+
+@define(slots=True)
+class _Reader:
+    files: FileLayer
+    root: str
+    settings: StoreSettings | None
+    strays: list[str] = field(factory=list)
+
+    def read(self) -> StoreDirectory:
+        paths = self._paths()
+        classic = self._row("commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC)
+        ledgers = tuple(self._ledgers())
+        queues = tuple(self._queues(paths.consume_queue))
+        index_files = tuple(self._plain(paths.index, int))
+        config_files = tuple(self._plain(paths.config, str))
+        return StoreDirectory(
+            root=self.root,
+            paths=paths,
+            classic=classic,
+            ledgers=ledgers,
+            queues=queues,
+            index_files=index_files,
+            config_files=config_files,
+            strays=tuple(self.strays),
+            own_self_id=self.settings.dledger_self_id if self.settings else None,
+        )
+
+    def _paths(self) -> StorePaths:
+        default = f"{self.root}/commitlog"
+        if self.settings is None:
+            return StorePaths(self.root, default)
+        told = StorePaths.of(self.settings)
+        log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
+        return StorePaths(self.root, log)
+
+    def _row(self, name: str, folders: list[str], framing: Framing) -> FileRow:
+        found: list[LogFile] = []
+        strays: list[str] = []
+        empty: list[LogFile] = []
+        for folder in folders:
+            for entry in self.files.list_dir(folder):
+                path = f"{folder}/{entry}"
+                regular = len(entry) == NAME_DIGITS and entry.isascii() and entry.isdigit()
+                if not regular or self.files.is_dir(path):
+                    strays.append(path)
+                    continue
+                file = self._file(path, int(entry))
+                (found if file.size else empty).append(file)
+        found.sort(key=lambda file: file.first_offset)
+        return FileRow(name, framing, tuple(found), tuple(strays), tuple(empty))
+
+    def _file(self, path: str, first_offset: int = 0) -> LogFile:
+        return LogFile(path, first_offset, self.files.size_of(path), self.files.mtime_ms(path))
+
+    def _ledgers(self) -> Iterator[LedgerFolder]:
+        for name in self.files.list_dir(self.root):
+            folder = f"{self.root}/{name}"
+            if not name.startswith(LEDGER_PREFIX) or not self.files.is_dir(folder):
+                continue
+            self_id = name.removeprefix(LEDGER_PREFIX)
+            elsewhere = self.settings and self.settings.store_path_dledger_commit_log
+            data = (elsewhere or f"{folder}/data").split(PATH_SEPARATOR)
+            yield LedgerFolder(
+                self_id,
+                folder,
+                self._row(f"{name}/data", data, Framing.DLEDGER),
+                self._row(f"{name}/index", [f"{folder}/index"], Framing.DLEDGER),
+            )
+
+    def _queues(self, folder: str) -> Iterator[QueueFolder]:
+        for topic in self.files.list_dir(folder):
+            if not self.files.is_dir(f"{folder}/{topic}"):
+                self.strays.append(f"{folder}/{topic}")
+                continue
+            for name in self.files.list_dir(f"{folder}/{topic}"):
+                path = f"{folder}/{topic}/{name}"
+                if not name.isdigit() or not self.files.is_dir(path):
+                    self.strays.append(path)
+                    continue
+                row = self._row(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
+                yield QueueFolder(topic, int(name), row)
+
+    def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
+        for name in self.files.list_dir(folder):
+            path = f"{folder}/{name}"
+            if self.files.is_dir(path) or (kind is int and not name.isdigit()):
+                self.strays.append(path)
+            else:
+                yield self._file(path)

@@ -1,0 +1,41 @@
+"""The bytes of a log file, and how far they were written: a log's last file is mostly a hole, which
+is not worth reading.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.codec.backend import content_end
+from rmqpy.model.files import FileLayer
+
+__all__ = ["LogBytes", "map_log"]
+
+
+@define(slots=True, frozen=True)
+class LogBytes:
+    """``view``: of the whole file; from ``data_end`` on there are only zeros."""
+
+    view: memoryview
+    data_end: int
+
+    def up_to(self, length: int) -> LogBytes:
+        """The first ``length`` bytes, or all."""
+        view = self.view[: max(length, 0)]
+        return LogBytes(view, min(self.data_end, len(view)))
+
+    def to_content_end(self) -> LogBytes:
+        """The same, looked at once for all: a file with room reserved is zeros without a hole."""
+        return LogBytes(self.view, self.content_end())
+
+    def content_end(self, position: int = 0) -> int:
+        """Position behind the last byte that is not zero, at least ``position``."""
+        return content_end(self.view[: self.data_end], position)
+
+
+def map_log(files: FileLayer, path: str) -> LogBytes:
+    """Without keeping it open: the mapping lives as long as the view."""
+    file = files.open_readonly(path)
+    found = LogBytes(file.view, min(file.data_end(0), len(file.view)))
+    file.close()
+    return found

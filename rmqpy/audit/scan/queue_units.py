@@ -1,0 +1,195 @@
+"""Consume queues of a store as they stand on disk: where each begins and ends, and its units.
+
+A queue's units end behind the last byte that is not zero. Units (0, 0x7FFFFFFF, 0) in front are
+fillers of a queue that did not begin at 0. Units whose message is older than the log's first file
+belong to nobody any more: the queue's minimum is the first one behind them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from attrs import define
+
+from rmqpy.audit.scan.directory import FileRow, QueueFolder, StoreDirectory
+from rmqpy.codec.backend import content_end
+from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.tally import UnitRow
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.files import FileLayer
+from rmqpy.model.names import SCHEDULE_TOPIC
+
+__all__ = [
+    "QueueEnds",
+    "QueueUnits",
+    "each_unit",
+    "map_file",
+    "map_row",
+    "read_ends",
+    "unit_at",
+    "units_within",
+]
+
+QueueUnit = tuple[int, int, int]
+"""Physical offset, record size, tags code."""
+
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class QueueEnds:
+    """Queue offsets ``min_offset`` to before ``max_offset`` have units. ``end_physical``: behind
+    the message of the last one.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    end_physical: int
+
+    @property
+    def count(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+def map_file(files: FileLayer, path: str) -> memoryview:
+    """The bytes of a file, without keeping it open: the mapping lives as long as the view."""
+    file = files.open_readonly(path)
+    view = file.view
+    file.close()
+    return view
+
+
+def map_row(files: FileLayer, row: FileRow, any_tags: bool = False) -> UnitRow | None:
+    """All files of a row of units, None without any."""
+    if not row:
+        return None
+    size = row.file_size
+    views: list[memoryview | None] = [None] * ((row.end_offset - row.first_offset) // size)
+    for file in row.files:
+        number, odd = divmod(file.first_offset - row.first_offset, size)
+        if not odd and file.size == size and number < len(views):
+            views[number] = map_file(files, file.path)
+    return UnitRow(tuple(views), row.first_offset, size, any_tags)
+
+
+class QueueUnits:
+    """Units of all queues of a store, mapped when they are asked for. May be used by threads."""
+
+    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+        self._files = files
+        self._folders = {
+            (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue
+            for queue in directory.queues
+        }
+        self._rows: dict[tuple[bytes, int], UnitRow | None] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, topic: bytes, queue_id: int) -> UnitRow | None:
+        key = topic, queue_id
+        with self._lock:
+            if key not in self._rows:
+                folder = self._folders.get(key)
+                any_tags = topic == _SCHEDULE_TOPIC
+                self._rows[key] = map_row(self._files, folder.row, any_tags) if folder else None
+            return self._rows[key]
+
+
+def read_ends(
+    queue: QueueFolder,
+    units: UnitRow | None,
+    log_begin: int,
+    limit: int | None = None,
+    *,
+    thorough: bool = False,
+) -> QueueEnds:
+    """Ends of a queue. ``log_begin``: first offset of the log; ``limit``: units of messages at or
+    behind it do not count. ``thorough``: look for units behind a hole of zeros as well.
+    """
+    first, end = _written(units, thorough) if units else (0, 0)
+    if units and limit is not None:
+        end = _first_at(units, first, end, limit)
+    low = _first_at(units, first, end, log_begin) if units else first
+    last = unit_at(units, end - 1) if units and end > low else None
+    return QueueEnds(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        min_offset=low,
+        max_offset=end,
+        end_physical=last[0] + last[1] if last else 0,
+    )
+
+
+def unit_at(units: UnitRow, queue_offset: int) -> QueueUnit | None:
+    raw = units.read(queue_offset * QUEUE_UNIT_SIZE, QUEUE_UNIT_SIZE)
+    if raw is None:
+        return None
+    offset, size, tags_code = QUEUE_UNIT.unpack(raw)
+    return offset, size, tags_code
+
+
+def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
+    """(queue offset, unit) of what stands there, zeros and fillers included."""
+    for queue_offset in range(first, end):
+        unit = unit_at(units, queue_offset)
+        if unit is not None:
+            yield queue_offset, unit
+
+
+def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
+    """(queue offset, unit) of messages from physical offset ``begin`` to before ``end``."""
+    first, last = _written(units, thorough=False)
+    for queue_offset, unit in each_unit(units, _first_at(units, first, last, begin), last):
+        if unit[0] >= end:
+            return
+        if unit[0] >= begin and unit[1] > 0:
+            yield queue_offset, unit
+
+
+def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
+    """First queue offset with a unit of a message, and the one behind the last with anything."""
+    begin = units.first // QUEUE_UNIT_SIZE
+    end = begin
+    for number in range(len(units.views) - 1, -1, -1):
+        view = units.views[number]
+        stop = 0 if view is None else content_end(view) if thorough else _units_end(view)
+        if stop:
+            place = units.first + number * units.file_size + stop
+            end = -(-place // QUEUE_UNIT_SIZE)
+            break
+    first = begin
+    while first < end:
+        unit = unit_at(units, first)
+        if unit is not None and unit[1] != QUEUE_FILLER_SIZE:
+            break
+        first += 1
+    return first, end
+
+
+def _units_end(view: memoryview) -> int:
+    """Position behind the last unit, if there is no hole before it: files are mostly zeros, and
+    looking at all of them takes longer than the whole log.
+    """
+    low, high = 0, len(view) // QUEUE_UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        place = middle * QUEUE_UNIT_SIZE
+        if any(view[place : place + QUEUE_UNIT_SIZE]):
+            low = middle + 1
+        else:
+            high = middle
+    return low * QUEUE_UNIT_SIZE
+
+
+def _first_at(units: UnitRow, first: int, end: int, offset: int) -> int:
+    """The first queue offset whose message stands at ``offset`` or behind it."""
+    while first < end:
+        middle = (first + end) // 2
+        unit = unit_at(units, middle)
+        if unit is not None and unit[0] < offset:
+            first = middle + 1
+        else:
+            end = middle
+    return first

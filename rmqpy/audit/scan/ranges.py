@@ -1,0 +1,422 @@
+"""The unit of work: one range of one log file to a partial result.
+
+A range owns the frames that begin in it, from a block boundary (64 KiB) of its file to another one,
+or to the file's end. It finds its first frame by itself (:mod:`rmqpy.codec.search`), or is told
+where that is. Merging proves the guesses: each range must begin where the one before has ended
+(:mod:`rmqpy.audit.scan.range_merge`), so the result is that of a sequential walk.
+
+Results are values that can be sent between processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from enum import Enum
+
+from attrs import define, evolve, field
+
+from rmqpy.audit.scan.damage import FileView, diagnose, next_frame, was_a_frame
+from rmqpy.audit.scan.directory import FileRow, LogFile
+from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.log_bytes import LogBytes
+from rmqpy.codec import layout
+from rmqpy.codec.backend import crc32
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import StopReason
+from rmqpy.codec.search import find_frames
+from rmqpy.codec.tally import (
+    BLOCK_DIGEST_BYTES,
+    BLOCK_SHIFT,
+    BLOCK_SIZE,
+    Event,
+    EventKind,
+    QueueTally,
+    Tally,
+    TallyPlan,
+)
+from rmqpy.codec.tally_backend import tally_frames
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_row"]
+
+RANGE_BYTES = 64 << 20
+"""Size of a range unless asked for another; a multiple of the block size."""
+
+
+class Ending(Enum):
+    """Why nothing more follows in a file."""
+
+    GOES_ON = "goes on"
+    """The next range, or the next file, goes on."""
+    FILLER = "filler"
+    """The file is closed."""
+    ZEROS = "zeros"
+    """Nothing was written from here on."""
+    LOST = "lost"
+    """Bytes that are no frame up to the end of the file."""
+    LIMIT = "limit"
+    """Nothing from here on was to be looked at."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class WorkRange:
+    """Offsets are physical. ``limit``: nothing at or behind it is looked at."""
+
+    row: str
+    framing: Framing
+    path: str
+    file: str
+    """``path`` below the root."""
+    first_offset: int
+    file_size: int
+    start: int
+    stop: int
+    limit: int | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return self.start == self.first_offset
+
+    @property
+    def is_last(self) -> bool:
+        return self.stop == self.first_offset + self.file_size
+
+
+@define(slots=True, frozen=True)
+class FrameGroup:
+    """The frames that begin in one block: offset of the first, how many, CRC-32 of their bytes."""
+
+    offset: int
+    count: int
+    crc: int
+
+
+@define(slots=True, kw_only=True)
+class RangeResult:
+    """What was found. ``begin`` is the first frame, -1 when the range found none by itself; ``end``
+    is where the next frame must begin, or where the file's content ends.
+
+    ``stretches`` are (begin, end) of bytes that are no frames although frames stand behind them.
+    ``last_doubtful``: the last frame has lengths that fit, but not its content.
+    """
+
+    work: WorkRange
+    begin: int
+    end: int
+    ending: Ending
+    tally: Tally
+    findings: list[Finding] = field(factory=list)
+    stretches: list[tuple[int, int]] = field(factory=list)
+    doubtful: set[int] = field(factory=set)
+    blocks: list[str] = field(factory=list)
+    """Digests of the 64 KiB blocks from ``work.start`` on, the last one up to ``end``."""
+    groups: list[FrameGroup] = field(factory=list)
+    lost: Finding | None = None
+    """With Ending.LOST: what is wrong there, if it is no interrupted write."""
+    lost_bytes: int = 0
+    """With Ending.LOST: bytes up to the last that is not zero."""
+    lost_a_frame: bool = False
+    """With Ending.LOST: whether a frame once stood there."""
+    lengths: dict[int, int] = field(factory=dict)
+    """Of the frames at which the range may not join the one before: its first, and each queue's."""
+
+    @property
+    def last_doubtful(self) -> bool:
+        return self.tally.last_frame in self.doubtful
+
+
+def split_row(
+    row: FileRow, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
+) -> Iterator[WorkRange]:
+    """The ranges of a log in order; files of a wrong length are left out. ``root``: the store's,
+    which reports leave out of paths. ``range_bytes`` below the block size are for walks without
+    digests.
+    """
+    step = range_bytes & -BLOCK_SIZE or range_bytes
+    for file in row.files:
+        if file.size != row.file_size or (limit is not None and file.first_offset >= limit):
+            continue
+        for start in range(file.first_offset, file.end_offset, step):
+            yield _work(row, file, root, start, step, limit)
+
+
+def _work(
+    row: FileRow, file: LogFile, root: str, start: int, step: int, limit: int | None
+) -> WorkRange:
+    return WorkRange(
+        row=row.name,
+        framing=row.framing,
+        path=file.path,
+        file=file.path.removeprefix(f"{root}/"),
+        first_offset=file.first_offset,
+        file_size=file.size,
+        start=start,
+        stop=min(start + step, file.end_offset),
+        limit=limit,
+    )
+
+
+def audit_range(
+    data: LogBytes, work: WorkRange, plan: TallyPlan, begin: int | None = None
+) -> RangeResult:
+    """Audit the frames of ``work`` in its file, whose bytes are ``data``. ``begin``: the offset of
+    the first frame, when it is known.
+    """
+    if work.limit is not None:
+        data = data.up_to(work.limit - work.first_offset)
+    return _RangeWalk(data, work, plan).run(begin)
+
+
+_Told = tuple[str, str, str]
+"""Field, what it is, what was expected."""
+NOTHING: _Told = ("", "", "")
+
+
+class _RangeWalk:
+    def __init__(self, data: LogBytes, work: WorkRange, plan: TallyPlan) -> None:
+        self.data = data
+        self.view = data.view
+        self.work = work
+        self.base = work.first_offset
+        dledger = work.framing is Framing.DLEDGER
+        self.file = FileView(data, self.base, work.file_size, dledger)
+        self.tally = Tally(evolve(plan, dledger=dledger))
+        self.findings: list[Finding] = []
+        self.stretches: list[tuple[int, int]] = []
+        self.doubtful: set[int] = set()
+        self.lost: Finding | None = None
+        self.lost_bytes = 0
+        self.lost_a_frame = False
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the file goes on behind what may be looked at."""
+        return len(self.view) < self.work.file_size
+
+    def run(self, begin: int | None) -> RangeResult:
+        work, stop = self.work, self.work.stop - self.base
+        position = self._first(begin)
+        found = position
+        ending = Ending.GOES_ON
+        if position is None:
+            position = stop
+        else:
+            position, ending = self._walk(position, stop)
+        self._take_events()
+        digests = self.tally.plan.blocks
+        # What is mapped stays here: results are sent between processes.
+        self.tally.plan = TallyPlan(dledger=self.file.dledger)
+        self.tally.unit_rows.clear()
+        return RangeResult(
+            work=work,
+            begin=-1 if found is None else self.base + found,
+            end=self.base + position,
+            ending=ending,
+            tally=self.tally,
+            findings=self.findings,
+            stretches=self.stretches,
+            doubtful=self.doubtful,
+            blocks=self._blocks(position, ending) if digests else [],
+            groups=self._groups(position) if digests else [],
+            lost=self.lost,
+            lost_bytes=self.lost_bytes,
+            lost_a_frame=self.lost_a_frame,
+            lengths=self._first_lengths(),
+        )
+
+    def _first_lengths(self) -> dict[int, int]:
+        frames = {queue.first_frame for queue in self.tally.queues} | {self.tally.first_frame}
+        return {at: self._frame_length(at - self.base) for at in frames if at >= 0}
+
+    def _first(self, begin: int | None) -> int | None:
+        if begin is not None:
+            return begin - self.base
+        start = self.work.start - self.base
+        if self.work.is_first:
+            return start
+        stop = min(self.work.stop - self.base, self.data.data_end)
+        frames = find_frames(self.view, self.base, start, stop, dledger=self.file.dledger)
+        return next(frames, None)
+
+    def _walk(self, position: int, stop: int) -> tuple[int, Ending]:
+        while True:
+            position, reason = tally_frames(self.view, self.base, position, stop, self.tally)
+            if reason is StopReason.LIMIT:
+                self._take_events()
+                continue
+            if reason is StopReason.END:
+                return position, self._at_stop(position)
+            self._take_events()
+            after = self._pass_damage(position, reason)
+            if isinstance(after, Ending):
+                return position, after
+            position = after
+            if position >= stop:
+                return position, Ending.GOES_ON
+
+    def _at_stop(self, position: int) -> Ending:
+        """The walk has come to the range's stop, or to the end of what it may look at."""
+        return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.GOES_ON
+
+    def _pass_damage(self, position: int, reason: StopReason) -> int | Ending:
+        """Where to go on behind ``position``, or why not."""
+        if reason is StopReason.BLANK and self.file.is_closed_at(position):
+            self._check_filler(position)
+            return Ending.FILLER
+        if reason is StopReason.ZERO and self.data.content_end(position) == position:
+            return Ending.LIMIT if self._is_limited else Ending.ZEROS
+        after = next_frame(self.file, position)
+        if reason is StopReason.BLANK:
+            return self._wrong_filler(position, after)
+        if after is None:
+            return Ending.LIMIT if self._is_limited else self._lose(position, reason)
+        found = diagnose(self.file, position, reason, after - position)
+        self._find(
+            found.code, position, after - position, (found.field, found.found, found.expected)
+        )
+        self.stretches.append((self.base + position, self.base + after))
+        return after
+
+    def _lose(self, position: int, reason: StopReason) -> Ending:
+        rest = self.work.file_size - position
+        found = diagnose(self.file, position, reason, 0)
+        self.lost = Finding(
+            code=found.code,
+            file=self.work.file,
+            offset=self.base + position,
+            length=rest,
+            field=found.field,
+            found=found.found,
+            expected=found.expected,
+        )
+        self.lost_bytes = self.data.content_end(position) - position
+        self.lost_a_frame = was_a_frame(self.file, position)
+        return Ending.LOST
+
+    def _check_filler(self, position: int) -> None:
+        if self.file.dledger:
+            end = self.data.content_end(position + layout.ENTRY_FILLER_SIZE)
+            if end > position + layout.ENTRY_FILLER_SIZE:
+                length = end - position - layout.ENTRY_FILLER_SIZE
+                self._find(FindingCode.FILLER_NOT_ZERO, position, length)
+
+    def _wrong_filler(self, position: int, after: int | None) -> int | Ending:
+        rest = self.work.file_size - position
+        told = self.file.int_at(position + (4 if self.file.dledger else 0))
+        length = rest if after is None else after - position
+        self._find(FindingCode.FILLER_SIZE, position, length, ("size", str(told), str(rest)))
+        if after is None:
+            return Ending.FILLER
+        self.stretches.append((self.base + position, self.base + after))
+        return after
+
+    def _find(self, code: FindingCode, position: int, length: int, told: _Told = NOTHING) -> None:
+        field_name, found, expected = told
+        self.findings.append(
+            Finding(
+                code=code,
+                file=self.work.file,
+                offset=self.base + position,
+                length=length,
+                field=field_name,
+                found=found,
+                expected=expected,
+            )
+        )
+
+    def _take_events(self) -> None:
+        events, self.tally.events[:] = self.tally.events[:], []
+        for event in events:
+            finding = self._finding_of(event)
+            if finding is not None:
+                self.findings.append(finding)
+
+    def _finding_of(self, event: Event) -> Finding | None:
+        kind, frame, number, found, expected, previous = event
+        steps = kind in (EventKind.QUEUE_STEP, EventKind.ENTRY_INDEX)
+        if steps and found > expected and self._lost(previous, frame):
+            return None
+        code, field_name = EVENT_CODES[EventKind(kind)]
+        if kind in DOUBTS:
+            self.doubtful.add(frame)
+        topic, queue_id, queue_offset = "", -1, -1
+        if number >= 0:
+            queue: QueueTally = self.tally.queues[number]
+            topic, queue_id = java_text(queue.topic), queue.queue_id
+            record = frame - self.base + self.file.record_shift
+            queue_offset = self.file.long_at(record + layout.QUEUE_OFFSET_POSITION)
+        told = ("", "") if kind in WITHOUT_NUMBERS else (str(found), str(expected))
+        if kind in (EventKind.UNIT, EventKind.ENTRY_UNIT) and found == -1:
+            told = ("nothing", told[1])
+        if kind == EventKind.UNIT:
+            code = FindingCode.UNIT_MISSING if found == -1 else FindingCode.UNIT_WRONG
+            if found == expected:
+                told = ("another size or tags code", "those of the message")
+        return Finding(
+            code=code,
+            file=self.work.file,
+            offset=frame,
+            length=self._frame_length(frame - self.base),
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            field=field_name,
+            found=told[0],
+            expected=told[1],
+        )
+
+    def _frame_length(self, position: int) -> int:
+        return self.file.int_at(position + (4 if self.file.dledger else 0))
+
+    def _lost(self, previous: int, frame: int) -> bool:
+        """Whether a stretch between two frames explains that messages are missing."""
+        return any(previous < begin < frame for begin, _ in self.stretches)
+
+    def _blocks(self, position: int, ending: Ending) -> list[str]:
+        start = self.work.start - self.base
+        stop = self.work.stop - self.base
+        if ending is not Ending.GOES_ON:
+            stop = min(position, stop)
+        return [
+            hashlib.blake2b(
+                self.view[at : min(at + BLOCK_SIZE, stop)], digest_size=BLOCK_DIGEST_BYTES
+            ).hexdigest()
+            for at in range(start, stop, BLOCK_SIZE)
+        ]
+
+    def _groups(self, position: int) -> list[FrameGroup]:
+        blocks = self.tally.blocks
+        firsts = [blocks[number] for number in sorted(blocks)]
+        ends = [first for first, _ in firsts[1:]] + [position] * bool(firsts)
+        return [
+            FrameGroup(self.base + first, count, crc32(self.view[first:end]))
+            for (first, count), end in zip(firsts, ends, strict=False)
+        ]
+
+
+assert RANGE_BYTES % (1 << BLOCK_SHIFT) == 0
+
+DOUBTS = frozenset(
+    (EventKind.BODY_CRC, EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.PLACE)
+)
+"""A last record with one of these was cut off while it was written."""
+
+WITHOUT_NUMBERS = frozenset(
+    (EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.ENTRY_RESERVED)
+)
+
+EVENT_CODES: dict[EventKind, tuple[FindingCode, str]] = {
+    EventKind.BODY_CRC: (FindingCode.RECORD_BODY_CRC, "BODYCRC"),
+    EventKind.PLACE: (FindingCode.RECORD_PLACE, "PHYSICALOFFSET"),
+    EventKind.PROPERTIES: (FindingCode.RECORD_PROPERTIES, "PROPERTIES"),
+    EventKind.TOPIC: (FindingCode.RECORD_TOPIC, "TOPIC"),
+    EventKind.CHECKSUM: (FindingCode.RECORD_CHECKSUM, "__CRC32#"),
+    EventKind.QUEUE_STEP: (FindingCode.QUEUE_STEP, "QUEUEOFFSET"),
+    EventKind.UNIT: (FindingCode.UNIT_WRONG, "offset"),
+    EventKind.ENTRY_PLACE: (FindingCode.ENTRY_PLACE, "pos"),
+    EventKind.ENTRY_INDEX: (FindingCode.ENTRY_INDEX, "index"),
+    EventKind.ENTRY_TERM: (FindingCode.ENTRY_TERM, "term"),
+    EventKind.ENTRY_RESERVED: (FindingCode.ENTRY_RESERVED, "channel, chainCrc, bodyCrc"),
+    EventKind.ENTRY_UNIT: (FindingCode.ENTRY_UNIT, "pos"),
+}

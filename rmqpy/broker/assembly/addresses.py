@@ -1,0 +1,94 @@
+"""Where a broker listens and what it tells clients to connect to. Pure: the host's addresses are
+arguments.
+
+================  ==========================================================================
+told to clients   ``brokerIP1``; absent: the address that is listened on (all: 127.0.0.1)
+listened on       ``bindAddress``; absent: ``brokerIP1`` if this host has it; else 127.0.0.1
+================  ==========================================================================
+
+A broker that nobody told where to listen listens on the loopback alone: safe, but useless to other
+hosts. When a name server on another host shows that other hosts are meant, ``warning`` says so.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Sequence
+
+from attrs import define
+
+from rmqpy.config.keys import split_address
+
+LOOPBACK = "127.0.0.1"
+_ANY = ("0.0.0.0", "::")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class AddressSettings:
+    """The settings that decide, and the addresses of this host."""
+
+    broker_ip1: str | None
+    bind_address: str | None
+    name_servers: Sequence[str]
+    local_addresses: Collection[str]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Addresses:
+    """``told`` is what clients connect to, ``bind`` what the ports listen on."""
+
+    told: str
+    bind: str
+    warning: str | None = None
+
+
+def choose_addresses(settings: AddressSettings) -> Addresses:
+    """Apply the table above."""
+    told = settings.broker_ip1
+    if settings.bind_address:
+        bind = settings.bind_address
+    elif told and _is_local(told, settings.local_addresses):
+        bind = told
+    else:
+        bind = LOOPBACK
+    if not told:
+        told = LOOPBACK if bind in _ANY else bind
+    return Addresses(told=told, bind=bind, warning=_warning(settings, told, bind))
+
+
+def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
+    if settings.bind_address:
+        return None
+    if settings.broker_ip1:
+        if bind == LOOPBACK and not _is_loopback(told):
+            return (
+                f"brokerIP1 {told} is no address of this host: listening on {LOOPBACK} only; "
+                "set bindAddress to the address to listen on (0.0.0.0 for all)"
+            )
+        return None
+    remote = [server for server in settings.name_servers if not _is_here(server, settings)]
+    if not remote:
+        return None
+    return (
+        f"name server {remote[0]} is on another host, but neither brokerIP1 nor bindAddress is "
+        f"set: listening on {LOOPBACK} only, where no other host can connect; set brokerIP1 to the "
+        "address that clients shall use"
+    )
+
+
+def _is_here(server: str, settings: AddressSettings) -> bool:
+    host, _port = split_address(server)
+    return _is_local(host, settings.local_addresses)
+
+
+def _is_local(host: str, local_addresses: Collection[str]) -> bool:
+    return host in local_addresses or _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

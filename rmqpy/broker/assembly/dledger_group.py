@@ -1,0 +1,113 @@
+"""A broker as a member of a DLedger group: its settings as the core's, its role as the core finds
+it.
+
+Everything is given: a simulator makes a member on virtual time, memory files and a network of its
+own with the same :func:`join_group` as :mod:`rmqpy.broker.assembly.process`.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.broker.assembly.join_checks import TablesGate, Vouching
+from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.replication.group_status import GroupStatusProcessor, status_of
+from rmqpy.broker.replication.role import GroupRole, RoleChange
+from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettings
+from rmqpy.dledger.member import Dice, Membership, Options
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.codes import RequestCode
+from rmqpy.net.dledger.context import TICK_MS, DriverSurroundings
+from rmqpy.net.dledger.driver import DLedgerDriver
+from rmqpy.remoting.channel import Network
+from rmqpy.store.message_store import MessageStore
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GroupSurroundings:
+    """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1.
+    ``tick_ms`` is the period of the state loop.
+    """
+
+    scheduler: Scheduler
+    network: Network
+    dice: Dice
+    tick_ms: int = TICK_MS
+
+
+def join_group(
+    broker: Broker, store: MessageStore, around: GroupSurroundings
+) -> DLedgerDriver | None:
+    """The driver of this member, not started; None for a broker without a DLedger log. It answers
+    the peers' port. The broker takes no messages until the driver says that it leads.
+    """
+    log = store.dledger
+    if log is None:
+        return None
+    configuration = broker.identity.configuration
+    settings = configuration.store
+    store.become(slave=True)
+    change = RoleChange(
+        broker.identity, store, broker.registration, broker.services, broker.leadership_lost
+    )
+    membership = membership_of(settings)
+    role = GroupRole(change, log.entries, around.scheduler, slave_id_of(membership.self_id))
+    driver = DLedgerDriver(
+        membership,
+        options_of(configuration, around.dice),
+        DriverSurroundings(
+            log=log,
+            store=store,
+            scheduler=around.scheduler,
+            network=around.network,
+            store_host=broker.identity.store_host,
+            on_role=role.changed,
+            flush=broker.begin_flush,
+            vouch=Vouching.of(store, lambda: driver.introduce()),
+            lacks_tables=TablesGate.of(broker, store),
+            tick_ms=around.tick_ms,
+        ),
+    )
+    broker.serve(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
+    broker.member_status = lambda: status_of(driver)
+    return driver
+
+
+def membership_of(settings: StoreSettings) -> Membership:
+    """Group, own id and the ids of all members."""
+    assert settings.dledger_self_id is not None and settings.dledger_group is not None
+    peers = tuple(peer.peer_id for peer in settings.dledger_members)
+    return Membership(settings.dledger_group, settings.dledger_self_id, peers)
+
+
+def slave_id_of(self_id: str) -> int:
+    """Broker id of a member that does not lead: its number plus 1, as in Java."""
+    return int(self_id[1:]) + 1
+
+
+def options_of(configuration: BrokerConfiguration, dice: Dice) -> Options:
+    """The settings as the core wants them."""
+    store, timers = configuration.store, configuration.dledger
+    preferred = store.preferred_leader_id or ""
+    return Options(
+        dice=dice,
+        addresses={peer.peer_id: peer.address for peer in store.dledger_members},
+        election=timers.enable_leader_elector,
+        heartbeat_interval_ms=timers.heart_beat_time_interval_ms,
+        max_heartbeat_leak=timers.max_heart_beat_leak,
+        min_vote_interval_ms=timers.min_vote_interval_ms,
+        max_vote_interval_ms=timers.max_vote_interval_ms,
+        min_take_leadership_vote_interval_ms=timers.min_take_leadership_vote_interval_ms,
+        max_take_leadership_vote_interval_ms=timers.max_take_leadership_vote_interval_ms,
+        pending_limit=timers.max_pending_requests_num,
+        ack_timeout_ms=timers.max_wait_ack_time_ms,
+        push_timeout_ms=timers.max_push_time_out_ms,
+        batch_push=store.is_enable_batch_push,
+        batch_push_bytes=timers.max_batch_push_size,
+        throttle_point_bytes=timers.peer_push_throttle_point,
+        push_quota_bytes=timers.peer_push_quota,
+        preferred_leader_ids=tuple(filter(None, map(str.strip, preferred.split(";")))),
+        transfer_wait_index=timers.max_leadership_transfer_wait_index,
+        transfer_wait_ms=timers.leadership_transfer_wait_timeout,
+        ack_after_sync=store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+    )

@@ -1,0 +1,410 @@
+"""A broker as a process or inside one: the store, the sockets, the DLedger driver and the broker,
+put together.
+
+Order of a start: settings are checked, the store is opened (locked, recovered, dispatched), the
+ports listen, the broker registers; with DLedger the member then takes its role. A stop is the
+reverse; the store is closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import resource
+import socket
+from typing import TYPE_CHECKING
+
+from attrs import define, evolve
+
+from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
+from rmqpy.broker.assembly.ha_group import ClassicGroup, Transport
+from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.processors.admin.broker_config import SettingsFile
+from rmqpy.broker.replication.access import ReplicationDoor
+from rmqpy.codec import backend
+from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
+from rmqpy.config.security import parse_credentials
+from rmqpy.model.errors import ConfigFault
+from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
+from rmqpy.net.server.server import Doors, RemotingServer
+from rmqpy.net.server.stall_detector import StallWatch
+from rmqpy.net.tls import Tls, tls_of
+from rmqpy.store.files.deferred_write import SavedFile
+from rmqpy.store.files.disk import Disk, physical_memory_bytes
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+
+if TYPE_CHECKING:
+    from rmqpy.acl.signature import Credentials
+    from rmqpy.broker.assembly.metrics_page import MetricsPage
+    from rmqpy.net.dledger.driver import DLedgerDriver
+
+PUSHES_WAITING_MAX = 64 * 1024 * 1024
+"""Bytes that may wait for one member of the group."""
+
+PUSH_BYTES = 768 * 1024
+"""As large as the frame of a full push: it is read at once, not in pieces that are put together."""
+
+_log = logging.getLogger(__name__)
+
+
+def run_broker(loaded: LoadedConfiguration, *, force_truncate: bool = False) -> None:
+    """Run a broker until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start."""
+    for note in loaded.notes:
+        _log.warning("%s", note)
+    run(lambda scheduler: _run_until_stopped(loaded, scheduler, force_truncate))
+
+
+async def _run_until_stopped(
+    loaded: LoadedConfiguration, scheduler: AsyncioScheduler, force_truncate: bool
+) -> None:
+    stopped = stop_on_signals()
+    process = BrokerProcess(
+        loaded.configuration,
+        scheduler,
+        force_truncate=force_truncate,
+        settings_file=_settings_file(loaded, scheduler),
+    )
+    await process.start()
+    name = loaded.configuration.broker.broker_name
+    print(f"ready: broker {name} {process.address}", flush=True)
+    _settle_memory()
+    try:
+        await stopped.wait()
+    finally:
+        await process.stop()
+
+
+class BrokerProcess:
+    """A running broker. ``address`` and ``store`` are there after :meth:`start`."""
+
+    def __init__(
+        self,
+        configuration: BrokerConfiguration,
+        scheduler: AsyncioScheduler,
+        *,
+        force_truncate: bool = False,
+        settings_file: SettingsFile | None = None,
+    ) -> None:
+        self._settings_file = settings_file
+        self._configuration = configuration
+        self._scheduler = scheduler
+        self._force_truncate = force_truncate
+        self._running: _Running | None = None
+
+    @property
+    def address(self) -> str:
+        return self._parts.broker.identity.address
+
+    @property
+    def store(self) -> MessageStore:
+        return self._parts.store
+
+    @property
+    def broker(self) -> Broker:
+        return self._parts.broker
+
+    async def start(self) -> None:
+        """Raises ConfigFault, StoreFault or OSError (a port that is in use); nothing runs then."""
+        assert self._running is None
+        configuration = self._configuration
+        if backend.implementation != "c":
+            _log.warning("running without the C core, slower: %s", backend.reason)
+        addresses = _addresses(configuration)
+        if addresses.warning:
+            _log.warning("%s", addresses.warning)
+        _raise_open_files_limit()
+        store = open_store(
+            StoreContext(
+                configuration.store,
+                Disk(),
+                self._scheduler,
+                physical_memory_bytes(),
+                self._force_truncate,
+            )
+        )
+        try:
+            self._running = await self._start_parts(store, addresses)
+        except BaseException:
+            store.shutdown()
+            raise
+
+    async def stop(self) -> None:
+        """Sign off, let replies leave, make everything durable. Harmless twice."""
+        if self._running is None:
+            return
+        parts, self._running = self._running, None
+        if parts.member is not None:
+            parts.member.driver.stop()
+        if parts.group is not None:
+            await parts.group.close()
+        signed_off = asyncio.Event()
+        parts.broker.stop(signed_off.set)
+        await signed_off.wait()
+        await parts.close_sockets()
+        parts.store.shutdown()
+        _log.info("broker %s stopped", self._configuration.broker.broker_name)
+
+    @property
+    def _parts(self) -> _Running:
+        assert self._running is not None, "the broker does not run"
+        return self._running
+
+    async def _start_parts(self, store: MessageStore, addresses: Addresses) -> _Running:
+        configuration = self._configuration
+        for note in store.opened.notes:
+            _log.info("%s", note)
+        tls = tls_of(configuration.security, outgoing=configuration.remoting.use_tls)
+        network = RemotingClient(
+            self._scheduler,
+            ClientLimits.of(configuration.remoting),
+            credentials=_own_credentials(configuration),
+            tls=tls.client,
+        )
+        broker = Broker(
+            BrokerSurroundings(
+                configuration=configuration,
+                host=addresses.told,
+                store=store,
+                scheduler=self._scheduler,
+                network=network,
+                files=Disk(),
+                pick_queue=random.SystemRandom().randrange,
+                settings_file=self._settings_file,
+            )
+        )
+        limits = ConnectionLimits.of(configuration.remoting)
+        group = ClassicGroup.of(broker, store, self._scheduler, Transport(network, tls))
+        main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
+        fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
+        watch = StallWatch()
+        for server in (main, fast):
+            server.sift_by(broker.queue_age, watch)
+        member = _member(broker, store, self._scheduler, tls)
+        page = _metrics_page(broker)
+        running = _Running(store, broker, network, (main, fast), member, group, page)
+        try:
+            await running.open_sockets(configuration, addresses)
+        except BaseException:
+            await running.close_sockets()
+            raise
+        broker.start()
+        if running.member is not None:
+            running.member.driver.start()
+        if group is not None:
+            group.start()
+        _log.info(
+            "broker %s at %s (codec: %s), log %d..%d%s",
+            broker.identity.name,
+            broker.identity.address,
+            backend.implementation,
+            store.min_physical_offset,
+            store.max_physical_offset,
+            ""
+            if store.divided_offset is None
+            else f", dividedCommitlogOffset {store.divided_offset}",
+        )
+        return running
+
+
+def _metrics_page(broker: Broker) -> MetricsPage | None:
+    if broker.identity.configuration.remoting.metrics_listen_address is None:
+        return None
+    try:
+        from rmqpy.broker.assembly.metrics_page import MetricsPage
+    except ModuleNotFoundError as error:
+        raise ConfigFault(
+            f"metricsListenAddress is set, and {error.name} is not installed:"
+            " pip install 'rmqpy[metrics]'"
+        ) from None
+    return MetricsPage(broker)
+
+
+def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
+    if loaded.path is None:
+        return None
+    return SettingsFile(SavedFile(loaded.path, Disk(), scheduler), loaded.unknown)
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class _Running:
+    store: MessageStore
+    broker: Broker
+    network: RemotingClient
+    servers: tuple[RemotingServer, RemotingServer]
+    """The ordinary one and that of the fast port."""
+    member: _Member | None
+    group: ClassicGroup | None
+    page: MetricsPage | None
+
+    async def open_sockets(self, configuration: BrokerConfiguration, addresses: Addresses) -> None:
+        main, fast = self.servers
+        await main.listen(addresses.bind, self.broker.identity.listen_port)
+        await fast.listen(addresses.bind, self.broker.identity.fast_port)
+        if self.member is not None:
+            await self.member.listen(configuration, addresses.bind)
+        if self.group is not None:
+            await self.group.listen(_replication_host(configuration, addresses))
+        if self.page is not None:
+            where = parse_address(configuration.remoting.metrics_listen_address or "")
+            _log.info("metrics at http://%s/metrics", await self.page.listen(*where))
+
+    async def close_sockets(self) -> None:
+        if self.page is not None:
+            await self.page.close()
+        if self.group is not None:
+            await self.group.close()
+        for server in self.servers:
+            await server.close()
+        await self.network.close()
+        if self.member is not None:
+            await self.member.server.close()
+            await self.member.network.close()
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class _Member:
+    """A member of a DLedger group: the peers' port, and the connections to the others."""
+
+    driver: DLedgerDriver
+    network: RemotingClient
+    server: RemotingServer
+
+    async def listen(self, configuration: BrokerConfiguration, bind: str) -> None:
+        """On the own address in ``dLegerPeers``; where ``bindAddress`` is set or that address is
+        none of this host, where the other ports listen.
+        """
+        settings = configuration.store
+        members = settings.dledger_members
+        (own,) = (peer for peer in members if peer.peer_id == settings.dledger_self_id)
+        if not configuration.remoting.bind_address and _is_local(own.host, numeric=False):
+            bind = own.host
+        await self.server.listen(bind, own.port, "dLegerPeers (on every member)")
+
+
+def _main_server(
+    broker: Broker,
+    store: MessageStore,
+    scheduler: AsyncioScheduler,
+    bounds: tuple[ConnectionLimits, Doors],
+) -> RemotingServer:
+    """The server of the hot path where there is one, the ordinary one otherwise (or with
+    ``RMQPY_FAST=0`` in the environment).
+    """
+    if os.environ.get("RMQPY_FAST") == "0":
+        return RemotingServer(broker, scheduler, *bounds)
+    from rmqpy.broker.assembly.hot_setup import accelerate
+    from rmqpy.net.server.feed_server import FastServer
+
+    feed = accelerate(broker, store, scheduler)
+    if feed is None:
+        return RemotingServer(broker, scheduler, *bounds)
+    limits, doors = bounds
+    # A commit is written, flushed and, in a group, sent to every other member: share it.
+    return FastServer(broker, scheduler, limits, feed, doors, patient=True)
+
+
+def _member(
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
+) -> _Member | None:
+    """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
+    if store.dledger is None:
+        return None
+    from rmqpy.broker.assembly.dledger_group import GroupSurroundings, join_group
+
+    # What is pushed in one turn to a follower that has fallen behind may be much.
+    limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
+    network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
+    dice = random.SystemRandom().randrange
+    around = GroupSurroundings(scheduler=scheduler, network=network, dice=dice)
+    driver = join_group(broker, store, around)
+    if driver is None:
+        return None
+    configuration = broker.identity.configuration
+    door = ReplicationDoor.of(
+        configuration.security, [peer.host for peer in configuration.store.dledger_members]
+    )
+    broker.replication.others.append(door.runtime_info)
+    server = RemotingServer(
+        driver,
+        scheduler,
+        evolve(
+            ConnectionLimits.of(configuration.remoting),
+            read_bytes=PUSH_BYTES,
+            turn_bytes=4 * PUSH_BYTES,
+        ),
+        Doors(tls.server, door.admits),
+    )
+    return _Member(driver, network, server)
+
+
+def _addresses(configuration: BrokerConfiguration) -> Addresses:
+    name_servers = configuration.broker.name_servers
+    told = configuration.broker.broker_ip1
+    candidates = {told} if told else set()
+    candidates.update(parse_address(server)[0] for server in name_servers)
+    return choose_addresses(
+        AddressSettings(
+            broker_ip1=told,
+            bind_address=configuration.remoting.bind_address,
+            name_servers=name_servers,
+            local_addresses={host for host in candidates if _is_local(host)},
+        )
+    )
+
+
+def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) -> str:
+    """Where slaves connect: ``brokerIP2``, if that is an address of this host and nobody said where
+    to listen.
+    """
+    told = configuration.broker.broker_ip2
+    if told and not configuration.remoting.bind_address and _is_local(told):
+        return told
+    return addresses.bind
+
+
+def _is_local(host: str, *, numeric: bool = True) -> bool:
+    """Whether a socket can be bound to ``host``: true for this machine's own addresses only."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if numeric else 0
+        )
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _settle_memory() -> None:
+    """What the start has made stays as long as the broker: later collections need not look at it.
+    (The command line put collecting off until now.)
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _raise_open_files_limit() -> None:
+    """Every mapped file and every connection is an open file: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            _log.warning("at most %d open files: %s", soft, error)
+
+
+def _own_credentials(configuration: BrokerConfiguration) -> Credentials | None:
+    """What this broker signs its own requests with."""
+    text = configuration.security.inner_client_authentication_credentials
+    if text is None:
+        return None
+    from rmqpy.acl.signature import Credentials
+
+    given = parse_credentials(text)
+    return Credentials(given["accessKey"], given["secretKey"], given.get("securityToken"))

@@ -1,0 +1,486 @@
+"""The broker as a whole: tables, processors, periodic work, and the way of a request through them.
+
+``handle`` answers every request by one table (request code to handler); sends are collected and put
+together at its end. ``turn_ended`` is the moment of commit: write what was staged, let go the
+replies that waited for it, dispatch what has become readable, wake the readers who wait for it::
+
+    handle*  ──►  commit  ──►  gate.release  ──►  dispatch  ──►  hold.wake
+
+A refused request is answered with its code; any other error of one request is logged and answered
+with code 1, and the connection lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from attrs import define
+
+from rmqpy.broker.assembly.fast_port import FastPort, not_supported
+from rmqpy.broker.assembly.tools import runtime_information, tool_handlers
+from rmqpy.broker.assembly.wiring import Traffic
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.scheduling import PeriodicWork
+from rmqpy.broker.base.store_api import Handler, Store
+from rmqpy.broker.base.turn_slice import TurnSlice
+from rmqpy.broker.processors.admin.broker_config import SettingsFile
+from rmqpy.broker.processors.fast_failure import QueueAge, refuse_behind_slow_write
+from rmqpy.broker.processors.settling import refuse_unsettled
+from rmqpy.broker.processors.slow_consumers import PERIOD_MS as SLOW_READERS_PERIOD_MS
+from rmqpy.broker.processors.slow_consumers import SlowReaders
+from rmqpy.broker.replication.master_discovery import MasterChoice
+from rmqpy.broker.replication.master_services import MasterServices
+from rmqpy.broker.replication.metadata_sync import SlaveSync
+from rmqpy.broker.services.flush import LogFlushing, QueueFlushing
+from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.services.pull_hold import (
+    SHORT_SWEEP_PERIOD_MS,
+    SWEEP_PERIOD_MS,
+    HeldPull,
+    PullHold,
+)
+from rmqpy.broker.services.registration import Registration
+from rmqpy.broker.services.retention import StoreCleaning
+from rmqpy.broker.services.schedule import DelayDelivery
+from rmqpy.broker.services.transaction_check import TransactionChecks
+from rmqpy.broker.state.broker_stats import ItemStatistics
+from rmqpy.broker.state.client_calls import ClientCalls
+from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
+from rmqpy.broker.state.consumer_filters import FilterTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.delay_levels import DelayOffsets
+from rmqpy.broker.state.queue_locks import QueueLocks
+from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.state.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
+from rmqpy.broker.state.statistics import SAMPLE_PERIOD_MS, Statistics
+from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.config.loading import BrokerConfiguration
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.codes import PutMessageStatus, ResponseCode
+from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.files import FileLayer
+from rmqpy.net.pending_replies import Patience, ReplyGate, SendGate
+from rmqpy.remoting.channel import Channel, Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+if TYPE_CHECKING:
+    from rmqpy.broker.processors.access_control import AccessControl
+
+INDEX_STEP_PERIOD_MS: Final = 10
+ROOM_PERIOD_MS: Final = 1000
+"""How often a full disk is tried again."""
+UNAWAITED_DISPATCH_MS: Final = 5
+"""A slave at which nobody waits makes readable in one piece what its log got in this time."""
+WRITE_AT: Final = 256 * 1024
+"""Bytes of answers from which a channel is given them before all requests of a read are done."""
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class BrokerSurroundings:
+    """What a broker gets from outside. ``host`` is the address that clients are told."""
+
+    configuration: BrokerConfiguration
+    host: str
+    store: Store
+    scheduler: Scheduler
+    network: Network
+    files: FileLayer
+    pick_queue: Callable[[int], int]
+    """A number below its argument, at random."""
+
+    settings_file: SettingsFile | None = None
+    """Where changed settings are kept; None: in memory only."""
+
+
+class HotReplies(Protocol):
+    """The hot path, as a turn ends. ``stale`` is set when frames were handled beside it."""
+
+    stale: bool
+
+    def let_go(self) -> None:
+        """What was appended is committed: send the replies that may leave."""
+
+
+class Broker:
+    """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the
+    other.
+    """
+
+    def __init__(self, around: BrokerSurroundings) -> None:
+        self._scheduler = around.scheduler
+        self.store = around.store
+        try:
+            self.identity = Identity.of(around.configuration, around.host)
+        except ValueError as error:
+            raise ConfigFault(
+                f"brokerIP1={around.host}: an IP address is needed: {error}"
+            ) from error
+        clock = around.scheduler
+        self.replication = Replication(self.identity, lambda: self.store.max_physical_offset)
+        self.statistics = Statistics()
+        self.topics = TopicTable(self.identity, clock)
+        self.groups = GroupTable(self.identity, clock)
+        self.offsets = ConsumerOffsets()
+        self.delay_offsets = DelayOffsets()
+        self.filters = FilterTable(clock)
+        self.clients = ClientTable(clock)
+        self.calls = ClientCalls(clock)
+        self.locks = QueueLocks(clock)
+        self.slow_readers = SlowReaders(self.identity, self.groups)
+        self.hold = PullHold(clock, self._resume)
+        self.gate: SendGate = ReplyGate(clock, self._late, self._patience())
+        self.registration = Registration(
+            identity=self.identity,
+            topics=self.topics,
+            scheduler=around.scheduler,
+            network=around.network,
+        )
+        self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
+        self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
+        self.own_messages = OwnMessages(self.store, clock, self.statistics)
+        self.cleaning = StoreCleaning(
+            self.identity, self.store, self.topics, around.scheduler, self._queue_flushing.begin
+        )
+        self.masters = MasterChoice(self.identity)
+        self.registration.on_answer = lambda server, answer: self.masters.heard(
+            server, answer, clock.monotonic_ms()
+        )
+        self.slave_sync = SlaveSync.of(self, around)
+        self.replication.others.append(self.slave_sync.runtime_info)
+        self._tables = SavedTables.load(
+            Tables(
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delays=self.delay_offsets,
+                filters=self.filters,
+            ),
+            around.files,
+            self.identity.store.store_path_root_dir,
+            around.scheduler,
+            self.registration.announce,
+            self.store.queues(),
+        )
+        self.delivery = DelayDelivery.of(self, around)
+        self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
+        self.checks = TransactionChecks.of(self, around)
+        self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
+        traffic = Traffic.of(self, around)
+        self._send, self._pull = traffic.sends, traffic.pulls
+        self.information = runtime_information(self, around)
+        self.member_status: Callable[[], Mapping[str, object]] | None = None
+        """What a member of a DLedger group tells of itself."""
+        self._handlers = {**traffic.handlers, **tool_handlers(self, around)}
+        self._brief = frozenset(traffic.handlers)
+        """Request codes of producers and consumers, which are answered in the turn they come in."""
+        self._slice = TurnSlice(clock)
+        self.queue_age = QueueAge(self.identity, self.store, clock)
+        self._periodic = PeriodicWork(around.scheduler)
+        self.hot: HotReplies | None = None
+        """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
+        self._turning = False
+        self._dispatch_planned = False
+        self._behind_bytes = 0
+        self._reported_failure: str | None = None
+        self.fast_port = FastPort(self)
+        self.access: AccessControl | None = None
+        if around.configuration.broker.acl_enable:
+            from rmqpy.broker.processors.access_control import AccessControl
+
+            self.access = AccessControl.of(self, around)
+
+    def serve(self, code: int, handler: Handler) -> None:
+        """Answer one more request code, of what is put beside the broker."""
+        self._handlers[code] = handler
+
+    def hold_topics(self, held: bool) -> None:
+        """Whether topics.json is not written; it is, as soon as it may be again."""
+        self._tables.topics.held = held
+        self._tables.topics.changed()
+
+    # -------------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Begin periodic work and register. The ports may be open before or after."""
+        self.store.on_arrival = self.hold.arrived
+        for mark in self.store.acknowledged(True):
+            mark.subscribe(self._log_grown)
+        identity, each = self.identity, self._periodic.each
+        each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
+        each(
+            "queues",
+            lambda: identity.store.flush_consume_queue_thorough_interval,
+            self._queue_flushing.begin,
+        )
+        each("room", lambda: ROOM_PERIOD_MS, self._try_again)
+        each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
+        each(
+            "offsets",
+            lambda: identity.broker.flush_consumer_offset_interval,
+            self._tables.offsets.write,
+        )
+        each(
+            "delays", lambda: identity.store.flush_delay_offset_interval, self._tables.delays.write
+        )
+        each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
+        each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
+        each("hold", self._sweep_period_ms, self._sweep)
+        each("slow readers", lambda: SLOW_READERS_PERIOD_MS, self.slow_readers.look)
+        each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
+        self.item_statistics.start()
+        self._catch_up_index()
+        if not self.identity.is_slave:
+            self.services.start()
+        self.slave_sync.start()
+        self.registration.start()
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Unregister, let the flush that runs end, answer who waits, save the tables; then
+        ``done``.
+
+        The ports may be open until then. The store is shut down by its owner, afterwards.
+        """
+        if self.access is not None:
+            self.access.stop()
+        self.services.stop()
+        self.item_statistics.stop()
+        self.slave_sync.stop()
+        self._periodic.stop()
+        self.cleaning.stop()
+
+        def flushed() -> None:
+            self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            self._queue_flushing.stop(lambda: self._tables.close(done))
+
+        self.registration.stop(lambda: self._flushing.stop(flushed))
+
+    # ---------------------------------------------------------------------------------- requests
+
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand] | None:
+        self._turning = True
+        if self.hot is not None:
+            self.hot.stale = True
+        answers: list[bytes] = []
+        collected = 0
+        rest = None
+        for number, command in enumerate(commands):
+            if command.is_response:
+                self.calls.answered(channel, command)
+                continue
+            if command.code not in self._brief and not self._slice.begin():
+                rest = commands[number:]
+                break
+            response = self._answer(channel, command)
+            if response is None:
+                continue
+            answers.append(response)
+            collected += len(response)
+            if collected >= WRITE_AT:
+                channel.write(b"".join(answers))
+                answers.clear()
+                collected = 0
+                if channel.closed:  # cut off: it asks for more than it reads
+                    break
+        answers += self._finish_sends(channel)
+        if answers:
+            channel.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        return rest
+
+    def turn_ended(self) -> None:
+        hot = self.hot
+        if hot is not None and not self._turning and self.store.is_idle and self.gate.is_empty:
+            hot.let_go()  # it has only answered pulls: so are most turns of a broker that is read
+            return
+        self._turning = True
+        self._slice.end()
+        self.queue_age.turn_ended()
+        self.store.commit()
+        if hot is not None:
+            hot.let_go()
+        if not self.store.is_well:
+            self._store_failed()
+        self.gate.release()
+        if self.store.dispatch_due:
+            self.dispatch()
+        else:
+            self.hold.wake()
+        self._turning = False
+        if not self.gate.is_empty:
+            self._flushing.begin_if_awaited()
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Run work that may write messages as a turn of its own: they are committed at its end."""
+        if self._turning:
+            self._scheduler.call_soon(lambda: self.in_turn(work))
+            return
+        self._turning = True
+        if self.hot is not None:
+            self.hot.stale = True
+        try:
+            work()
+        finally:
+            self.turn_ended()
+
+    def channel_closed(self, channel: Channel) -> None:
+        self.clients.channel_closed(channel)
+        self.calls.channel_closed(channel)
+
+    def begin_flush(self) -> None:
+        """Begin to make the log durable, unless that is under way."""
+        self._flushing.begin()
+
+    def dispatch(self) -> None:
+        """Make readable what is confirmed, and wake who waits for it."""
+        self._dispatch_planned = False
+        try:
+            self.store.dispatch()
+        except Exception:  # noqa: BLE001 - logged and answered
+            _log.exception("dispatching to the consume queues failed")
+            self._store_failed()
+        self.hold.wake()
+        self._dispatch_rest()
+
+    def _dispatch_rest(self) -> None:
+        """A long way is gone in short steps, with others in between."""
+        behind = self.store.dispatch_behind_bytes
+        if behind and behind != self._behind_bytes and self.store.failure is None:
+            self._dispatch_planned = True
+            self._scheduler.call_soon(self.dispatch)
+        elif self.store.checkpoint_due():
+            self._queue_flushing.begin()
+        self._behind_bytes = behind
+
+    def leadership_lost(self) -> None:
+        """Messages that no quorum has confirmed may be gone: tell their senders."""
+        if self.hot is not None:
+            self.hot.let_go()  # what it has answered in this turn waits for the quorum too
+        self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _answer(self, channel: Channel, request: RemotingCommand) -> bytes | None:
+        """The frame that answers ``request`` now; None when none does."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return encode_command(not_supported(request))
+        if self.access is None:
+            return self._run(handler, channel, request)
+        return self._run(self._guarded(self.access, handler), channel, request)
+
+    def _guarded(self, access: AccessControl, handler: Handler) -> Handler:
+        def checked(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            access.check(channel, request)
+            return handler(channel, request)
+
+        return checked
+
+    def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
+        try:
+            refuse_unsettled(self.store, request.code)
+            refuse_behind_slow_write(self.store, request.code)
+            response = handler(channel, request)
+            if response is None or request.is_oneway:
+                return None
+            return encode_command(response)
+        except Refusal as refusal:
+            response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
+        except Exception as error:  # noqa: BLE001 - logged and answered
+            _log.exception("request %d from %s failed", request.code, channel.peer)
+            response = _failure(request, error)
+        return None if request.is_oneway else encode_command(response)
+
+    def _finish_sends(self, channel: Channel) -> list[bytes]:
+        try:
+            return self._send.finish(channel)
+        except Exception:  # noqa: BLE001 - logged and answered
+            _log.exception("answering the senders at %s failed", channel.peer)
+            return []
+
+    def _resume(self, pull: HeldPull) -> None:
+        frame = self._run(self._pull.resume, pull.channel, pull.request)
+        if frame is not None:
+            pull.channel.write(frame)
+
+    def _late(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
+        if isinstance(ticket, bytes):
+            return self._send.late_frames(ticket, status)
+        return self._send.late(ticket, status)
+
+    def _patience(self) -> dict[str, Patience]:
+        store = self.identity.store
+        return {
+            "written": Patience(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
+            "flushed": Patience(store.sync_flush_timeout, PutMessageStatus.FLUSH_DISK_TIMEOUT),
+            "replicated": Patience(store.slave_timeout, PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
+            "committed": Patience(
+                self.identity.configuration.dledger.max_wait_ack_time_ms,
+                PutMessageStatus.OS_PAGECACHE_BUSY,
+            ),
+        }
+
+    # ----------------------------------------------------------------------------- periodic work
+
+    def settings_changed(self, changed: BrokerConfiguration) -> None:
+        self.store.change_settings(changed.store)
+        self.gate.change_patience(self._patience())
+
+    def _sweep_period_ms(self) -> int:
+        long = self.identity.broker.long_polling_enable
+        return SWEEP_PERIOD_MS if long else SHORT_SWEEP_PERIOD_MS
+
+    def _sweep(self) -> None:
+        self.dispatch()
+        self.hold.sweep(self.store.max_queue_offset)
+
+    def _sample(self) -> None:
+        self.statistics.sample(self._scheduler.monotonic_ms(), self._scheduler.now_ms())
+
+    def _scan_clients(self) -> None:
+        self.clients.scan()
+        self.locks.expire()
+        self.filters.expire(self.identity.broker.filter_data_clean_time_span)
+
+    def _catch_up_index(self) -> None:
+        if self.store.catch_up_index():
+            self._periodic.once("index", INDEX_STEP_PERIOD_MS, self._catch_up_index)
+
+    def _log_grown(self, _offset: int) -> None:
+        """A watermark has grown outside of a turn (a quorum has confirmed): there may be news for
+        readers.
+        """
+        if self._turning or self._dispatch_planned:
+            return
+        self._dispatch_planned = True
+        if self.identity.is_slave and not self.hold.count:
+            self._periodic.once("dispatch", UNAWAITED_DISPATCH_MS, self.dispatch)
+        else:
+            self._scheduler.call_soon(self.dispatch)
+
+    def _store_failed(self) -> None:
+        """What was not acknowledged will never be."""
+        reason = self.store.failure or self.store.shortage
+        if reason != self._reported_failure:
+            self._reported_failure = reason
+            _log.error("the store takes no messages: %s", reason)
+        self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        self.own_messages.fail()
+
+    def _try_again(self) -> None:
+        """What found no room on the disk is written as soon as there is some."""
+        if self.store.shortage is not None:
+            self.turn_ended()
+        elif self._reported_failure is not None and self.store.failure is None:
+            self._reported_failure = None
+            _log.warning("there is room on the disk again: messages are taken")
+
+
+def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    return RemotingCommand.response_to(
+        request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+    )

@@ -1,0 +1,83 @@
+"""What administrators and tools ask of a broker: their processors, put together.
+
+Knows every table of the broker and changes none itself: that is the processors' business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.processors.admin.broker_config import SettingsProcessor
+from rmqpy.broker.processors.admin.client_relay import RelayProcessor
+from rmqpy.broker.processors.admin.queue_contents import QueueContentsProcessor
+from rmqpy.broker.processors.admin.runtime_info import RuntimeInfoProcessor
+from rmqpy.broker.processors.admin.stats_queries import PositionProcessor
+from rmqpy.broker.processors.admin.topics_and_groups import TableAdminProcessor
+from rmqpy.remoting.bodies import DataVersion
+
+if TYPE_CHECKING:
+    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+
+
+def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
+    """Every request code of tools."""
+    positions = PositionProcessor(
+        identity=broker.identity,
+        topics=broker.topics,
+        clients=broker.clients,
+        offsets=broker.offsets,
+        statistics=broker.statistics,
+        queues=broker.store,
+        groups=broker.groups,
+        clock=around.scheduler,
+    )
+    administration = TableAdminProcessor(
+        identity=broker.identity,
+        topics=broker.topics,
+        groups=broker.groups,
+        offsets=broker.offsets,
+        statistics=broker.statistics,
+        store=broker.store,
+        tell=broker.registration.tell,
+    )
+    relays = RelayProcessor(
+        identity=broker.identity,
+        topics=broker.topics,
+        clients=broker.clients,
+        offsets=broker.offsets,
+        queues=broker.store,
+        calls=broker.calls,
+    )
+    settings = SettingsProcessor(
+        identity=broker.identity,
+        registration=broker.registration,
+        file=around.settings_file,
+        changed=broker.settings_changed,
+        version=DataVersion(around.scheduler.now_ms()),
+    )
+    return {
+        **relays.handlers(),
+        **broker.item_statistics.handlers(),
+        **positions.handlers(),
+        **QueueContentsProcessor(queues=broker.store, clients=broker.clients).handlers(),
+        **settings.handlers(),
+        **administration.handlers(),
+        **broker.information.handlers(),
+        **broker.cleaning.handlers(),
+    }
+
+
+def runtime_information(broker: Broker, around: BrokerSurroundings) -> RuntimeInfoProcessor:
+    """What the broker says about itself."""
+    return RuntimeInfoProcessor(
+        identity=broker.identity,
+        store=broker.store,
+        statistics=broker.statistics,
+        gate=broker.gate,
+        replication=broker.replication,
+        files=around.files,
+        clock=around.scheduler,
+        delays=broker.delivery.progress,
+        booted_ms=around.scheduler.now_ms(),
+    )

@@ -1,0 +1,72 @@
+"""Accounts of access control as the C core knows them: keys, hashes of secrets, a number each.
+
+An account is numbered when Python has answered a plain send or pull that it may send; its bit is
+set then in the line of that topic or reader (:mod:`.hot_tables`). All is forgotten when the access
+files say something else. C takes a request whose signature is that of an account with the bit; any
+other one is Python's to check: unsigned, from a white address, with a security token, of an account
+beyond ``ACCOUNTS_MAX``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rmqpy.broker.fastpath.tables import Cdata
+from rmqpy.codec.native import ffi, lib
+from rmqpy.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmqpy.broker.processors.access_control import AccessControl
+
+ACCOUNTS_MAX: Final = 64
+
+
+class HotAccounts:
+    """See the module's text. Without access control there are none."""
+
+    def __init__(self, core: Cdata, access: AccessControl | None) -> None:
+        self._core = core
+        self._access = access
+        self._accounts = ffi.new("rmq_account[]", ACCOUNTS_MAX)
+        self._numbers: dict[str, int] = {}
+        self._keys: list[Cdata] = []
+        core.accounts = self._accounts
+        core.guarded = access is not None
+
+    def clear(self) -> None:
+        """Forget everybody, and what came of their secrets."""
+        self._core.account_count = 0
+        self._numbers.clear()
+        self._keys.clear()
+        ffi.memmove(self._accounts, bytes(ffi.sizeof(self._accounts)), ffi.sizeof(self._accounts))
+
+    def bit(self, command: RemotingCommand) -> int:
+        """Of the account that may send this command, if it has signed; 0: of none."""
+        access = self._access
+        key = access.account_of(command) if access is not None else None
+        if access is None or key is None:
+            return 0
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._add(key, access.rules.accounts[key].secret_key)
+        return 1 << number if number >= 0 else 0
+
+    def answered(self, count: int) -> None:
+        """C has taken so many requests."""
+        if self._access is not None:
+            self._access.checked_elsewhere(count)
+
+    def _add(self, key: str, secret: str) -> int:
+        number = len(self._numbers)
+        if number == ACCOUNTS_MAX:
+            return -1
+        kept = ffi.from_buffer("uint8_t[]", key.encode())
+        self._keys.append(kept)
+        account = self._accounts + number
+        account.key = kept
+        account.key_length = len(kept)
+        hidden = secret.encode()
+        lib.rmq_set_secret(account, ffi.from_buffer("uint8_t[]", hidden), len(hidden))
+        self._numbers[key] = number
+        self._core.account_count = number + 1
+        return number

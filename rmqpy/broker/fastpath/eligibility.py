@@ -1,0 +1,152 @@
+"""What has to hold of the broker for a send to be answered beside its processors: asked alike by
+the hot path in C (:mod:`.hot`) and by that in Python (:mod:`.hot_python`).
+
+Whatever is learned from a request that the processors have answered is right until
+:meth:`HotConditions.changed` says so: the topic table, the group table, the settings, the role, the
+members of groups, the consume queues (of which some may have been removed), the table of next
+queue offsets, or the rules of access control are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.state.clients import ClientTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.state.statistics import Statistics
+from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import Refusal
+from rmqpy.net.pending_replies import SendGate
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from rmqpy.broker.processors.access_control import AccessControl
+
+REPLIES_AT_ONCE: Final = 8192
+"""No sends are taken while the gate has no room for so many replies."""
+
+SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+    }
+)
+
+_NEVER_MS: Final = 1 << 62
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class HotSources:
+    """The tables that are asked."""
+
+    identity: Identity
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable
+    store: MessageStore
+    access: AccessControl | None
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class HotSurroundings:
+    """What the hot path uses besides the tables."""
+
+    gate: SendGate
+    replication: Replication
+    statistics: Statistics
+    offsets: ConsumerOffsets
+    clock: Clock
+
+
+class HotConditions:
+    """See the module's text."""
+
+    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+        self._sources = sources
+        self._around = around
+        self._queue_table = sources.store.parts.queues
+        self._tails = sources.store.tails
+        self._stamp: tuple[object, ...] = (None,) * 8
+        self._sends_from_ms = _NEVER_MS
+        self._needs_slaves = False
+        self._appends_crc = sources.store.appends_crc
+        self.marks: Sequence[Watermark] = ()
+        """What the reply to a send waits for."""
+        self.held = False
+        """Requests have waited too long: they are answered by somebody else."""
+        self.wait_false_is_hot = False
+        """Whether a message that need not wait waits for nothing else than the others."""
+
+    def changed(self) -> bool:
+        """Whether what was learned has to be forgotten; says so once for each change."""
+        sources = self._sources
+        identity = sources.identity
+        topics, groups, configuration, role, clients, removals, generation, rules = self._stamp
+        access = sources.access.rules if sources.access is not None else None
+        if (
+            topics is sources.topics.data_version
+            and groups is sources.groups.data_version
+            and configuration is identity.configuration
+            and role is identity.role
+            and clients == sources.clients.changes
+            and removals == self._queue_table.removals
+            and generation == self._tails.generation
+            and rules is access
+        ):
+            return False
+        self._stamp = (
+            sources.topics.data_version,
+            sources.groups.data_version,
+            identity.configuration,
+            identity.role,
+            sources.clients.changes,
+            self._queue_table.removals,
+            self._tails.generation,
+            access,
+        )
+        store = sources.store
+        self.marks = (*store.acknowledged(True), *self._around.replication.marks)
+        self.wait_false_is_hot = self.marks == (*store.acknowledged(False),)
+        self._needs_slaves = self._around.replication.waits
+        self._sends_from_ms = _NEVER_MS
+        if identity.writeable:
+            self._sends_from_ms = identity.broker.start_accept_send_request_time_stamp
+        return True
+
+    def take_sends(self, now_ms: int) -> bool:
+        """Whether plain sends are stored and answered as usual now."""
+        store, around = self._sources.store, self._around
+        return (
+            now_ms >= self._sends_from_ms
+            and not self.held
+            and not (self._needs_slaves and around.replication.lacks_slaves)
+            and not self._appends_crc
+            and store.ready_to_put()
+            and around.gate.has_room(REPLIES_AT_ONCE)
+        )
+
+    @property
+    def passed(self) -> int:
+        """Replies that need the log up to here may leave."""
+        marks = self.marks
+        return marks[0].value if len(marks) == 1 else min([mark.value for mark in marks])
+
+
+def may_send(topic: str) -> bool:
+    """Whether clients may send to a topic of this name, and nothing else is to be done then."""
+    try:
+        names.check_send_topic(topic)
+    except Refusal:
+        return False
+    return not names.is_retry_topic(topic)

@@ -1,0 +1,489 @@
+"""The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
+
+C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
+one (docs/hot-path.md). Python keeps the whole truth: what C appends stands in the log's own
+staging, queue offsets come from the store's own table, units go into the consume queues' own files.
+Between two calls C keeps nothing.
+
+A turn::
+
+    refresh ────► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
+                  │    ▲   └─► nothing to write: let_go_early, and receive again for a moment
+                  ▼    │ refresh
+                 Python: cold frames, a full file, a full buffer
+
+Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number
+of a connection is not given again in the turn in which it ended; entries of DLedger are proposed
+before anything else happens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rmqpy.broker.base.hosts import born_host
+from rmqpy.broker.fastpath.accounts import HotAccounts
+from rmqpy.broker.fastpath.dispatch import HotDispatch
+from rmqpy.broker.fastpath.eligibility import SENDS, HotConditions, HotSources, HotSurroundings
+from rmqpy.broker.fastpath.hot_replies import set_reply_templates
+from rmqpy.broker.fastpath.poller import CAN_WATCH, HotReady
+from rmqpy.broker.fastpath.tables import Cdata, HotTables, c_array
+from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.scan import Scan
+from rmqpy.model.codes import RequestCode
+from rmqpy.net.pending_replies import Waiting
+from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import LENGTH_BYTES
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.interface import ScanRange
+from rmqpy.store.dispatcher import ArrivalListener
+from rmqpy.store.files.staging import END, INDEX, STAGED
+
+if TYPE_CHECKING:
+    from rmqpy.store.commitlog.dledger import Proposer
+
+OUT_BYTES: Final = 4 * 1024 * 1024
+OUTGOING_MAX: Final = 4096
+"""Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
+COLD_MAX: Final = 32
+SCRATCH_BYTES: Final = 64 * 1024
+PEERS_FIRST: Final = 256
+COMMITS_MAX: Final = 1024
+
+for _status in FeedStatus:
+    assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
+
+
+class _Room(Protocol):
+    def make_room(self, length: int) -> None: ...
+
+
+class HotPath:
+    """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
+
+    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+        self._sources = sources
+        self._around = around
+        self._store = sources.store
+        self.stale = True
+        """Python has handled frames of others since the last refresh."""
+        self._alive: dict[str, Cdata] = {}
+        self.core: Cdata = ffi.new("rmq_core *")
+        self._channels: list[HotChannel | None] = []
+        self._free: list[int] = []
+        self._ended: list[int] = []
+        self._make_buffers()
+        self._conditions = HotConditions(sources, around)
+        self._tables = HotTables(self.core, sources)
+        self._accounts = HotAccounts(self.core, sources.access)
+        log = sources.store.log
+        dledger = sources.store.dledger
+        self._dledger = dledger
+        self._proposer: Proposer | None = None
+        self._grants = -1
+        """Who has granted what C may append, and as which grant."""
+        self._log = log
+        if dledger is not None:
+            self._staging = dledger.entries.staging
+            self._room: _Room = dledger.entries
+            self.receive: Callable[[Cdata, int, int], int] | None = self._receive_entries
+            receive_ready: Callable[[Cdata, bool], int] = self._receive_ready_entries
+            self._feed: Callable[[Cdata, int], int] = self._feed_entries
+            self.core.file_size = dledger.entries.data.file_size
+        else:
+            assert isinstance(log, ClassicCommitLog)
+            self._staging = log.staging
+            self._room = log
+            self.receive = lib.rmq_receive
+            receive_ready = lib.rmq_receive_ready
+            self._feed = lib.rmq_feed
+            self.core.file_size = log.row.file_size
+        self.ready = HotReady(self.core, receive_ready, self.let_go_early) if CAN_WATCH else None
+        self.core.dledger = dledger is not None
+        self._cells: array[int] | None = None
+        self._staging_generation = -1
+        self._dispatch = HotDispatch(self.core, self._tables, sources.store)
+        self.refresh()
+
+    # Turns
+
+    def refresh(self) -> None:
+        """Before the first frame of a turn, and when Python may have changed something: tell C."""
+        core = self.core
+        self._check_tables()
+        self._tables.renew_files()
+        self._share_log()
+        now_ms = self._around.clock.now_ms()
+        core.now_ms = now_ms
+        core.log_min = self._log.min_offset
+        core.confirm_offset = self._log.confirm_offset
+        core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
+        core.pull_enabled = self._pulls and not self._conditions.held
+        self.stale = False
+
+    def hold_back(self, held: bool) -> None:
+        """Whether C hands back every frame."""
+        self._conditions.held = held
+        if self.core is not None:
+            self.refresh()
+
+    def let_go(self) -> None:
+        """After the commit: send what may leave; the gate keeps the rest."""
+        core = self.core
+        if core is None:
+            return
+        self._take_over()
+        if core.outgoing_count:
+            self._send()
+        core.out_used = 0
+        if self._ended:
+            self._free += self._ended
+            self._ended.clear()
+
+    def let_go_early(self) -> bool:
+        """Send what was answered, if nothing has to be committed before: the turn goes on. False:
+        nothing was sent.
+        """
+        if self._staging.state[STAGED] or not self.core.outgoing_count:
+            return False
+        self._send()
+        self.core.out_used = 0
+        return True
+
+    def close(self) -> None:
+        """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
+        if self.core is None:
+            return
+        self._store.parts.dispatch.accelerator = None
+        self._in.release()
+        self._out.release()
+        self._tables.close()
+        self._dispatch.close()
+        self._alive.clear()
+        self._channels.clear()
+        if self.ready is not None:
+            self.ready.close()
+        self.core = None
+
+    # Connections
+
+    def attach(self, channel: HotChannel, fd: int) -> int:
+        """The number of a new connection."""
+        if not self._free:
+            self._more_peers()
+        number = self._free.pop()
+        ip, port = born_host(channel.peer)
+        peer = self._alive["peers"][number]
+        peer.fd = fd
+        peer.port = port
+        peer.ip_length = len(ip)
+        peer.queued = peer.apart = 0
+        ffi.memmove(peer.ip, ip, len(ip))
+        self._channels[number] = channel
+        return number
+
+    def detach(self, number: int) -> None:
+        """The connection has ended; nothing is sent to it any more."""
+        if self.core is None:
+            return
+        self._alive["peers"][number].fd = -1
+        self._channels[number] = None
+        self._ended.append(number)
+        if not self.core.outgoing_count:
+            self._free += self._ended
+            self._ended.clear()
+
+    def set_queued(self, number: int, queued: bool) -> None:
+        """Whether bytes wait for this connection: then C sends it nothing, which would overtake
+        them, and hands all of it to ``unsent``.
+        """
+        if self.core is not None:
+            self._alive["peers"][number].queued = queued
+
+    def flush_now(self, number: int) -> None:
+        """The connection is about to close: what waits for nothing leaves first."""
+        core, channel = self.core, self._channels[number]
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            if entry.peer == number and not entry.log_end and entry.length and channel is not None:
+                channel.unsent(bytes(self._out[entry.start : entry.start + entry.length]))
+                entry.length = 0
+
+    # Frames
+
+    def give(self, data: bytes | memoryview, have: int = 0) -> None:
+        """What ``receive`` would have got, without a socket: ``go_on`` feeds it."""
+        self._in[have : have + len(data)] = data
+        self.core.in_position = 0
+        self.core.in_length = have + len(data)
+
+    def go_on(self, number: int) -> int:
+        """Feed what is left of the buffer."""
+        return self._feed(self.core, number)
+
+    def cold_frames(self) -> list[memoryview]:
+        """The frames that C handed back, without length words; valid until the next receive."""
+        core, view = self.core, self._in
+        spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
+        return [view[start : start + length] for start, length in spans]
+
+    def before_cold(self) -> None:
+        """Python is about to handle frames: it has to know what C has done."""
+        self._staging.kept = 0
+        self._take_over()
+
+    def after_cold(self, commands: Sequence[RemotingCommand]) -> None:
+        """Python has handled these: what can be learned is."""
+        self.refresh()
+        for command in commands:
+            if command.code in SENDS:
+                self._learn_send(command)
+            elif command.code == RequestCode.PULL_MESSAGE:
+                self._learn_pull(command)
+
+    def make_room(self, status: int) -> None:
+        """The log's file or the staging could not take the next message."""
+        try:
+            if status == FeedStatus.ROLL:
+                self._room.make_room(self.core.wanted)
+            else:
+                self._store.commit()
+        except OSError as error:
+            self._store.log_write_failed(error)
+        self.refresh()
+        if self._dledger is not None and not self.core.send_enabled:
+            self._dledger.entries.rewind()  # the message that the file was made for does not come
+
+    @property
+    def advanced(self) -> bool:
+        """Whether a whole frame was there."""
+        return bool(self.core.in_position)
+
+    @property
+    def full(self) -> bool:
+        """Whether the buffer was filled."""
+        return bool(self.core.in_length == FEED_BYTES)
+
+    def rest(self) -> bytes:
+        """The begin of an unfinished frame."""
+        return bytes(self._in[self.core.in_position : self.core.in_length])
+
+    def put_front(self, data: bytes) -> bool:
+        """Let the next receive go on behind the begin of a frame; False: it is too large."""
+        length = (
+            int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
+        )
+        if max(length, len(data)) >= FEED_BYTES:
+            return False
+        self._in[: len(data)] = data
+        return True
+
+    # store.dispatch.Accelerator
+
+    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
+        self._check_tables()
+        return self._dispatch.take(piece, listener)
+
+    def learn(self, scan: Scan) -> None:
+        for topic, queue_id in set(zip(scan.topic, scan.queue_id, strict=True)):
+            if topic.isascii():
+                self._tables.learn_queue(topic.decode(), queue_id)
+
+    def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
+        self._tables.watch(topic, queue_id, wanted)
+
+    # Inside
+
+    def _receive_entries(self, core: Cdata, number: int, have: int) -> int:
+        before = self._take_grant()
+        status: int = lib.rmq_receive(core, number, have)
+        self._propose(before)
+        return status
+
+    def _receive_ready_entries(self, core: Cdata, begin: bool) -> int:
+        before = self._take_grant()
+        status: int = lib.rmq_receive_ready(core, begin)
+        self._propose(before)
+        return status
+
+    def _feed_entries(self, core: Cdata, number: int) -> int:
+        before = self._take_grant()
+        status: int = lib.rmq_feed(core, number)
+        self._propose(before)
+        return status
+
+    def _take_grant(self) -> int:
+        """How many entries may be appended now, in which term; returns the index of the next."""
+        assert self._dledger is not None
+        index, proposer = self._staging.state[INDEX], self._dledger.proposer
+        if proposer is not self._proposer or proposer.grants != self._grants:
+            proposal, room = proposer.grant()
+            self._proposer, self._grants = proposer, proposer.grants
+            self.core.entries_left = room if proposal.first_index == index else 0
+            self.core.term = proposal.term
+        return index
+
+    def _propose(self, before: int) -> None:
+        """C has appended entries from the grant: now they are proposed."""
+        count = self._staging.state[INDEX] - before
+        if count:
+            assert self._proposer is not None
+            self._proposer.take_granted(count)
+
+    def _take_over(self) -> None:
+        """What C has counted and noted since the last time."""
+        core, statistics = self.core, self._around.statistics
+        if core.put_messages:
+            statistics.messages_put(core.put_messages, core.put_bytes, 0)
+            core.put_messages = core.put_bytes = 0
+        if core.answered:
+            self._accounts.answered(core.answered)
+            core.answered = 0
+        for i in range(core.touched_count):
+            number = core.touched[i]
+            reader = core.readers[number]
+            name = self._tables.reader_name(number)
+            statistics.reads_found(name, reader.found, reader.messages)
+            reader.found = reader.messages = 0
+        core.touched_count = 0
+        for i in range(core.commit_count):
+            commit = core.commits[i]
+            group, topic = self._tables.reader_name(commit.reader)
+            self._around.offsets.commit(group, topic, commit.queue_id, commit.offset)
+        core.commit_count = 0
+
+    def _check_tables(self) -> None:
+        if self.core.touched_count or self.core.commit_count:
+            self._take_over()
+        if self._conditions.changed():
+            self._tables.clear()
+            self._accounts.clear()
+            self._set_constants()
+
+    def _share_log(self) -> None:
+        """Addresses that may have moved."""
+        core, tails, staging = self.core, self._store.tails, self._staging
+        staging.kept = 0
+        if self._cells is not tails.cells:
+            self._cells = tails.cells
+            core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
+        if self._staging_generation != staging.generation:
+            self._staging_generation = staging.generation
+            core.staging = self._keep("staging", ffi.from_buffer("uint8_t[]", staging.buffer))
+            core.staging_capacity = len(staging.buffer)
+            core.log = self._keep("log", ffi.from_buffer("int64_t[]", staging.state))
+            core.units = self._keep("units", ffi.from_buffer("uint8_t[]", staging.units))
+            core.units_capacity = len(staging.units) // 32
+
+    def _send(self) -> None:
+        core = self.core
+        self._hold_unearned()
+        if lib.rmq_send(core):
+            self._see_to_unsent()
+        core.outgoing_count = 0
+
+    def _hold_unearned(self) -> None:
+        core, passed = self.core, self._conditions.passed
+        if passed >= self._staging.state[END]:
+            return
+        held: list[Waiting[RemotingCommand | bytes]] = []
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            if entry.log_end > passed:
+                data = bytes(self._out[entry.start : entry.start + entry.length])
+                channel = self._channels[entry.peer]
+                if channel is not None:
+                    held.append(Waiting(channel, entry.log_end, data, data, count=entry.replies))
+                entry.length = 0
+        if held:
+            self._around.gate.hold(self._conditions.marks, held)
+
+    def _see_to_unsent(self) -> None:
+        core = self.core
+        for i in range(core.outgoing_count):
+            entry = core.outgoing[i]
+            channel = self._channels[entry.peer]
+            if entry.sent == entry.length or channel is None:
+                continue
+            if entry.sent < 0:
+                channel.send_failed(-entry.sent)
+            else:
+                start = entry.start + entry.sent
+                channel.unsent(bytes(self._out[start : entry.start + entry.length]))
+
+    def _learn_send(self, command: RemotingCommand) -> None:
+        names = ("topic", "queueId") if command.code == RequestCode.SEND_MESSAGE else ("b", "e")
+        topic, queue_id = (command.ext_fields.get(name, "") for name in names)
+        if queue_id.isdecimal() and len(queue_id) < 6:
+            self._tables.learn_send(topic, int(queue_id), self._accounts.bit(command))
+
+    def _learn_pull(self, command: RemotingCommand) -> None:
+        fields = command.ext_fields
+        queue_id, offset = fields.get("queueId", ""), fields.get("queueOffset", "")
+        if queue_id.isdecimal() and offset.isdecimal() and len(queue_id) < 6 and len(offset) < 16:
+            group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
+            accounts = self._accounts.bit(command)
+            self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
+
+    def _set_constants(self) -> None:
+        """What follows from settings and identity."""
+        core, identity, settings = self.core, self._sources.identity, self._sources.identity.store
+        cluster = identity.cluster.encode()
+        core.cluster = self._keep("cluster", ffi.from_buffer("uint8_t[]", cluster))
+        core.cluster_length = len(cluster)
+        ip, port = identity.store_host
+        ffi.memmove(core.store_ip, ip, len(ip))
+        core.store_ip_length, core.store_port = len(ip), port
+        core.message_max = settings.max_message_size
+        core.near_bytes = settings.max_transfer_bytes_on_message_in_memory
+        core.near_count = settings.max_transfer_count_on_message_in_memory
+        core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
+        core.far_count = settings.max_transfer_count_on_message_in_disk
+        core.memory_distance = self._store.memory_distance
+        core.wait_false_is_hot = self._conditions.wait_false_is_hot
+        self._alive["replies"] = templates = set_reply_templates(core, identity)
+        self._has_templates = templates is not None
+        self._pulls = (
+            self._has_templates
+            and identity.readable
+            and not identity.is_slave
+            and not identity.broker.slave_read_enable
+            and not identity.broker.disable_consume_if_consumer_read_slowly
+        )
+
+    def _make_buffers(self) -> None:
+        core = self.core
+        self._in = self._buffer("in", FEED_BYTES)
+        self._out = self._buffer("out", OUT_BYTES)
+        self._buffer("scratch", SCRATCH_BYTES)
+        for name, kind, count in (
+            ("cold", "rmq_span", COLD_MAX),
+            ("outgoing", "rmq_outgoing", OUTGOING_MAX),
+            ("commits", "rmq_offset_commit", COMMITS_MAX),
+        ):
+            setattr(core, name, self._keep(name, c_array(kind, count)))
+        core.cold_capacity = COLD_MAX
+        core.outgoing_capacity = OUTGOING_MAX
+        core.commit_capacity = COMMITS_MAX
+
+    def _buffer(self, name: str, length: int) -> memoryview:
+        value = self._keep(name, c_array("uint8_t", length))
+        setattr(self.core, name, value)
+        setattr(self.core, f"{name}_capacity", length)
+        return memoryview(ffi.buffer(value))
+
+    def _more_peers(self) -> None:
+        count = len(self._channels)
+        larger = ffi.new("rmq_peer[]", max(PEERS_FIRST, 2 * count))
+        if count:
+            ffi.memmove(larger, self._alive["peers"], count * ffi.sizeof("rmq_peer"))
+        self.core.peers = self._keep("peers", larger)
+        self._free += range(len(larger) - 1, count - 1, -1)
+        self._channels += [None] * (len(larger) - count)
+
+    def _keep(self, name: str, value: Cdata) -> Cdata:
+        self._alive[name] = value
+        return value

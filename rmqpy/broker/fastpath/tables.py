@@ -1,0 +1,333 @@
+"""What the C core knows by name: topics to send to, queues, groups that may read, files.
+
+Nothing here is decided: a line is *learned* after Python has handled a request of its kind, from
+the tables that Python asked, and all lines are forgotten when one of those tables has changed
+(:meth:`.hot_conditions.HotConditions.changed`). So C answers only what Python has answered in the
+same way before.
+
+====================  =====================================================================
+line                  holds as long as
+====================  =====================================================================
+topic                 the topic table, the settings and the role are the same
+queue of a topic      as its topic; the store has removed no units
+reader (group#topic)  as its topic; the group table and the members of the groups are the same
+file                  the row of files has the same first file
+====================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy.broker.fastpath.eligibility import HotSources, may_send
+from rmqpy.broker.filter.tags import EVERYTHING, is_tag_expression
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
+from rmqpy.codec.native import ffi, lib
+from rmqpy.model import names
+from rmqpy.model.flags import MULTI_TAGS, PERM_READ
+from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.queues.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
+
+TOPICS_MAX: Final = 4096
+READERS_MAX: Final = 4096
+QUEUES_MAX: Final = 16384
+QUEUES_OF_TOPIC_MAX: Final = 4096
+"""Queues with a larger number are Python's."""
+QUEUES_OF_NEW_TOPIC: Final = 16
+"""A follower has messages of a topic before it hears of the topic."""
+LOG_ROWS: Final = 2
+
+Cdata = Any
+"""A C value; cffi has no types for them."""
+
+QueueName = tuple[str, int]
+
+
+def c_array(kind: str, count: int) -> Cdata:
+    """Zeros that cost nothing before they are touched, alive as long as the result is."""
+    return ffi.from_buffer(f"{kind}[]", mmap.mmap(-1, count * ffi.sizeof(kind)))
+
+
+@define(slots=True, eq=False, repr=False)
+class CFiles:
+    """A row of files for C, each mapped when something in it was asked for."""
+
+    row: MappedFiles
+    views: Cdata = None
+    _seen: int = -1
+    """``changes`` of the row at the last :meth:`renew`."""
+    _first_offset: int = -1
+    _mapped: dict[MappedFile, Cdata] = field(factory=dict)
+    """The views of files in use, kept alive."""
+
+    def changed(self) -> bool:
+        return self.row.changes != self._seen
+
+    def renew(self, target: Cdata) -> None:
+        """Describe the row as it is now in an ``rmq_files``; what was mapped and is still
+        there stays so.
+        """
+        row = self.row
+        self._seen = row.changes
+        known = self._mapped
+        self._mapped = {file: known[file] for file in row if file in known}
+        self.views = ffi.new("const uint8_t *[]", max(1, len(row)))
+        for number, file in enumerate(row):
+            self.views[number] = self._mapped.get(file, ffi.NULL)
+        self._first_offset = row.min_offset
+        target.views = self.views
+        target.first_offset = row.min_offset
+        target.file_size = row.file_size
+        target.count = len(row)
+
+    def learn(self, offset: int) -> None:
+        """Map the file that holds ``offset``."""
+        file = self.row.find(offset)
+        if file is None or file in self._mapped or self.changed():
+            return
+        view = self._mapped[file] = ffi.from_buffer("uint8_t[]", file.view)
+        self.views[(offset - self._first_offset) // self.row.file_size] = view
+
+
+@define(slots=True, eq=False, repr=False)
+class _Queue:
+    """Keeps alive what one ``rmq_queue`` points to."""
+
+    queue: ConsumeQueue
+    state: Cdata
+    files: CFiles
+    tail: Cdata = None
+
+
+@define(slots=True, eq=False, repr=False)
+class _Topic:
+    """Keeps alive what one ``rmq_topic`` points to."""
+
+    number: int
+    cells: Cdata
+    queues: Cdata
+
+
+class HotTables:
+    """See the module's text."""
+
+    def __init__(self, core: Cdata, sources: HotSources) -> None:
+        self._core = core
+        self._sources = sources
+        self._watched: set[QueueName] = set()
+        self._alive: list[Cdata] = []
+        self._log_files = [CFiles(row) for row in sources.store.log.rows]
+        assert len(self._log_files) <= LOG_ROWS
+        for name, kind, count in (
+            ("topics", "rmq_topic", TOPICS_MAX),
+            ("readers", "rmq_reader", READERS_MAX),
+            ("queues", "rmq_queue", QUEUES_MAX),
+            ("touched", "int64_t", READERS_MAX),
+        ):
+            array = c_array(kind, count)
+            self._alive.append(array)
+            setattr(core, name, array)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: what a line was made from has changed."""
+        core = self._core
+        self._topics: dict[str, _Topic] = {}
+        self._queues: dict[QueueName, _Queue] = {}
+        self._queue_names: list[QueueName] = []
+        self._readers: dict[tuple[str, str], int] = {}
+        self._reader_names: list[tuple[str, str]] = []
+        self._reader_codes: dict[int, Cdata] = {}
+        self._keys: list[Cdata] = []
+        self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
+        self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
+        core.touched_count = 0
+
+    def renew_files(self) -> None:
+        """Follow the rows of the log."""
+        for number, files in enumerate(self._log_files):
+            if files.changed():
+                files.renew(self._core.logs[number])
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.clear()
+        self._alive.clear()
+        self._log_files.clear()
+        self._core = None
+
+    # Learning
+
+    def learn_send(self, topic: str, queue_id: int, accounts: int) -> None:
+        """Python has stored a message in this queue; ``accounts``: the bit of who may send it."""
+        config = self._sources.topics.get(topic)
+        if config is None or not may_send(topic):
+            return
+        line = self._topic(topic)
+        if line is None:
+            return
+        target = self._core.topics[line.number]
+        target.send_queues = target.queue_count
+        target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
+        target.accounts |= accounts
+        if 0 <= queue_id < target.send_queues:
+            line.cells[queue_id] = self._sources.store.tails.place((topic.encode(), queue_id))
+
+    def learn_pull(
+        self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
+    ) -> None:
+        """Python has answered a pull of a group, of a topic, from this place; ``accounts``: the
+        bit of who may ask so.
+        """
+        group, topic = reader_name
+        reader = self._reader(group, topic)
+        if reader is None or not self.learn_queue(topic, queue_id):
+            return
+        reader.accounts |= accounts
+        queue = self._queues[topic, queue_id]
+        if queue.files.changed():
+            number = self._topics[topic].queues[queue_id]
+            queue.files.renew(self._core.queues[number].files)
+        queue.files.learn(offset * QUEUE_UNIT_SIZE)
+        unit = queue.queue.unit(offset)
+        if unit is not None:
+            for files in self._log_files:
+                files.learn(unit[0])
+
+    def learn_queue(self, topic: str, queue_id: int) -> bool:
+        """A queue of the store, and the file that takes its next unit."""
+        queue = self._sources.store.parts.queues.find(topic, queue_id)
+        line = self._topic(topic) if queue is not None else None
+        if queue is None or line is None or not 0 <= queue_id < len(line.queues):
+            return False
+        known = self._queues.get((topic, queue_id))
+        if known is None:
+            if len(self._queues) == QUEUES_MAX:
+                self.clear()
+                return False
+            state = ffi.from_buffer("int64_t[]", queue.state)
+            known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.row))
+            number = len(self._queue_names)
+            self._queue_names.append((topic, queue_id))
+            self._core.queues[number].state = state
+            known.files.renew(self._core.queues[number].files)
+            line.queues[queue_id] = number
+            queue.state[WATCHED_STATE] = (topic, queue_id) in self._watched
+        target = self._core.queues[line.queues[queue_id]]
+        file = queue.row.find(queue.state[END_STATE])
+        if file is None:
+            target.tail = ffi.NULL
+        elif known.tail is None or target.tail_first != file.first_offset or not target.tail:
+            known.tail = ffi.from_buffer("uint8_t[]", file.file.writable)
+            target.tail = known.tail
+            target.tail_first = file.first_offset
+        target.tail_room = file.reserved_position if file is not None else 0
+        return True
+
+    def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
+        """Somebody waits for a message in this queue, or nobody does any more."""
+        name = (topic, queue_id)
+        (self._watched.add if wanted else self._watched.discard)(name)
+        queue = self._sources.store.parts.queues.find(topic, queue_id)
+        if queue is not None:
+            queue.state[WATCHED_STATE] = wanted
+
+    def queue_name(self, number: int) -> QueueName:
+        return self._queue_names[number]
+
+    def reader_name(self, number: int) -> tuple[str, str]:
+        """Group and topic."""
+        return self._reader_names[number]
+
+    # Inside
+
+    def _slot(self, table: Cdata, key: bytes) -> Cdata:
+        """A new line's place in a table of names."""
+        kept = ffi.from_buffer("uint8_t[]", key)
+        self._keys.append(kept)
+        slot = lib.rmq_find_slot(ffi.addressof(table), kept, len(key))
+        slot.key = kept
+        slot.key_length = len(key)
+        return slot
+
+    def _topic(self, topic: str) -> _Topic | None:
+        line = self._topics.get(topic)
+        if line is not None:
+            return line
+        name = topic.encode()
+        if topic == names.SCHEDULE_TOPIC or not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
+            return None
+        if len(self._topics) == TOPICS_MAX:
+            self.clear()
+            return None
+        config = self._sources.topics.get(topic)
+        count = QUEUES_OF_NEW_TOPIC
+        if config is not None:
+            count = max(config.read_queue_nums, config.write_queue_nums)
+        unknown = [-1] * min(max(1, count), QUEUES_OF_TOPIC_MAX)
+        count = len(unknown)
+        line = _Topic(
+            len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
+        )
+        self._topics[topic] = line
+        self._core.topics[line.number] = (line.cells, line.queues, 0, count, 0, 0, 0)
+        self._slot(self._core.topic_table, name).item = line.number
+        return line
+
+    def _reader(self, group: str, topic: str) -> Cdata | None:
+        """The line of a group that may read a topic, as the tables say now; None when it may not
+        simply.
+        """
+        sources = self._sources
+        settings = sources.groups.groups.get(group)
+        config = sources.topics.get(topic)
+        line = self._topic(topic) if config is not None else None
+        if settings is None or not settings.consume_enable or config is None or line is None:
+            return None
+        if not config.perm & PERM_READ or not group.isascii():
+            return None
+        number = self._readers.get((group, topic))
+        if number is None:
+            if len(self._readers) == READERS_MAX:
+                self.clear()
+                return None
+            number = self._readers[group, topic] = len(self._readers)
+            self._reader_names.append((group, topic))
+            self._slot(self._core.reader_table, f"{group}\0{topic}".encode()).item = number
+            target = self._core.readers[number]
+            target.found = target.messages = target.accounts = 0
+        reader = self._core.readers[number]
+        reader.topic = line.number
+        reader.read_queues = config.read_queue_nums
+        reader.commits = 1
+        reader.subscribed = 0
+        online = sources.clients.consumer_group(group)
+        if online is not None and (not online.is_broadcast or settings.consume_broadcast_enable):
+            subscription = online.subscription(topic)
+            if subscription is not None:
+                self._subscribe(reader, number, subscription)
+        return reader
+
+    def _subscribe(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
+        if not is_tag_expression(subscription.expression_type):
+            return
+        everything = subscription.sub_string == EVERYTHING or subscription.class_filter_mode
+        codes = [] if everything else sorted(set(subscription.code_set))
+        if not everything and not codes:
+            return
+        self._reader_codes[number] = kept = ffi.new("int32_t[]", codes or [0])
+        reader.codes = kept
+        reader.code_count = len(codes)
+        reader.sub_version = subscription.sub_version
+        reader.subscribed = 1
+
+
+def _empty_table(table: Cdata, size: int) -> Cdata:
+    slots = c_array("rmq_slot", size)
+    table.slots = slots
+    table.mask = size - 1
+    return slots

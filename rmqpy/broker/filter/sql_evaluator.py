@@ -1,0 +1,265 @@
+"""What the parts of an SQL92 expression are worth, given the properties of a message.
+
+The parser (:mod:`.sql_expression`, whose table has the rules) puts nodes together; a node carries a
+closure over its parts, so that an expression is compiled once and evaluated often.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define
+
+from rmqpy.broker.filter.tags import ExpressionFault
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class EvaluationFault(ValueError):
+    """A message has values that the expression cannot be applied to."""
+
+
+class Long(int):
+    """A 64 bit integer; a plain int has 32."""
+
+
+Value = str | int | float | bool | None
+Evaluate = Callable[[Mapping[str, str]], Value]
+
+
+@define(slots=True, frozen=True)
+class Node:
+    """A part of an expression. ``is_boolean`` says that its value is true, false or unknown."""
+
+    evaluate: Evaluate
+    is_boolean: bool = False
+    is_constant: bool = False
+    constant: Value = None
+    property: str | None = None
+
+
+def constant(value: Value, is_boolean: bool = False) -> Node:
+    return Node(lambda _properties: value, is_boolean, is_constant=True, constant=value)
+
+
+def decimal(text: str) -> int:
+    value = int(text.rstrip("lL"))
+    if value > LONG_MAX:
+        raise ExpressionFault(f"{text} is greater than {LONG_MAX}")
+    return value if value <= INT_MAX else Long(value)
+
+
+def double(text: str) -> float:
+    value = float(text)
+    if math.isinf(value) or value == 0.0:
+        raise ExpressionFault(f"{text} is no double above 0")
+    return value
+
+
+def truth_of(node: Node) -> Node:
+    """``node`` as a truth value: a property is none, whatever its text."""
+    if node.is_boolean:
+        return node
+    if node.property is None:
+        raise ExpressionFault("Expression will not result in a boolean value")
+    inner = node.evaluate
+    return Node(lambda properties: None if inner(properties) is None else False, True)
+
+
+def inverse(node: Node) -> Node:
+    inner = node.evaluate
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = inner(properties)
+        if value is None:
+            return None
+        if not isinstance(value, bool):
+            raise EvaluationFault("NOT of no truth value")
+        return not value
+
+    return Node(evaluate, is_boolean=True)
+
+
+def negative(node: Node) -> Node:
+    inner = node.evaluate
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = inner(properties)
+        if isinstance(value, bool | str) or value is None:
+            return None
+        return Long(-value) if isinstance(value, Long) else -value
+
+    return Node(evaluate)
+
+
+def junction(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
+    """AND (False decides) or OR (True decides), three-valued."""
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        unknown = False
+        for part in parts:
+            value = part(properties)
+            if value is None:
+                unknown = True
+            elif value is decisive:
+                return decisive
+        return None if unknown else not decisive
+
+    return evaluate
+
+
+def membership(value_of: Evaluate, texts: frozenset[str], negated: bool) -> Evaluate:
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        value = value_of(properties)
+        return None if value is None else (value in texts) is not negated
+
+    return evaluate
+
+
+def is_null(node: Node) -> Node:
+    """Null alone is null; of a known value it is false."""
+    inner = node.evaluate
+    return Node(lambda properties: inner(properties) is None, is_boolean=True)
+
+
+def equal(left: Node, right: Node) -> Node:
+    for node in (left, right):
+        if node.is_constant and node.constant is None:
+            raise ExpressionFault("NULL cannot be compared: use IS NULL")
+    both_constant = left.is_constant and right.is_constant
+    if both_constant and left.is_boolean and not right.is_boolean:
+        raise ExpressionFault("a truth value cannot be compared with something else")
+    left_of, right_of = left.evaluate, right.evaluate
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        one, other = left_of(properties), right_of(properties)
+        if one is None or other is None:
+            if one is None and other is None:
+                return True
+            return None if one is None else False
+        return _compare(one, other) == 0
+
+    return Node(evaluate, is_boolean=True)
+
+
+ORDERS: Final[dict[str, Callable[[int], bool]]] = {
+    ">": lambda sign: sign > 0,
+    ">=": lambda sign: sign >= 0,
+    "<": lambda sign: sign < 0,
+    "<=": lambda sign: sign <= 0,
+}
+
+
+def ordered(left: Node, sign: str, right: Node) -> Node:
+    for node in (left, right):
+        is_number = isinstance(node.constant, int | float) and not node.is_boolean
+        if node.is_boolean or (node.is_constant and not is_number):
+            raise ExpressionFault(f"only numbers can be compared by {sign}")
+    left_of, right_of, holds = left.evaluate, right.evaluate, ORDERS[sign]
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        one = left_of(properties)
+        if one is None:
+            return None
+        other = right_of(properties)
+        if other is None:
+            return None
+        if isinstance(one, str) and isinstance(other, str):
+            return holds(_compare(_to_double(one), _to_double(other)))
+        return holds(_compare(one, other))
+
+    return Node(evaluate, is_boolean=True)
+
+
+def check_range(low: Node, high: Node) -> None:
+    if not (low.is_constant and high.is_constant):
+        return
+    if low.constant is None or high.constant is None:
+        raise ExpressionFault("Illegal values of between, values can not be null!")
+    try:
+        upside_down = _compare(high.constant, low.constant) < 0
+    except EvaluationFault as fault:
+        raise ExpressionFault(str(fault)) from fault
+    if upside_down:
+        raise ExpressionFault(
+            f"Illegal values of between, left value({low.constant}) must less than or equal to "
+            f"right value({high.constant})"
+        )
+
+
+# ----------------------------------------------------------------------------------------- values
+
+
+def _compare(one: str | int | float | bool, other: str | int | float | bool) -> int:
+    """Sign of the difference, -1 too for what has none. A text takes the type of the other side."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return _compare_truth(one, other)
+    if isinstance(one, str) and isinstance(other, str):
+        return (one > other) - (one < other)
+    if isinstance(one, str):
+        assert not isinstance(other, str)
+        return _compare_numbers(_converted(one, other), other)
+    return _compare_numbers(one, _converted(other, one) if isinstance(other, str) else other)
+
+
+def _compare_numbers(one: int | float, other: int | float) -> int:
+    if isinstance(one, float) or isinstance(other, float):
+        return _compare_doubles(float(one), float(other))
+    return (one > other) - (one < other)
+
+
+def _compare_truth(one: str | int | float | bool, other: str | int | float | bool) -> int:
+    if isinstance(one, bool) and isinstance(other, bool):
+        return one - other
+    if isinstance(one, str):
+        return (one.lower() == "true") - int(other)
+    if isinstance(other, str):
+        raise EvaluationFault("a truth value on the left of a text")
+    return -1
+
+
+def _compare_doubles(one: float, other: float) -> int:
+    """Double.compareTo: NaN equals itself and is the greatest, -0.0 is less than 0.0."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) - math.isnan(other)
+    if one == other:
+        return int(math.copysign(1, one) > math.copysign(1, other)) - int(
+            math.copysign(1, one) < math.copysign(1, other)
+        )
+    return (one > other) - (one < other)
+
+
+def _converted(text: str, like: int | float) -> int | float:
+    if isinstance(like, float):
+        return _to_double(text)
+    limit = LONG_MAX if isinstance(like, Long) else INT_MAX
+    if _INTEGER.fullmatch(text) is None or not -limit - 1 <= int(text) <= limit:
+        raise EvaluationFault(f"{text[:64]!r} is no integer up to {limit}")
+    return int(text)
+
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}")
+_DOUBLE: Final = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+)
+_HEX_DOUBLE: Final = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
+)
+_JAVA_BLANKS: Final = "".join(map(chr, range(33)))
+
+
+def _to_double(text: str) -> float:
+    """Double.valueOf."""
+    bare = text.strip(_JAVA_BLANKS)
+    if _DOUBLE.fullmatch(bare) is not None:
+        return float(bare if bare.endswith("y") else bare.rstrip("fFdD"))
+    if _HEX_DOUBLE.fullmatch(bare) is not None:
+        try:
+            return float.fromhex(bare.rstrip("fFdD"))
+        except OverflowError:
+            return math.copysign(math.inf, -1 if bare.startswith("-") else 1)
+    raise EvaluationFault(f"{text[:64]!r} is no number")

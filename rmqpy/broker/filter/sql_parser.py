@@ -1,0 +1,295 @@
+"""SQL92 expressions over message properties, with the results of Java's filter module.
+
+::
+
+    or          := and {OR and}
+    and         := equality {AND equality}
+    equality    := comparison {(= | <>) comparison | IS NULL | IS NOT NULL}
+    comparison  := unary {(> | >= | < | <=) unary | [NOT] BETWEEN unary AND unary
+                          | [NOT] IN ('text' {, 'text'})}
+    unary       := + unary | - unary | NOT unary | primary
+    primary     := literal | property | ( or )
+
+Words of the grammar in any case; ``--`` and ``/* */`` comment. What follows a complete expression
+is ignored, as in Java. Values are texts (all properties), 32 and 64 bit integers, doubles, truth
+values and null (an absent property).
+
+====================  =============================================================
+=, <>                 a text is converted to the type of the number beside it; null
+                      on the left is unknown, only on the right it is false
+>, >=, <, <=          the same; two texts are compared as doubles; null is unknown
+IN                    texts only; null is unknown
+AND, OR, NOT          three-valued
+====================  =============================================================
+
+A text that cannot be converted makes the whole evaluation fail: the message is not matched. An
+expression matches where it is true; unknown is not true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from attrs import define
+
+from rmqpy.broker.filter.sql_evaluator import (
+    ORDERS,
+    Evaluate,
+    EvaluationFault,
+    Node,
+    check_range,
+    constant,
+    decimal,
+    double,
+    equal,
+    inverse,
+    is_null,
+    junction,
+    membership,
+    negative,
+    ordered,
+    truth_of,
+)
+from rmqpy.broker.filter.tags import ExpressionFault
+
+EXPRESSION_LENGTH_MAX: Final = 16 * 1024
+NESTING_MAX: Final = 50
+"""Parentheses, signs and NOTs inside each other, and comparisons of comparisons."""
+
+RULES_A_LEVEL: Final = 3
+"""Of the grammar's rules that count their depth, those that a parenthesis passes."""
+
+
+@define(slots=True, frozen=True)
+class Expression:
+    """A compiled expression."""
+
+    text: str
+    evaluate: Evaluate
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether it is true of these properties; what cannot be evaluated does not match."""
+        try:
+            return self.evaluate(properties) is True
+        except EvaluationFault:
+            return False
+
+
+def compile_expression(text: str) -> Expression:
+    """Raises ExpressionFault with the reason."""
+    if len(text) > EXPRESSION_LENGTH_MAX:
+        raise ExpressionFault(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
+    return Expression(text, truth_of(_Parser(text).parse()).evaluate)
+
+
+# ----------------------------------------------------------------------------------------- tokens
+
+_TOKENS: Final = re.compile(
+    r"""(?P<space>[ \t\n\r\f]+ | --[^\n\r]*[\n\r] | /\*.*?\*/)
+      | (?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)?
+                | [0-9]+[eE][+-]?[0-9]+)
+      | (?P<decimal>0|[1-9][0-9]*[lL]?)
+      | (?P<string>'(?:''|[^'])*')
+      | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
+      | (?P<sign><>|>=|<=|[=><(),+-])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_WORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
+_END: Final = "end"
+
+
+class _Token(NamedTuple):
+    kind: str
+    """``sign`` and ``word`` of the grammar stand for themselves: their kind is their text."""
+    text: str
+    place: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    place = 0
+    while place < len(text):
+        found = _TOKENS.match(text, place)
+        if found is None:
+            raise ExpressionFault(f"{text[place]!r} at character {place} cannot be read")
+        kind, content = found.lastgroup or "", found.group()
+        if kind == "sign" or (kind == "word" and content.upper() in _WORDS):
+            kind = content.upper()
+        if kind != "space":
+            yield _Token(kind, content, place)
+        place = found.end()
+    yield _Token(_END, "", place)
+
+
+class _Parser:
+    """Recursive descent, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._rest = _tokens(text)
+        self._token = next(self._rest)
+        self._depth = 0
+
+    def parse(self) -> Node:
+        return self._or()
+
+    def _or(self) -> Node:
+        return self._chain(self._and, "OR", True)
+
+    def _and(self) -> Node:
+        return self._chain(self._equality, "AND", False)
+
+    def _chain(self, part: Callable[[], Node], word: str, decisive: bool) -> Node:
+        parts = [part()]
+        while self._token.kind == word:
+            self._next()
+            parts.append(part())
+        if len(parts) == 1:
+            return parts[0]
+        evaluations = tuple(truth_of(node).evaluate for node in parts)
+        return Node(junction(evaluations, decisive), is_boolean=True)
+
+    def _equality(self) -> Node:
+        self._enter()
+        left = self._comparison()
+        links = 0
+        while self._token.kind in ("=", "<>", "IS"):
+            links = self._one_more(links)
+            sign = self._take().kind
+            if sign == "IS":
+                negated = self._token.kind == "NOT"
+                if negated:
+                    self._next()
+                self._expect("NULL")
+                left = is_null(left)
+                left = inverse(left) if negated else left
+            else:
+                left = equal(left, self._comparison())
+                left = inverse(left) if sign == "<>" else left
+        self._leave()
+        return left
+
+    def _comparison(self) -> Node:
+        self._enter()
+        left = self._unary()
+        links = 0
+        while True:
+            kind = self._token.kind
+            negated = kind == "NOT"
+            if negated:
+                self._next()
+                kind = self._token.kind
+                if kind not in ("BETWEEN", "IN"):
+                    raise self._unexpected()
+            if kind in ORDERS:
+                self._next()
+                left = ordered(left, kind, self._unary())
+            elif kind == "BETWEEN":
+                left = self._between(left, negated)
+            elif kind == "IN":
+                left = self._in(left, negated)
+            else:
+                break
+            links = self._one_more(links)
+        self._leave()
+        return left
+
+    def _between(self, value: Node, negated: bool) -> Node:
+        self._next()
+        low = self._unary()
+        self._expect("AND")
+        high = self._unary()
+        if negated:
+            parts = (ordered(value, "<", low), ordered(value, ">", high))
+        else:
+            check_range(low, high)
+            parts = (ordered(value, ">=", low), ordered(value, "<=", high))
+        evaluations = tuple(node.evaluate for node in parts)
+        return Node(junction(evaluations, decisive=negated), is_boolean=True)
+
+    def _in(self, left: Node, negated: bool) -> Node:
+        self._next()
+        self._expect("(")
+        texts = {self._string()}
+        while self._token.kind == ",":
+            self._next()
+            texts.add(self._string())
+        self._expect(")")
+        if left.property is None:
+            raise ExpressionFault("IN needs a property on its left")
+        return Node(membership(left.evaluate, frozenset(texts), negated), is_boolean=True)
+
+    def _unary(self) -> Node:
+        self._enter()
+        kind = self._token.kind
+        if kind == "+":
+            self._next()
+            node = self._unary()
+        elif kind == "-":
+            self._next()
+            node = negative(self._unary())
+        elif kind == "NOT":
+            self._next()
+            node = inverse(truth_of(self._unary()))
+        else:
+            node = self._primary()
+        self._leave()
+        return node
+
+    def _primary(self) -> Node:
+        kind = self._token.kind
+        if kind == "(":
+            self._next()
+            node = self._or()
+            self._expect(")")
+            return node
+        if kind == "word":
+            name = self._take().text
+            return Node(lambda properties: properties.get(name), property=name)
+        if kind == "string":
+            return constant(self._string())
+        if kind == "decimal":
+            return constant(decimal(self._take().text))
+        if kind == "float":
+            return constant(double(self._take().text))
+        if kind in ("TRUE", "FALSE", "NULL"):
+            self._next()
+            value = {"TRUE": True, "FALSE": False, "NULL": None}[kind]
+            return constant(value, is_boolean=True)
+        raise self._unexpected()
+
+    def _string(self) -> str:
+        return self._expect("string").text[1:-1].replace("''", "'")
+
+    def _expect(self, kind: str) -> _Token:
+        if self._token.kind != kind:
+            raise self._unexpected()
+        return self._take()
+
+    def _take(self) -> _Token:
+        token = self._token
+        self._next()
+        return token
+
+    def _next(self) -> None:
+        self._token = next(self._rest, self._token)
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > RULES_A_LEVEL * NESTING_MAX:
+            raise ExpressionFault(f"nested more than {NESTING_MAX} times")
+
+    def _leave(self) -> None:
+        self._depth -= 1
+
+    @staticmethod
+    def _one_more(links: int) -> int:
+        """A comparison of a comparison of ..."""
+        if links == NESTING_MAX:
+            raise ExpressionFault(f"a chain of more than {NESTING_MAX} comparisons")
+        return links + 1
+
+    def _unexpected(self) -> ExpressionFault:
+        what = repr(self._token.text) if self._token.kind != _END else "the end"
+        return ExpressionFault(f"{what} at character {self._token.place} was not expected")

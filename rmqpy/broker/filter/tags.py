@@ -1,0 +1,54 @@
+"""Subscription expressions: what a tag expression selects, and the matcher that the store asks.
+
+``*``, an empty and an absent expression select everything; others are tags separated by ``||``. The
+store compares the hash of a message's tags (Java ``String.hashCode``); the consumer compares the
+tags themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqpy.broker.base.store_api import Matcher
+from rmqpy.codec.hashes import java_string_hash
+from rmqpy.remoting.bodies import EXPRESSION_TAG, SubscriptionData
+
+EVERYTHING: Final = "*"
+TAG_SEPARATOR: Final = "||"
+TAGS_LIMIT: Final = 1024
+
+
+class ExpressionFault(ValueError):
+    """The text is no SQL92 expression, or one that can never be evaluated."""
+
+
+def is_tag_expression(expression_type: str | None) -> bool:
+    return not expression_type or expression_type == EXPRESSION_TAG
+
+
+def tags_of(expression: str | None) -> list[str]:
+    """The tags that ``expression`` names; empty for everything. Raises ValueError when it names
+    none or too many.
+    """
+    if not expression or expression == EVERYTHING:
+        return []
+    tags = [tag.strip() for tag in expression.split(TAG_SEPARATOR)]
+    tags = [tag for tag in tags if tag]
+    if not tags:
+        raise ValueError(f"the expression {expression!r} names no tag")
+    if len(tags) > TAGS_LIMIT:
+        raise ValueError(f"an expression of {len(tags)} tags, at most {TAGS_LIMIT} are allowed")
+    return tags
+
+
+def matcher_of_expression(expression: str | None) -> Matcher | None:
+    """The matcher of a tag expression; None for everything."""
+    tags = tags_of(expression)
+    return frozenset(map(java_string_hash, tags)).__contains__ if tags else None
+
+
+def matcher_of(subscription: SubscriptionData) -> Matcher | None:
+    """The matcher of what a heartbeat registered."""
+    if subscription.sub_string == EVERYTHING or subscription.class_filter_mode:
+        return None
+    return frozenset(subscription.code_set).__contains__

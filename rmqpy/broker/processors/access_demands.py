@@ -1,0 +1,312 @@
+"""What each request code demands of who sends it: the one table of access control in a broker.
+
+A code that is not here is open to nobody. Where Java 4.9.7 asks for a valid signature only (batch
+sends, offsets, a message by its id, ends of transactions, all that tools read) the right on the
+topic or group is asked for, or an administrator.
+
+Topics that hold the messages of other topics (delayed, half) are read by administrators only, and a
+message that is named by its place in the log needs the right on the topic that it really is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from attrs import define
+
+from rmqpy.acl.rules import PUB, SUB, Need, retry_resource
+from rmqpy.acl.signature import Declared, Level
+from rmqpy.broker.base.store_api import QueueReader
+from rmqpy.codec.message import RecordFault, decode_message
+from rmqpy.codec.properties import PROPERTY_REAL_TOPIC
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.names import (
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_HALF_TOPIC,
+)
+from rmqpy.remoting.bodies import (
+    CheckClientRequestBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    UnlockBatchRequestBody,
+)
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    EndTransactionRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    PullMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryMessageRequestHeader,
+    SearchOffsetRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+
+_OF_OTHERS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_HALF_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    }
+)
+
+_NOBODY: Final = 0
+"""A right that no entry gives; an administrator without entries passes."""
+
+ADMINISTRATION: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_TOPIC_STATS_INFO,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.QUERY_CORRECTION_OFFSET,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.VIEW_BROKER_STATS_DATA,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.RMQPY_COMPARE_LOG,
+    RequestCode.RMQPY_DLEDGER_STATUS,
+)
+"""Settings, tables, everything of others: for administrators."""
+
+SECRETS: Final = (
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+    RequestCode.DELETE_ACL_CONFIG,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+)
+"""Accounts: for administrators who have signed, wherever they are."""
+
+ELSEWHERE: Final = frozenset(
+    {
+        # implemented by nobody
+        RequestCode.QUERY_BROKER_OFFSET,
+        RequestCode.GET_TOPIC_CONFIG_LIST,
+        RequestCode.GET_TOPIC_NAME_LIST,
+        RequestCode.TRIGGER_DELETE_FILES,
+        RequestCode.SUSPEND_CONSUMER,
+        RequestCode.RESUME_CONSUMER,
+        RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+        RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
+        RequestCode.ADJUST_CONSUMER_THREAD_POOL,
+        RequestCode.WHO_CONSUME_THE_MESSAGE,
+        RequestCode.REGISTER_FILTER_SERVER,
+        RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
+        # from a broker to its clients
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        # at the port of a DLedger member
+        RequestCode.METADATA,
+        RequestCode.APPEND,
+        RequestCode.GET,
+        RequestCode.VOTE,
+        RequestCode.HEART_BEAT_DLEDGER,
+        RequestCode.PULL_DLEDGER,
+        RequestCode.PUSH,
+        RequestCode.LEADERSHIP_TRANSFER,
+        RequestCode.RMQPY_DLEDGER_HANDSHAKE,
+        RequestCode.RMQPY_QUEUE_ENDS,
+    }
+)
+"""Codes that neither a broker nor a name server answers at the ports of clients."""
+
+
+def broker_demands(queues: QueueReader) -> Mapping[int, Declared]:
+    """The table, for a broker with these queues."""
+    placed = _Placed(queues)
+    open_to_accounts: dict[int, Callable[[RemotingCommand], Sequence[Need]]] = {
+        RequestCode.SEND_MESSAGE: _send_v1,
+        RequestCode.SEND_MESSAGE_V2: _send_v2,
+        RequestCode.SEND_BATCH_MESSAGE: _send_v2,
+        RequestCode.SEND_REPLY_MESSAGE: _send_v1,
+        RequestCode.SEND_REPLY_MESSAGE_V2: _send_v2,
+        RequestCode.PULL_MESSAGE: _pull,
+        RequestCode.LITE_PULL_MESSAGE: _pull,
+        RequestCode.QUERY_MESSAGE: _query,
+        RequestCode.QUERY_CONSUMER_OFFSET: _query_offset,
+        RequestCode.UPDATE_CONSUMER_OFFSET: _update_offset,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _queue(SearchOffsetRequestHeader),
+        RequestCode.GET_MAX_OFFSET: _queue(GetMaxOffsetRequestHeader),
+        RequestCode.GET_MIN_OFFSET: _queue(GetMinOffsetRequestHeader),
+        RequestCode.GET_EARLIEST_MSG_STORETIME: _queue(GetEarliestMsgStoretimeRequestHeader),
+        RequestCode.VIEW_MESSAGE_BY_ID: placed.view,
+        RequestCode.HEART_BEAT: _heartbeat,
+        RequestCode.UNREGISTER_CLIENT: _unregister,
+        RequestCode.CONSUMER_SEND_MSG_BACK: placed.send_back,
+        RequestCode.END_TRANSACTION: placed.end_transaction,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: _consumer_list,
+        RequestCode.LOCK_BATCH_MQ: _lock,
+        RequestCode.UNLOCK_BATCH_MQ: _unlock,
+        RequestCode.CHECK_CLIENT_CONFIG: _check_client,
+    }
+    return {
+        **{code: Declared(Level.ACCOUNT, needs) for code, needs in open_to_accounts.items()},
+        **{code: Declared(Level.ADMINISTRATOR) for code in ADMINISTRATION},
+        **{code: Declared(Level.SECRETS) for code in SECRETS},
+    }
+
+
+def _topic(name: str, right: int) -> Need:
+    return Need(name, _NOBODY if name in _OF_OTHERS and right == SUB else right)
+
+
+def _group(name: str) -> Need:
+    return Need(retry_resource(name), SUB)
+
+
+def _written(topic: str) -> Sequence[Need]:
+    """Who writes to the retry topic of a group reads as that group."""
+    return [_group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB)]
+
+
+def _send_v1(request: RemotingCommand) -> Sequence[Need]:
+    return _written(SendMessageRequestHeader.decode(request.ext_fields).topic)
+
+
+def _send_v2(request: RemotingCommand) -> Sequence[Need]:
+    """Of each message: the header as a whole is the processor's to read."""
+    topic = request.ext_fields.get("b")
+    if topic is None:
+        topic = SendMessageRequestHeaderV2.decode(request.ext_fields).topic
+    return _written(topic)
+
+
+def _pull(request: RemotingCommand) -> Sequence[Need]:
+    fields = request.ext_fields
+    topic, group = fields.get("topic"), fields.get("consumerGroup")
+    if topic is None or group is None:
+        header = PullMessageRequestHeader.decode(fields)
+        topic, group = header.topic, header.consumer_group
+    return [_topic(topic, SUB), _group(group)]
+
+
+def _query(request: RemotingCommand) -> Sequence[Need]:
+    return [_topic(QueryMessageRequestHeader.decode(request.ext_fields).topic, SUB)]
+
+
+def _query_offset(request: RemotingCommand) -> Sequence[Need]:
+    header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
+    return [_topic(header.topic, SUB), _group(header.consumer_group)]
+
+
+def _update_offset(request: RemotingCommand) -> Sequence[Need]:
+    header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
+    return [_topic(header.topic, SUB), _group(header.consumer_group)]
+
+
+def _queue(
+    header: type[
+        SearchOffsetRequestHeader
+        | GetMaxOffsetRequestHeader
+        | GetMinOffsetRequestHeader
+        | GetEarliestMsgStoretimeRequestHeader
+    ],
+) -> Callable[[RemotingCommand], Sequence[Need]]:
+    return lambda request: [_topic(header.decode(request.ext_fields).topic, SUB)]
+
+
+def _heartbeat(request: RemotingCommand) -> Sequence[Need]:
+    needs = []
+    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
+        needs.append(_group(consumer.group_name))
+        needs += [_topic(each.topic, SUB) for each in consumer.subscription_data_set]
+    return needs
+
+
+def _unregister(request: RemotingCommand) -> Sequence[Need]:
+    group = UnregisterClientRequestHeader.decode(request.ext_fields).consumer_group
+    return [] if group is None else [_group(group)]
+
+
+def _consumer_list(request: RemotingCommand) -> Sequence[Need]:
+    header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
+    return [_group(header.consumer_group)]
+
+
+def _lock(request: RemotingCommand) -> Sequence[Need]:
+    wish = LockBatchRequestBody.decode(request.body)
+    return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
+
+
+def _unlock(request: RemotingCommand) -> Sequence[Need]:
+    wish = UnlockBatchRequestBody.decode(request.body)
+    return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
+
+
+def _check_client(request: RemotingCommand) -> Sequence[Need]:
+    wish = CheckClientRequestBody.decode(request.body)
+    return [_group(wish.group), _topic(wish.subscription_data.topic, SUB)]
+
+
+@define(slots=True, frozen=True)
+class _Placed:
+    """Requests that name a message by its place in the log."""
+
+    queues: QueueReader
+
+    def view(self, request: RemotingCommand) -> Sequence[Need]:
+        return self._at(ViewMessageRequestHeader.decode(request.ext_fields).offset, SUB)
+
+    def send_back(self, request: RemotingCommand) -> Sequence[Need]:
+        header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
+        return [_group(header.group), *self._at(header.offset, SUB)]
+
+    def end_transaction(self, request: RemotingCommand) -> Sequence[Need]:
+        header = EndTransactionRequestHeader.decode(request.ext_fields)
+        return self._at(header.commit_log_offset, PUB)
+
+    def _at(self, offset: int, right: int) -> Sequence[Need]:
+        """The right on the topic of the message at ``offset``; nothing where there is none, which
+        the answer will say.
+        """
+        try:
+            record = self.queues.message_at(offset)
+            if record is None:
+                return []
+            message = decode_message(record)
+        except RecordFault:
+            return []
+        topic = message.topic
+        if topic in _OF_OTHERS:
+            topic = message.properties.get(PROPERTY_REAL_TOPIC, topic)
+        if topic.startswith(RETRY_PREFIX):
+            return [_group(topic)]
+        return [_topic(topic, right)]

@@ -1,0 +1,120 @@
+"""The settings of a running broker, for administrators: codes 25 (change) and 26 (read).
+
+Only keys of an allow-list change at run time (``runtime`` in the tables of
+``model.config_keys_*``): all of a request or, by a Refusal, none. A change is in effect at once; it
+is answered when it stands in the configuration file too. A broker that was started without a file
+keeps changes in memory only, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.services.registration import Registration
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    configuration_text,
+    effective_lines,
+    updated_configuration,
+)
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.remoting.bodies import DataVersion
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
+from rmqpy.store.files.deferred_write import SavedFile
+
+_log = logging.getLogger(__name__)
+
+REGISTERED_KEY = "brokerPermission"
+"""The one key that name servers are told."""
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class SettingsFile:
+    """Where settings are kept. ``unknown``: keys of the file that mean nothing here."""
+
+    file: SavedFile
+    unknown: Mapping[str, str]
+
+
+@define(slots=True, eq=False, kw_only=True, repr=False)
+class SettingsProcessor:
+    """``changed`` hears of every change, after the identity has it."""
+
+    identity: Identity
+    registration: Registration
+    file: SettingsFile | None
+    changed: Callable[[BrokerConfiguration], None]
+    version: DataVersion
+    _told: tuple[BrokerConfiguration, bytes] | None = field(default=None, init=False)
+    """The last text and what it was made from: making it takes half a millisecond, for which sends
+    would wait."""
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update,
+            RequestCode.GET_BROKER_CONFIG: self.read,
+        }
+
+    def read(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(
+            request,
+            header=GetBrokerConfigResponseHeader(version=self.version.encode().decode()),
+            body=self._text(),
+        )
+
+    def _text(self) -> bytes:
+        configuration = self.identity.configuration
+        if self._told is None or self._told[0] is not configuration:
+            lines = effective_lines(configuration)
+            self._told = configuration, "".join(f"{line}\n" for line in lines).encode()
+        return self._told[1]
+
+    def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        if self.file is not None:
+            self.file.file.check_not_full()
+        try:
+            text = decode_properties_bytes(request.body)
+            changes = {each.key: each.value for each in parse_properties(text, "the request")}
+        except ConfigFault as fault:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+        changed = updated_configuration(self.identity.configuration, changes)
+        if changed == self.identity.configuration:
+            return RemotingCommand.response_to(request)
+        _log.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
+        self.identity.configuration = changed
+        self.version = DataVersion(self.version.timestamp, self.version.counter + 1)
+        self.changed(changed)
+        if REGISTERED_KEY in changes:
+            self.registration.register()
+        return self._keep(channel, request)
+
+    def _keep(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        if self.file is None:
+            return RemotingCommand.response_to(
+                request, remark="in effect until the next start: there is no configuration file"
+            )
+        unknown = self.file.unknown
+
+        def saved(error: BaseException | None) -> None:
+            if request.is_oneway:
+                return
+            response = RemotingCommand.response_to(request)
+            if error is not None:
+                response.code = ResponseCode.SYSTEM_ERROR
+                response.remark = f"in effect, but not on disk: {error}"
+            channel.write(encode_command(response))
+
+        self.file.file.save(
+            lambda: configuration_text(self.identity.configuration, unknown).encode(), saved
+        )
+        return None

@@ -1,0 +1,41 @@
+"""Our COMPARE_LOG request: digests of a piece of this broker's log, for a copy that wants to know
+whether it is one (:mod:`rmqpy.ha.compare`). Bounded work: one request reads ``SPAN_MAX`` bytes at
+the most.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import define
+
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.ha.compare import Span, digests
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import CompareLogRequestHeader
+
+
+class ReadableLog(Protocol):
+    def read_log(self, offset: int, size: int) -> bytes: ...
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class LogCompareProcessor:
+    """See the module's text."""
+
+    log: ReadableLog
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.RMQPY_COMPARE_LOG: self.compare}
+
+    def compare(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = CompareLogRequestHeader.decode(request.ext_fields)
+        try:
+            span = Span(header.begin_offset, header.end_offset, header.block_size)
+            body = digests(span, self.log.read_log)
+        except (ValueError, KeyError) as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"nothing to compare: {error}") from error
+        return RemotingCommand.response_to(request, body=body)

@@ -1,0 +1,175 @@
+"""Heartbeats and groups on the wire: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members
+of a group.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.filter.tags import ExpressionFault, is_tag_expression
+from rmqpy.broker.state.clients import Client, ClientTable, ConsumerGroup, check_client_id
+from rmqpy.broker.state.consumer_filters import FilterTable, compile_filter, filter_refusal
+from rmqpy.broker.state.queue_locks import QueueLocks
+from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetConsumerListByGroupResponseHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+    UnregisterClientResponseHeader,
+)
+
+TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class HeartbeatProcessor:
+    """See the module's text."""
+
+    clock: Clock
+    clients: ClientTable
+    topics: TopicTable
+    groups: GroupTable
+    locks: QueueLocks
+    filters: FilterTable
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
+        }
+
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        data = HeartbeatData.decode(request.body)
+        check_client_id(data.client_id)
+        for consumer in data.consumer_data_set:
+            names.check_group(consumer.group_name)
+            for subscription in consumer.subscription_data_set:
+                names.check_topic(subscription.topic)
+        for producer in data.producer_data_set:
+            names.check_group(producer.group_name)
+        for consumer in data.consumer_data_set:
+            self._prepare_group(consumer)
+            self.clients.register_consumer(consumer, channel, self._client(data, request))
+            self.filters.register(consumer.group_name, consumer.subscription_data_set)
+        for producer in data.producer_data_set:
+            self.clients.register_producer(
+                producer.group_name, channel, self._client(data, request)
+            )
+        return RemotingCommand.response_to(request)
+
+    def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UnregisterClientRequestHeader.decode(request.ext_fields)
+        if header.producer_group is not None:
+            self.clients.unregister_producer(header.producer_group, channel)
+        if header.consumer_group is not None:
+            self.clients.unregister_consumer(header.consumer_group, channel)
+        return RemotingCommand.response_to(request, header=UnregisterClientResponseHeader())
+
+    def consumer_list(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
+        group = self.clients.consumer_group(header.consumer_group)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"no consumer of group {header.consumer_group} is online",
+            )
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids)
+        return RemotingCommand.response_to(
+            request, header=GetConsumerListByGroupResponseHeader(), body=body.encode()
+        )
+
+    def lock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        wish = LockBatchRequestBody.decode(request.body)
+        check_client_id(wish.client_id)
+        names.check_group(wish.consumer_group)
+        for queue in wish.mq_set:
+            names.check_topic(queue.topic)
+            _check_broker_name(queue.broker_name)
+        granted = self.locks.lock(wish.consumer_group, wish.client_id, wish.mq_set)
+        body = LockBatchResponseBody(lock_ok_mq_set=granted)
+        return RemotingCommand.response_to(request, body=body.encode())
+
+    def unlock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        wish = UnlockBatchRequestBody.decode(request.body)
+        self.locks.unlock(wish.consumer_group, wish.client_id, wish.mq_set)
+        return RemotingCommand.response_to(request)
+
+    def check_client(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """A client asks whether its expression is one that this broker understands."""
+        subscription = CheckClientRequestBody.decode(request.body).subscription_data
+        expression_type = subscription.expression_type
+        if not is_tag_expression(expression_type):
+            if not self.groups.identity.broker.enable_property_filter:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+            try:
+                compile_filter(expression_type, subscription.sub_string)
+            except ExpressionFault as fault:
+                raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
+        return RemotingCommand.response_to(request)
+
+    def notify(self, group: ConsumerGroup) -> None:
+        """Tell every member that the group has changed."""
+        if not group.members:
+            self.filters.retire(group.name)
+        config = self.groups.get(group.name)
+        wanted = config is None or config.notify_consumer_ids_changed_enable
+        if not (wanted and self.groups.identity.broker.notify_consumer_ids_changed_enable):
+            return
+        notice = RemotingCommand.request(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name),
+        )
+        notice.flag |= FLAG_ONEWAY
+        frame = encode_command(notice)
+        for channel in group.members:
+            channel.write(frame)
+
+    def _prepare_group(self, consumer: ConsumerData) -> None:
+        config = self.groups.find_or_create(consumer.group_name)
+        if config is not None:
+            self.topics.create_for_group(
+                names.retry_topic(consumer.group_name),
+                config.retry_queue_nums,
+                TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
+            )
+
+    def _client(self, data: HeartbeatData, request: RemotingCommand) -> Client:
+        return Client(
+            data.client_id,
+            request.language,
+            request.version,
+            self.clock.monotonic_ms(),
+            self.clock.now_ms(),
+        )
+
+
+def _check_broker_name(name: str) -> None:
+    """A host name, often: dots are good. It is a key of the lock table, which has to stay small."""
+    if len(name) > names.GROUP_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"a broker name of {len(name)} characters is longer than {names.GROUP_LENGTH_MAX}",
+        )

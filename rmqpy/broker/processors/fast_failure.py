@@ -1,0 +1,128 @@
+"""Requests that have waited too long are refused instead of handled (``brokerFastFailureEnable``).
+
+==================  ================================  ========
+code                key                               default
+==================  ================================  ========
+10 310 320 36       waitTimeMillsInSendQueue            200 ms
+11 361              waitTimeMillsInPullQueue           5000 ms
+34                  waitTimeMillsInHeartbeatQueue     31000 ms
+37                  waitTimeMillsInTransactionQueue    3000 ms
+==================  ================================  ========
+
+Sends behind a write of the log that took longer than ``osPageCacheBusyTimeOutMills`` are refused
+too, whatever their age: ``[PCBUSY_CLEAN_QUEUE]`` where it is known that they have waited,
+``[REJECTREQUEST]`` otherwise, and without ``brokerFastFailureEnable``.
+
+All these senders are told SYSTEM_BUSY, which the clients of Java do not try again. How long a
+request has waited is known where much waits (:mod:`rmqpy.net.server.stall_detector`). To refuse
+one takes Python
+as long as the hot path takes to store dozens: what is over the slice of a turn is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.base.turn_slice import TurnSlice
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+NEVER_MS: Final = 1 << 62
+PUTS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+"""What Java's SendMessageProcessor handles."""
+
+
+def refuse_behind_slow_write(store: Store, code: int) -> None:
+    """Raises Refusal for a send while the page cache is busy."""
+    if code in PUTS and store.page_cache_busy:
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
+        )
+
+
+@define(slots=True, eq=False, repr=False)
+class QueueAge:
+    """A ``net.server.Sieve``."""
+
+    _identity: Identity
+    _store: Store
+    _clock: Clock
+    refused: int = 0
+    _slice: TurnSlice = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._slice = TurnSlice(self._clock)
+
+    @property
+    def patience_ms(self) -> int:
+        limits = self._limits()
+        if not limits:
+            return NEVER_MS
+        return 1 if self._store.page_cache_busy else min(limits.values())
+
+    def sift(
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+    ) -> list[RemotingCommand]:
+        """Refuse what is too old; the others, in their order."""
+        limits = self._limits()
+        behind_slow_write = bool(limits) and self._store.page_cache_busy
+        kept: list[RemotingCommand] = []
+        answers: list[bytes] = []
+        for command in commands:
+            limit_ms = NEVER_MS if command.is_response else limits.get(command.code, NEVER_MS)
+            reason = ""
+            if waited_ms >= limit_ms:
+                reason = "TIMEOUT_CLEAN_QUEUE"
+            elif behind_slow_write and command.code in PUTS and not command.is_response:
+                reason = "PCBUSY_CLEAN_QUEUE"
+            if not reason or not self._slice.begin():
+                kept.append(command)
+                continue
+            self.refused += 1
+            if not command.is_oneway:
+                age = f"period in queue: {waited_ms}ms, size of queue: {len(commands)}"
+                answers.append(encode_command(_busy(command, reason, age)))
+        if answers:
+            channel.write(b"".join(answers))
+        return kept
+
+    def turn_ended(self) -> None:
+        self._slice.end()
+
+    def _limits(self) -> dict[int, int]:
+        broker = self._identity.broker
+        if not broker.broker_fast_failure_enable:
+            return {}
+        send_ms = broker.wait_time_mills_in_send_queue
+        pull_ms = broker.wait_time_mills_in_pull_queue
+        return {
+            **dict.fromkeys(PUTS, send_ms),
+            RequestCode.PULL_MESSAGE: pull_ms,
+            RequestCode.LITE_PULL_MESSAGE: pull_ms,
+            RequestCode.HEART_BEAT: broker.wait_time_mills_in_heartbeat_queue,
+            RequestCode.END_TRANSACTION: broker.wait_time_mills_in_transaction_queue,
+        }
+
+
+def _busy(request: RemotingCommand, reason: str, age: str) -> RemotingCommand:
+    return RemotingCommand.response_to(
+        request,
+        ResponseCode.SYSTEM_BUSY,
+        f"[{reason}]broker busy, start flow control for a while, {age}",
+    )

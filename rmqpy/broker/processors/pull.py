@@ -1,0 +1,346 @@
+"""Pulling: codes 11 and 361.
+
+Checks in order; the first that fails answers:
+
+=== ===================================================================== ====
+1   broker without R                                                        16
+2   group unknown and not to be created                                     26
+3   group may not consume                                                   16
+4   topic unknown                                                           17
+5   topic without R                                                         16
+6   queue id not in the topic                                                1
+7   expression of the request unreadable                                    23
+8   group not online, topic not subscribed                                  24
+9   group broadcasts and may not                                            16
+10  subscription of the broker older than the request's                     25
+11  no filter registered for an SQL92 expression, or an older one       27, 28
+12  SQL92 expression where ``enablePropertyFilter`` is off                   1
+=== ===================================================================== ====
+
+What the store found decides the code (``_CODES``). A pull that found nothing new may wait, once
+(:mod:`.hold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import HandlerTable, Matcher, QueueReader, RecordFilter
+from rmqpy.broker.filter.tags import is_tag_expression, matcher_of, matcher_of_expression
+from rmqpy.broker.processors.slow_consumers import SlowReaders
+from rmqpy.broker.services.pull_hold import HeldPull, PullHold
+from rmqpy.broker.state.clients import ClientTable
+from rmqpy.broker.state.consumer_filters import (
+    FilterTable,
+    compile_filter,
+    filter_refusal,
+    record_filter,
+)
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.statistics import Statistics
+from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import GetMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import SubscriptionGroupConfig
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqpy.store.results import GetMessageResult
+
+_CODES: Final[dict[GetMessageStatus, ResponseCode]] = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+_EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+"""Nothing was ever there: offset 0 is where to begin, not a moved offset."""
+
+
+@define(slots=True, frozen=True)
+class OffsetMoved:
+    """A consumer asked for an offset that the queue does not have."""
+
+    group: str
+    topic: str
+    queue_id: int
+    requested: int
+    new: int
+
+
+@define(slots=True, frozen=True)
+class Selection:
+    """What a reader wants: by the tags code of a unit, and by the record; None is everything."""
+
+    matcher: Matcher | None = None
+    wanted: RecordFilter | None = None
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class PullSurroundings:
+    """What pulling needs to know and to use."""
+
+    identity: Identity
+    topics: TopicTable
+    groups: GroupTable
+    clients: ClientTable
+    offsets: ConsumerOffsets
+    filters: FilterTable
+    queues: QueueReader
+    hold: PullHold
+    slow_readers: SlowReaders
+    statistics: Statistics
+    clock: Clock
+    offset_moved: Callable[[OffsetMoved], None]
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class PullProcessor:
+    """See the module's text."""
+
+    around: PullSurroundings
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """The first pass: may commit an offset, may wait."""
+        return self._answer(channel, request, first=True)
+
+    def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """The second pass of a pull that waited."""
+        return self._answer(channel, request, first=False)
+
+    def _answer(
+        self, channel: Channel, request: RemotingCommand, first: bool
+    ) -> RemotingCommand | None:
+        header = PullMessageRequestHeader.decode(request.ext_fields)
+        group = self._check(header)
+        selection = self._selection(header, group)
+        around = self.around
+        began_ms = around.clock.monotonic_ms()
+        result = around.queues.get_message(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            selection.matcher,
+            selection.wanted,
+        )
+        around.statistics.messages_got(
+            (header.consumer_group, header.topic),
+            len(result.messages),
+            around.clock.monotonic_ms() - began_ms,
+            header.queue_id,
+        )
+        around.slow_readers.has_read(
+            header.consumer_group, header.topic, header.queue_id, result.behind_bytes
+        )
+        code = _CODES[result.status]
+        if result.status in _EMPTY and header.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if first and header.sys_flag & PULL_COMMIT_OFFSET and not around.identity.is_slave:
+            around.offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        suggestion = self._suggestion(result, group)
+        # Code 20 with the offset behind what was found would have the consumer step over it.
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            code, suggestion = self._moved(header, result, suggestion)
+        elif code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & PULL_SUSPEND:
+            if self._suspend(channel, request, header, selection):
+                return None
+        return RemotingCommand.response_to(
+            request,
+            code,
+            result.status.value,
+            PullMessageResponseHeader(
+                suggest_which_broker_id=suggestion,
+                next_begin_offset=result.next_begin_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+            ),
+            b"".join(result.messages) if code == ResponseCode.SUCCESS else b"",
+        )
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
+        around = self.around
+        if not around.identity.readable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"the broker {around.identity.host} may not be read"
+            )
+        group = around.groups.find_or_create(header.consumer_group)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group {header.consumer_group} does not exist; create it first",
+            )
+        if not group.consume_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group {header.consumer_group} may not consume",
+            )
+        topic = around.topics.get(header.topic)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {header.topic} does not exist; create it first",
+            )
+        if not topic.perm & PERM_READ:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"topic {header.topic} may not be read")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId {header.queue_id} is illegal: topic {header.topic} has "
+                f"{topic.read_queue_nums} queues to read",
+            )
+        return group
+
+    def _selection(
+        self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig
+    ) -> Selection:
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            return self._selection_of_request(header)
+        group = self.around.clients.consumer_group(header.consumer_group)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"no consumer of group {header.consumer_group} is online",
+            )
+        if group.is_broadcast and not config.consume_broadcast_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group {header.consumer_group} may not consume by broadcast",
+            )
+        subscription = group.subscription(header.topic)
+        if subscription is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {header.consumer_group} does not subscribe to topic {header.topic}",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if is_tag_expression(subscription.expression_type):
+            return Selection(matcher_of(subscription), self._wanted_retries(header))
+        return self._registered(header, subscription.expression_type)
+
+    def _selection_of_request(self, header: PullMessageRequestHeader) -> Selection:
+        """The expression stands in the request itself."""
+        try:
+            if is_tag_expression(header.expression_type):
+                return Selection(matcher_of_expression(header.subscription))
+            expression = compile_filter(header.expression_type, header.subscription)
+        except ValueError as error:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the subscription cannot be read: {error}",
+            ) from error
+        self._check_property_filter(header.expression_type)
+        return Selection(wanted=record_filter(expression))
+
+    def _registered(
+        self, header: PullMessageRequestHeader, expression_type: str | None
+    ) -> Selection:
+        """The filter that the last heartbeat registered."""
+        found = self.around.filters.get(header.consumer_group, header.topic)
+        if found is None:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.client_version < header.sub_version:
+            raise Refusal(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._check_property_filter(expression_type)
+        return Selection(wanted=record_filter(found.expression))
+
+    def _wanted_retries(self, header: PullMessageRequestHeader) -> RecordFilter | None:
+        if not self.around.identity.broker.filter_support_retry:
+            return None
+        is_retry = names.is_retry_topic(header.topic)
+        return self.around.filters.for_retries(header.consumer_group) if is_retry else None
+
+    def _check_property_filter(self, expression_type: str | None) -> None:
+        if not self.around.identity.broker.enable_property_filter:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+
+    def _wants(self, wanted: RecordFilter | None) -> Callable[[int], bool] | None:
+        if wanted is None:
+            return None
+
+        def wants(physical_offset: int) -> bool:
+            record = self.around.queues.message_at(physical_offset)
+            return record is not None and wanted(record)
+
+        return wants
+
+    # ----------------------------------------------------------------------------------- outcome
+
+    def _suspend(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        selection: Selection,
+    ) -> bool:
+        broker = self.around.identity.broker
+        wait_ms = (
+            header.suspend_timeout_millis
+            if broker.long_polling_enable
+            else broker.short_polling_time_mills
+        )
+        pull = HeldPull(
+            channel,
+            request,
+            header.queue_offset,
+            selection.matcher,
+            self.around.clock.monotonic_ms() + wait_ms,
+            self._wants(selection.wanted),
+        )
+        return self.around.hold.hold(header.topic, header.queue_id, pull)
+
+    def _suggestion(self, result: GetMessageResult, group: SubscriptionGroupConfig) -> int:
+        if not self.around.identity.broker.slave_read_enable:
+            return MASTER_ID
+        if result.suggest_pulling_from_slave:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
+
+    def _moved(
+        self, header: PullMessageRequestHeader, result: GetMessageResult, suggestion: int
+    ) -> tuple[ResponseCode, int]:
+        identity = self.around.identity
+        if identity.is_slave and not identity.store.offset_check_in_slave:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY, MASTER_ID
+        self.around.offset_moved(
+            OffsetMoved(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                result.next_begin_offset,
+            )
+        )
+        return ResponseCode.PULL_OFFSET_MOVED, suggestion

@@ -1,0 +1,248 @@
+"""Sending: codes 10, 310 and 320, with and without a reply.
+
+The sends of one ``handle`` call are collected and put together (a batch message is put on its own,
+in its place); their replies wait at the gate until the watermarks of the mode have passed them.
+What is checked, and what is stored, tells :mod:`rmqpy.broker.processors.send_request`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import HandlerTable, MessageSink
+from rmqpy.broker.processors.put_status import answer_to, refusal_of, remark_of
+from rmqpy.broker.processors.send_request import SendDrafts
+from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.state.statistics import Statistics
+from rmqpy.codec.message import offset_msg_id
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.message import MessageDraft
+from rmqpy.net.pending_replies import SendGate, Waiting
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import LENGTH_BYTES, decode_command, encode_command
+from rmqpy.remoting.headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.results import PutResult
+
+TRACE_ON: Final = "TRACE_ON"
+MSG_REGION: Final = "MSG_REGION"
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class SendSurroundings:
+    """What sending needs to know and to use."""
+
+    identity: Identity
+    drafts: SendDrafts
+    sink: MessageSink
+    gate: SendGate
+    replication: Replication
+    statistics: Statistics
+    clock: Clock
+
+
+@define(slots=True, eq=False, repr=False)
+class _Pending:
+    request: RemotingCommand
+    draft: MessageDraft
+    queue_id: int
+    """What the sender is told; the message may wait in another queue."""
+
+
+@define(slots=True, eq=False, repr=False)
+class SendProcessor:
+    """``receive`` each send of a ``handle`` call, then ``finish`` once."""
+
+    around: SendSurroundings
+    _pending: list[_Pending] = field(factory=list, init=False)
+    _answers: list[bytes] = field(factory=list, init=False)
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.SEND_MESSAGE: self.receive_v1,
+            RequestCode.SEND_MESSAGE_V2: self.receive_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.receive_v2,
+        }
+
+    def receive_v1(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        return self._receive(channel, request, SendMessageRequestHeader)
+
+    def receive_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        return self._receive(channel, request, SendMessageRequestHeaderV2)
+
+    def finish(self, channel: Channel) -> list[bytes]:
+        """Put what was collected; the frames to be sent to ``channel`` at once."""
+        self._put_pending(channel)
+        answers, self._answers = self._answers, []
+        return answers
+
+    def late(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
+        """The frame for a reply that may not leave as it is (the gate asks for it)."""
+        answer = answer_to(status)
+        response.code = answer.code
+        response.remark = remark_of(status, self.around.identity.store.max_message_size)
+        if not answer.stored:
+            response.header_type = None
+            response.ext_fields = self._reply_fields()
+        return encode_command(response)
+
+    def late_frames(self, frames: bytes, status: PutMessageStatus) -> bytes:
+        """The same for whole frames of replies that waited together."""
+        late = []
+        position = 0
+        with memoryview(frames) as view:
+            while position < len(view):
+                start = position + LENGTH_BYTES
+                position = start + int.from_bytes(view[position:start])
+                response = decode_command(view[start:position])
+                response.header_type = SendMessageResponseHeader
+                late.append(self.late(response, status))
+        return b"".join(late)
+
+    def _receive(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header_type: type[SendMessageRequestHeader] | type[SendMessageRequestHeaderV2],
+    ) -> RemotingCommand | None:
+        try:
+            header = header_type.decode(request.ext_fields)
+            drafts = self.around.drafts
+            if header.batch:
+                self._put_batch(channel, request, drafts.batch(channel, request, header))
+            else:
+                draft, queue_id = drafts.single(channel, request, header)
+                self._pending.append(_Pending(request, draft, queue_id))
+        except Refusal as refusal:
+            return self._refused(request, refusal)
+        return None
+
+    # ---------------------------------------------------------------------------- put and answer
+
+    def _put_pending(self, channel: Channel) -> None:
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        if not self.around.gate.has_room(len(pending)):
+            for sent in pending:
+                self._answer(sent.request, self._refused(sent.request, _busy()))
+            return
+        try:
+            results = self._put([sent.draft for sent in pending], batch=False)
+        except Exception as error:  # noqa: BLE001 - logged and answered
+            _log.exception("storing messages from %s failed", channel.peer)
+            refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            for sent in pending:
+                self._answer(sent.request, self._refused(sent.request, refusal))
+            return
+        assert len(results) == len(pending), (len(results), len(pending))
+        waiting: dict[bool, list[Waiting[RemotingCommand | bytes]]] = {}
+        for sent, result in zip(pending, results, strict=True):
+            held = self._held(channel, sent, result)
+            if held is not None:
+                waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
+        for wait_store_ok, replies in waiting.items():
+            self.around.gate.hold(self._marks(wait_store_ok), replies)
+
+    def _put_batch(
+        self, channel: Channel, request: RemotingCommand, drafts: Sequence[MessageDraft]
+    ) -> None:
+        self._put_pending(channel)
+        if not self.around.gate.has_room(1):
+            raise _busy()
+        (result,) = self._put(drafts, batch=True)
+        held = self._held(channel, _Pending(request, drafts[0], drafts[0].queue_id), result)
+        if held is not None:
+            self.around.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
+
+    def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
+        replication = self.around.replication
+        marks = self.around.sink.acknowledged(wait_store_ok)
+        if not wait_store_ok or replication.lacks_slaves:
+            return marks
+        return (*marks, *replication.marks)
+
+    def _put(self, drafts: Sequence[MessageDraft], batch: bool) -> list[PutResult]:
+        clock, statistics = self.around.clock, self.around.statistics
+        began_ms = clock.monotonic_ms()
+        results = self.around.sink.put(drafts, batch)
+        stored = [result for result in results if answer_to(result.status).stored]
+        statistics.messages_put(
+            sum(len(result.physical_offsets) for result in stored),
+            sum(result.end - result.physical_offsets[0] for result in stored),
+            clock.monotonic_ms() - began_ms,
+        )
+        statistics.counters.put_failed += len(results) - len(stored)
+        return results
+
+    def _held(
+        self, channel: Channel, sent: _Pending, result: PutResult
+    ) -> Waiting[RemotingCommand | bytes] | None:
+        """The reply to a stored message; what was not stored is answered at once."""
+        request, draft = sent.request, sent.draft
+        answer = answer_to(result.status)
+        if not answer.stored:
+            refusal = refusal_of(result.status, self.around.identity.store.max_message_size)
+            if result.remark:
+                refusal.remark = f"{refusal.remark} {result.remark}"
+            self._answer(request, self._refused(request, refusal))
+            return None
+        if request.is_oneway:
+            return None
+        identity = self.around.identity
+        remark = None
+        if draft.wait_store_ok and self.around.replication.lacks_slaves:
+            status = PutMessageStatus.SLAVE_NOT_AVAILABLE
+            answer = answer_to(status)
+            remark = remark_of(status, identity.store.max_message_size)
+        host = identity.store_host
+        offsets = result.physical_offsets
+        response = RemotingCommand.response_to(
+            request,
+            answer.code,
+            remark,
+            header=SendMessageResponseHeader(
+                msg_id=",".join([offset_msg_id(host, offset) for offset in offsets]),
+                queue_id=sent.queue_id,
+                queue_offset=result.queue_offset,
+                trace_on=identity.broker.trace_on,
+                msg_region=identity.broker.region_id,
+            ),
+        )
+        return Waiting(channel, result.end, encode_command(response), response)
+
+    def _answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        if not request.is_oneway:
+            self._answers.append(encode_command(response))
+
+    def _refused(self, request: RemotingCommand, refusal: Refusal) -> RemotingCommand:
+        response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
+        response.ext_fields = self._reply_fields()
+        return response
+
+    def _reply_fields(self) -> dict[str, str]:
+        """A Java client reads these from every reply to a send."""
+        broker = self.around.identity.broker
+        return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
+
+
+def _busy() -> Refusal:
+    return Refusal(
+        ResponseCode.SYSTEM_BUSY,
+        "[OVERLOAD]system busy, start flow control for a while",
+    )

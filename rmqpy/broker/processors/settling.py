@@ -1,0 +1,33 @@
+"""After a restart the consume queues may follow the log for a while: what is not answered then.
+
+A pull gets what is there, and waits where nothing is (store.queue_reader); requests that decide on
+offsets are refused, for an answer from half a queue would send a consumer to the wrong place.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqpy.broker.base.store_api import Store
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+
+_NEED_WHOLE_QUEUES: Final = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_TOPIC_STATS_INFO,
+    }
+)
+
+
+def refuse_unsettled(store: Store, code: int) -> None:
+    """Raises Refusal when the answer has to wait for the consume queues."""
+    if code in _NEED_WHOLE_QUEUES and store.settling:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            "the consume queues are being brought in line with the log,"
+            f" {store.dispatch_behind_bytes} bytes to go",
+        )

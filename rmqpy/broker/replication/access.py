@@ -1,0 +1,73 @@
+"""Who may fetch the log: at the port of the classic replication, and at that of a DLedger member.
+
+Java gives it to everybody who sends eight zero bytes. Here the addresses of
+``replicationAddresses``, and at a member's port those of the other members, are known; of anybody
+else
+
+==========  =======================================================================
+compatible  a warning, once an address; counted; let in (so that upgrades go on)
+secure      turned away, counted
+==========  =======================================================================
+
+With ``replicationAddresses`` set, others are turned away in both modes. Bound: ``REMEMBERED_MAX``
+addresses are remembered for the warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.acl.address_patterns import AddressPattern, any_matches, parse_pattern
+from rmqpy.config.security import SecurityMode, SecuritySettings, split_patterns
+
+REMEMBERED_MAX: Final = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, eq=False, repr=False)
+class ReplicationDoor:
+    """``admits`` is asked for each new connection."""
+
+    known: tuple[AddressPattern, ...]
+    strict: bool
+    strangers: int = 0
+    _warned: set[str] = field(factory=set)
+
+    @classmethod
+    def of(cls, security: SecuritySettings, hosts: Sequence[str] = ()) -> ReplicationDoor:
+        """``hosts``: names or addresses of the members of a DLedger group."""
+        given = split_patterns(security.replication_addresses)
+        members = [address for host in hosts for address in _addresses(host)]
+        strict = bool(given) or security.security_mode is SecurityMode.SECURE
+        return cls((*given, *map(parse_pattern, members)), strict)
+
+    def admits(self, address: str) -> bool:
+        if any_matches(self.known, address):
+            return True
+        self.strangers += 1
+        if address not in self._warned and len(self._warned) < REMEMBERED_MAX:
+            self._warned.add(address)
+            _log.warning(
+                "%s is not in replicationAddresses and %s the log",
+                address,
+                "does not get" if self.strict else "may fetch",
+            )
+        return not self.strict
+
+    def runtime_info(self) -> dict[str, str]:
+        return {"replicationStrangers": str(self.strangers)}
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        _log.warning("the member %s cannot be looked up: %s", host, error)
+        return []
+    return sorted({str(place[4][0]).partition("%")[0] for place in found})

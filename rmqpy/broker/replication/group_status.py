@@ -1,0 +1,60 @@
+"""What a member of a DLedger group tells of itself: the answer to ``RMQPY_DLEDGER_STATUS``.
+
+Body: JSON. ``group``, ``self``, ``role``, ``term``, ``leader`` (null without one); ``begin``,
+``end``, ``committed`` (indexes, -1 without an entry) and ``end_term``; ``disk``; ``damaged``:
+indexes of entries that wait for a whole copy; ``peers``: a row a member with ``id``, ``address``,
+``handshake`` (unknown, verified, java or refused) and ``reason``, and from a leader ``state``,
+``match``, ``next`` and ``lag`` of each follower; ``events``: the last changes of the role and why,
+oldest first, with ``time_ms``.
+"""
+
+from __future__ import annotations
+
+from rmqpy.net.dledger.driver import DLedgerDriver
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import dumps
+
+
+def status_of(driver: DLedgerDriver) -> dict[str, object]:
+    """The body as plain values."""
+    node, entries = driver.node, driver.entries
+    end = entries.end
+    return {
+        "group": driver.membership.group,
+        "self": driver.membership.self_id,
+        "role": node.role.value,
+        "term": node.term,
+        "leader": node.leader_id,
+        "begin": entries.begin_index,
+        "end": end.index,
+        "end_term": end.term,
+        "committed": node.committed_index,
+        "disk": driver.disk.value,
+        "damaged": sorted(driver.damaged),
+        "peers": [_peer(driver, name) for name in driver.membership.peers],
+        "events": [{"time_ms": time_ms, "text": text} for time_ms, text in driver.events],
+    }
+
+
+def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
+    row: dict[str, object] = {"id": name, "address": driver.options.addresses[name]}
+    way = driver.peers.ways.get(name)
+    if way is not None:
+        row |= {"handshake": way.standing.value, "reason": way.reason}
+    progress = driver.node.progress.get(name)
+    if progress is not None:
+        state, match, following = progress
+        lag = driver.node.lags[name]
+        row |= {"state": state, "match": match, "next": following, "lag": lag}
+    return row
+
+
+class GroupStatusProcessor:
+    """Answers the request."""
+
+    def __init__(self, driver: DLedgerDriver) -> None:
+        self._driver = driver
+
+    def answer(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(request, body=dumps(status_of(self._driver)))

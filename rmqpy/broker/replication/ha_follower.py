@@ -1,0 +1,229 @@
+"""A slave's side of classic replication: whom it follows, and what it does when that fails.
+
+::
+
+    waiting ──time, or a new name──► asking ──one good master──► connecting ──► streaming
+       ▲                                │                             │             │
+       └──── refused, nobody, several ──┴───────── failed ────────────┴─── ended ───┘
+
+Asked is the master that was followed; after ``FAILURES_MAX`` failures in a row all whom a
+name server names; of several that are all good none is taken, unless one is the followed one: two
+masters with one name are for the operator to sort out. Nothing is streamed from a broker that has
+not passed the check (:mod:`.master_check`), and what is refused is tried again, later and later.
+
+Invariant: at most one check or connection is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.replication.master_discovery import Master, MasterChoice
+from rmqpy.broker.replication.master_log_check import MasterCheck, Verdict
+from rmqpy.config.keys import split_address
+from rmqpy.ha.frames import Transfer
+from rmqpy.ha.link import LinkSettings, Redial, SlaveLink
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.net.ha import Connection, Follower
+from rmqpy.remoting.channel import Network
+
+FAILURES_MAX: Final = 2
+FIRST_TRY_MS: Final = 100
+
+Dial = Callable[[tuple[str, int], Follower], Connection]
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class FollowingSurroundings:
+    """What following needs to know and to use."""
+
+    identity: Identity
+    store: Store
+    scheduler: Scheduler
+    network: Network
+    dial: Dial
+    choice: MasterChoice
+
+
+@define(slots=True, eq=False, repr=False)
+class Following:
+    """See the module's text. A ``net.ha_driver.Follower``."""
+
+    around: FollowingSurroundings
+    _redial: Redial = field(factory=Redial, init=False)
+    _state: str = field(default="not started", init=False)
+    _last_fault: str = field(default="", init=False)
+    _compared: str = field(default="", init=False)
+    _failures: int = field(default=0, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+    _check: MasterCheck | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
+    _verdict: Verdict | None = field(default=None, init=False)
+    _stopped: bool = field(default=True, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.around.choice.on_new.append(self._named)
+
+    def start(self) -> None:
+        self._stopped = False
+        self._wait(FIRST_TRY_MS, "waiting for a master's address")
+
+    def stop(self) -> None:
+        """Let go of the master; nothing is stored any more."""
+        self._stopped = True
+        self._state = "stopped"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _named(self) -> None:
+        """Somebody new is named: tried at once, if nobody is followed now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._try()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Whom this slave follows, and why not."""
+        followed = self.around.choice.followed
+        info = {
+            "haMaster": followed.address if followed is not None else "",
+            "haState": self._state,
+            "haLogsCompared": self._compared,
+        }
+        if self._last_fault:
+            info["haLastFault"] = self._last_fault
+        told = self.around.choice.told(self.around.scheduler.monotonic_ms())
+        if told:
+            info["haNameServersDisagree"] = told
+        return info
+
+    # -------------------------------------------------------------------------------- whom to ask
+
+    def _try(self) -> None:
+        self._timer = None
+        choice = self.around.choice
+        candidates = choice.candidates(self.around.scheduler.monotonic_ms())
+        if not candidates:
+            self._wait(self._redial.after(None), "no name server names a master")
+            return
+        if candidates[0] == choice.followed and self._failures < FAILURES_MAX:
+            candidates = candidates[:1]
+        self._ask(candidates, [])
+
+    def _ask(self, rest: list[Master], heard: list[Verdict]) -> None:
+        """One after the other, then :meth:`_choose`."""
+        if not rest:
+            self._choose(heard)
+            return
+
+        def done(verdict: Verdict) -> None:
+            self._check = None
+            if not self._stopped:
+                self._ask(rest[1:], [*heard, verdict])
+
+        self._state = f"asking {rest[0].address}"
+        around = self.around
+        self._check = MasterCheck(around.identity, around.store, around.network, rest[0], done)
+        self._check.start()
+
+    def _choose(self, heard: list[Verdict]) -> None:
+        good = [verdict for verdict in heard if verdict.good]
+        followed = [verdict for verdict in good if verdict.master == self.around.choice.followed]
+        if followed:
+            good = followed
+        if len(good) == 1:
+            self._connect(good[0])
+            return
+        if good:
+            names = ", ".join(verdict.master.address for verdict in good)
+            reason = (
+                f"several masters are named {self.around.identity.name}: {names}; stop all but one"
+            )
+        else:
+            reason = "; ".join(verdict.refused for verdict in heard)
+        self._failed(reason)
+
+    # --------------------------------------------------------------------------------- connection
+
+    def _connect(self, verdict: Verdict) -> None:
+        try:
+            address = split_address(verdict.master.ha_address)
+        except ValueError as error:
+            self._failed(f"{verdict.master.address} tells no address for slaves: {error}")
+            return
+        if verdict.compared != self._compared:
+            _log.info("log beside that of %s: %s", verdict.master.address, verdict.compared)
+        self._compared = verdict.compared
+        self._verdict = verdict
+        self.around.choice.followed = verdict.master
+        self._state = f"connecting to {verdict.master.ha_address}"
+        self._connection = self.around.dial(address, self)
+
+    def connected(self, now_ms: int) -> SlaveLink:
+        verdict = self._verdict
+        assert verdict is not None
+        self._state = f"connected to {verdict.master.ha_address}"
+        _log.info("following %s", verdict.master.ha_address)
+        settings = LinkSettings.of(self.around.identity.store)
+        return SlaveLink(
+            settings,
+            self.around.store.max_physical_offset,
+            now_ms,
+            begin_at=self._begin_at(verdict, settings),
+        )
+
+    def store(self, transfer: Transfer) -> None:
+        """Raises StoreFault."""
+        self._failures = 0
+        self._last_fault = ""
+        self.around.store.append_raw(transfer.offset, transfer.body)
+
+    def ended(self, link: SlaveLink | None, reason: str) -> None:
+        self._connection = None
+        if self._stopped:
+            return
+        self._note(reason)
+        self._failures += 1
+        failure = self.around.store.failure
+        if failure is not None:
+            self._state = f"stopped: {failure}"
+            return
+        self._wait(self._redial.after(link), reason)
+
+    def _begin_at(self, verdict: Verdict, settings: LinkSettings) -> PhysicalOffset | None:
+        """Where an empty slave begins that is to have everything; None: the last file will do."""
+        if not self.around.identity.store.ha_fetch_from_beginning:
+            return None
+        begin = settings.file_start(verdict.begin)
+        return begin if begin < settings.file_start(verdict.end) else None
+
+    # ------------------------------------------------------------------------------------ waiting
+
+    def _failed(self, reason: str) -> None:
+        self._note(reason)
+        self._failures += 1
+        self._wait(self._redial.after(None), reason)
+
+    def _wait(self, delay_ms: int, reason: str) -> None:
+        self._state = f"waiting {delay_ms} ms: {reason}"
+        self._timer = self.around.scheduler.call_later(delay_ms, self._try)
+
+    def _note(self, reason: str) -> None:
+        if reason != self._last_fault:
+            _log.warning("not following: %s", reason)
+        self._last_fault = reason

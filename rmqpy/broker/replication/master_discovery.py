@@ -1,0 +1,115 @@
+"""Who the master is, when several name servers have a say and may be wrong.
+
+Each name server's newest answer counts, for ``FRESH_PERIODS`` registration periods (longer only
+where no other has answered); one that knows no master says nothing. The candidates are the one that
+is followed, then the masters that are named, most often named first, then most lately. So a dead
+name server changes nothing, and one with an old or a foreign answer is only listened to when the
+followed master does not answer. Who of the candidates really is a master is found by asking them
+(:mod:`.master_check`).
+
+``haMasterAddress`` rules out everybody else; the broker's port is then the one below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import HA_PORT_DISTANCE, Identity
+from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.config.keys import host_and_port, split_address
+
+FRESH_PERIODS: Final = 4
+
+
+@define(slots=True, frozen=True)
+class Master:
+    """A broker's addresses: for requests, and for its slaves."""
+
+    address: str
+    ha_address: str
+
+
+@define(slots=True, frozen=True)
+class _Answer:
+    master: Master
+    at_ms: int
+
+
+@define(slots=True, eq=False, repr=False)
+class MasterChoice:
+    """See the module's text. ``followed`` is written by whoever follows."""
+
+    identity: Identity
+    followed: Master | None = None
+    on_new: list[Callable[[], None]] = field(factory=list)
+    """Called when a master is named that was no candidate before."""
+    _answers: dict[str, _Answer] = field(factory=dict, init=False)
+
+    def heard(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
+        """What a name server says; addresses that are none are no answer."""
+        before = set(self.candidates(now_ms))
+        self._take(server, _master_of(answer), now_ms)
+        if set(self.candidates(now_ms)) - before:
+            for listener in self.on_new:
+                listener()
+
+    def _take(self, server: str, master: Master | None, now_ms: int) -> None:
+        if master is None or master.address == self.identity.address:
+            self._answers.pop(server, None)
+        else:
+            self._answers[server] = _Answer(master, now_ms)
+
+    def candidates(self, now_ms: int) -> list[Master]:
+        """Whom to ask, in this order; empty when nobody is known."""
+        named = self._named(now_ms)
+        fixed = self.identity.store.ha_master_address
+        if fixed:
+            return [_fixed_master(fixed, named)]
+        votes = {master: 0 for master in named}
+        for master in named:
+            votes[master] += 1
+        newest = {answer.master: answer.at_ms for answer in self._answers.values()}
+        others = sorted(votes, key=lambda master: (-votes[master], -newest[master]))
+        followed = self.followed
+        if followed is None:
+            return others
+        return [followed, *(master for master in others if master != followed)]
+
+    def told(self, now_ms: int) -> str:
+        """Who names whom, where they do not agree; else empty."""
+        if len(set(self._named(now_ms))) < 2:
+            return ""
+        return "; ".join(
+            f"{server} names {self._answers[server].master.address}"
+            for server in self.identity.broker.name_servers
+            if server in self._answers
+        )
+
+    def _named(self, now_ms: int) -> list[Master]:
+        """The fresh answers in the order of the name servers; where none is fresh, the old ones."""
+        fresh_ms = FRESH_PERIODS * self.identity.broker.register_period_ms
+        known = [self._answers.get(server) for server in self.identity.broker.name_servers]
+        answers = [answer for answer in known if answer is not None]
+        fresh = [answer for answer in answers if now_ms - answer.at_ms <= fresh_ms]
+        return [answer.master for answer in fresh or answers]
+
+
+def _master_of(answer: RegistrationAnswer) -> Master | None:
+    try:
+        split_address(answer.master_address)
+        if answer.ha_address:
+            split_address(answer.ha_address)
+    except ValueError:
+        return None
+    return Master(answer.master_address, answer.ha_address)
+
+
+def _fixed_master(ha_address: str, named: Iterable[Master]) -> Master:
+    for master in named:
+        if master.ha_address == ha_address:
+            return master
+    host, port = split_address(ha_address)
+    return Master(host_and_port(host, port - HA_PORT_DISTANCE), ha_address)

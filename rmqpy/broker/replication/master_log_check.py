@@ -1,0 +1,228 @@
+"""Before a slave connects: is this broker its master, and is the slave's log a copy of its log?
+
+Asked on the broker's port, never on the replication stream, one request after the other::
+
+    26 settings ──► 28 runtime information ──► our COMPARE_LOG, as often as the search wants
+        │                  │                            │
+        ▼                  ▼                            ▼
+    another cluster,   the slave's log ends         the logs part: refused with the first
+    name, file size;   behind the master's, or      differing offset
+    no master          before its begin
+
+A Java master answers the first two; COMPARE_LOG it does not know (code 3): then whether the logs
+agree cannot be checked, and the slave says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.replication.master_discovery import Master
+from rmqpy.codec.layout import (
+    MAGIC_BYTES,
+    MAGIC_POSITION,
+    PHYSICAL_OFFSET_POSITION,
+)
+from rmqpy.config.keys import BrokerRole
+from rmqpy.config.properties_file import parse_properties
+from rmqpy.ha.compare import Search
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, NetworkFault, RemoteFault, RmqError
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.remoting.bodies import KVTable
+from rmqpy.remoting.channel import Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import CompareLogRequestHeader
+
+TIMEOUT_MS: Final = 5_000
+LOOK_BACK_BYTES: Final = 5 << 20
+"""Where the begin of a record is looked for: a record of the default settings is shorter."""
+
+
+class ComparedLog(Protocol):
+    """The slave's log, as far as it is compared."""
+
+    @property
+    def min_physical_offset(self) -> PhysicalOffset: ...
+
+    @property
+    def max_physical_offset(self) -> PhysicalOffset: ...
+
+    def read_log(self, offset: int, size: int) -> bytes: ...
+
+
+@define(slots=True, frozen=True)
+class Verdict:
+    """``refused``: why this broker must not be followed; else empty. ``unreachable``: it has not
+    answered, nothing is known. ``compared``: what is known of the two logs, in words.
+    """
+
+    master: Master
+    refused: str = ""
+    unreachable: bool = False
+    compared: str = ""
+    begin: int = 0
+    end: int = 0
+    """Of its log, when it was asked."""
+
+    @property
+    def good(self) -> bool:
+        return not self.refused
+
+
+@define(slots=True, eq=False, repr=False)
+class MasterCheck:
+    """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
+
+    identity: Identity
+    log: ComparedLog
+    network: Network
+    master: Master
+    done: Callable[[Verdict], None]
+    _cancelled: bool = field(default=False, init=False)
+    _begin: int = field(default=0, init=False)
+    _end: int = field(default=0, init=False)
+
+    def start(self) -> None:
+        if self.master.address == self.identity.address:
+            self._refuse("it is this broker itself")
+            return
+        self._ask(RemotingCommand.request(RequestCode.GET_BROKER_CONFIG), self._settings)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def _ask(self, command: RemotingCommand, then: Callable[[RemotingCommand], None]) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if self._cancelled:
+                return
+            if response is None:
+                self._refuse(f"it does not answer: {error}", isinstance(error, NetworkFault))
+                return
+            try:
+                then(response)
+            except (ConfigFault, RemoteFault, ValueError, KeyError) as fault:
+                self._refuse(f"its answer to {command.code} cannot be read: {fault}")
+
+        self.network.request(self.master.address, command, TIMEOUT_MS, answered)
+
+    def _settings(self, response: RemotingCommand) -> None:
+        _check_success(response)
+        text = response.body.decode("utf-8", "replace")
+        lines = {line.key: line.value for line in parse_properties(text, "its settings")}
+        refusal = self._refusal_of_settings(lines)
+        if refusal:
+            self._refuse(refusal)
+            return
+        self._ask(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO), self._runtime)
+
+    def _refusal_of_settings(self, lines: Mapping[str, str]) -> str:
+        identity = self.identity
+        own_size = str(identity.store.mapped_file_size_commit_log)
+        for key, own in (
+            ("brokerClusterName", identity.cluster),
+            ("brokerName", identity.name),
+            ("mappedFileSizeCommitLog", own_size),
+        ):
+            theirs = lines.get(key, own)
+            if theirs != own:
+                return f"its {key} is {theirs}, here it is {own}: one group has the same"
+        if lines.get("enableDLegerCommitLog") == "true":
+            return "it is a member of a DLedger group, which has no slaves of this kind"
+        if lines.get("brokerRole") == BrokerRole.SLAVE.value:
+            if not identity.store.ha_master_address:
+                return "it is a slave itself"
+            if lines.get("brokerId") == str(identity.broker_id):
+                return f"it is the slave with our brokerId {identity.broker_id}"
+        return ""
+
+    def _runtime(self, response: RemotingCommand) -> None:
+        _check_success(response)
+        table = KVTable.decode(response.body).table
+        begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        self._begin, self._end = max(0, begin), end
+        own = self.log.max_physical_offset
+        if own > end:
+            self._refuse(
+                f"its log ends at {end}, ours at {own}: we hold what it never had or has lost;"
+                " align both (or begin with an empty store) before this slave can follow it"
+            )
+        elif 0 < own < begin:
+            self._refuse(
+                f"its log begins at {begin}, ours ends at {own}: what lies between is gone there;"
+                " this slave has to begin with an empty store"
+            )
+        else:
+            self._compare(max(self.log.min_physical_offset, self._begin), own)
+
+    def _compare(self, begin: int, end: int) -> None:
+        if begin >= end:
+            self._accept("nothing to compare yet")
+            return
+        self._search(Search(begin, end, self.log.read_log))
+
+    def _search(self, search: Search) -> None:
+        span = search.wanted
+        if span is None:
+            self._judge(search)
+            return
+
+        def answered(response: RemotingCommand) -> None:
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._accept("not compared: the master is no rmqpy broker, it cannot be asked")
+                return
+            _check_success(response)
+            search.take(response.body)
+            self._search(search)
+
+        header = CompareLogRequestHeader(
+            begin_offset=span.begin, end_offset=span.end, block_size=span.block
+        )
+        self._ask(RemotingCommand.request(RequestCode.RMQPY_COMPARE_LOG, header), answered)
+
+    def _judge(self, search: Search) -> None:
+        if search.parted is None:
+            self._accept(f"the same up to {search.end}")
+        else:
+            frame = frame_start(self.log, search.parted)
+            self._refuse(
+                f"the two logs part at offset {search.parted}: this slave's bytes from there (in"
+                f" the message at {frame}) to {search.end} are not the master's; align both, or"
+                " begin with an empty store"
+            )
+
+    def _accept(self, compared: str) -> None:
+        self.done(Verdict(self.master, compared=compared, begin=self._begin, end=self._end))
+
+    def _refuse(self, reason: str, unreachable: bool = False) -> None:
+        reason = f"{self.master.address}: {reason}"
+        self.done(Verdict(self.master, refused=reason, unreachable=unreachable))
+
+
+def frame_start(log: ComparedLog, offset: int) -> int:
+    """Where the record begins that ``offset`` is in; ``offset`` itself where none is found."""
+    low = max(log.min_physical_offset, offset - LOOK_BACK_BYTES)
+    high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_physical_offset)
+    data = log.read_log(low, high - low)
+    last = offset - low + MAGIC_POSITION + len(MAGIC_BYTES[0])
+    while last > 0:
+        place = max(data.rfind(magic, 0, last) for magic in MAGIC_BYTES)
+        start = place - MAGIC_POSITION
+        if start < 0:
+            break
+        size = int.from_bytes(data[start : start + 4])
+        told = int.from_bytes(data[start + PHYSICAL_OFFSET_POSITION :][:8])
+        if told == low + start and told <= offset < told + size:
+            return told
+        last = place + len(MAGIC_BYTES[0]) - 1
+    return offset
+
+
+def _check_success(response: RemotingCommand) -> None:
+    """Raises RemoteFault for a refusal."""
+    if response.code != ResponseCode.SUCCESS:
+        raise RemoteFault(f"it refuses with {response.code}: {response.remark}")

@@ -1,0 +1,373 @@
+"""What a slave fetches from its master besides the log (Java SlaveSynchronize), in classic groups
+and DLedger groups alike:
+
+====  ======================  =======  ========================================================
+code  what                    port     then
+====  ======================  =======  ========================================================
+21    topics                  fast     another data version: taken over
+43    consumer offsets        main     the master's value for every queue that it names
+45    delay offsets           main     the larger of both, level by level
+201   subscription groups     main     another data version: taken over
+====  ======================  =======  ========================================================
+
+First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
+and the name servers' answers name it), then each ``PERIOD_MS``. A master of ours is asked each
+``LOOK_MS`` besides whether topics or groups have changed (:mod:`.table_versions`), so that one
+which is killed takes with it what was made in its last second, not in its last ten. Each request
+stands alone: one that fails is tried again with the next round, and then, or while no master is
+known, the name servers are asked again with every round (Java waits for the next registration).
+
+A topic or group that the master does not have is removed only if the master is known to have had
+it: it was in a table that this master gave before; in a classic group, also if the master's version
+is a later one than ours. Else it is kept: a leader that has just been set up knows little, and
+would take from the others what only they know. What is kept counts as a change of our own, so that
+the difference does not look like one of the master's making later on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Self
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import FAST_PORT_DISTANCE, Identity
+from rmqpy.broker.replication.master_discovery import Master, MasterChoice
+from rmqpy.broker.replication.table_versions import KNOWN_VERSION, VERSION
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.delay_levels import DelayOffsets
+from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.config.keys import host_and_port, split_address
+from rmqpy.model import names
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.remoting.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfigSerializeWrapper,
+)
+from rmqpy.remoting.channel import Network
+from rmqpy.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+
+FIRST_MS: Final = 3_000
+PERIOD_MS: Final = 10_000
+LOOK_MS: Final = 1_000
+TIMEOUT_MS: Final = 3_000
+NAMES_SHOWN: Final = 5
+_ALL: Final = frozenset(
+    (
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    )
+)
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class SyncSurroundings:
+    """What the sync needs to know and to change."""
+
+    identity: Identity
+    choice: MasterChoice
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delays: DelayOffsets
+    scheduler: Scheduler
+    network: Network
+    register: Callable[[], None]
+    """Asks all name servers again, by registering."""
+
+
+@define(slots=True, frozen=True)
+class Taken:
+    """What becomes of a table: theirs and of ours what is ``kept``, under this ``version``."""
+
+    version: DataVersion
+    kept: frozenset[str]
+
+
+@define(slots=True, eq=False, repr=False)
+class Lineage:
+    """One kind of table over time: which names a master is known to have had."""
+
+    strict: bool
+    """Only a name that was seen may go; else also any name, when the master's version is later."""
+    _master: str = field(default="", init=False)
+    _seen: set[str] = field(factory=set, init=False)
+
+    def take(
+        self,
+        master: str,
+        own: tuple[Mapping[str, object], DataVersion],
+        theirs: tuple[Mapping[str, object], DataVersion],
+        expendable: frozenset[str],
+    ) -> Taken:
+        """The table to have from now on. ``expendable`` names are made at each start anyway."""
+        if master != self._master:
+            self._master, self._seen = master, set()
+        own_table, own_version = own
+        their_table, their_version = theirs
+        missing = own_table.keys() - their_table.keys() - expendable - self._seen
+        later = (
+            not self.strict
+            and their_version.counter >= own_version.counter
+            and their_version.timestamp >= own_version.timestamp
+        )
+        self._seen |= their_table.keys()
+        if later or not missing:
+            return Taken(their_version, frozenset())
+        table = {**their_table, **{name: own_table[name] for name in missing}}
+        version = own_version
+        if table != own_table:
+            version = DataVersion(
+                max(own_version.timestamp, their_version.timestamp),
+                max(own_version.counter, their_version.counter) + 1,
+            )
+        return Taken(version, frozenset(missing))
+
+
+@define(slots=True, frozen=True)
+class Told:
+    """What a master said last of a table, and which version of our own has come of it."""
+
+    master: str
+    version: str
+    own: DataVersion
+
+
+@define(slots=True, eq=False, repr=False)
+class SlaveSync:
+    """See the module's text."""
+
+    around: SyncSurroundings
+    _topics: Lineage = field(init=False)
+    _groups: Lineage = field(init=False)
+    _timer: Timer | None = field(default=None, init=False)
+    _look_timer: Timer | None = field(default=None, init=False)
+    _told: dict[int, Told] = field(factory=dict, init=False)
+    _faults: dict[int, str] = field(factory=dict, init=False)
+    _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
+    _done_ms: int | None = field(default=None, init=False)
+    _fetched: set[int] = field(factory=set, init=False)
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """Over the tables of ``broker``."""
+        return cls(
+            SyncSurroundings(
+                identity=broker.identity,
+                choice=broker.masters,
+                topics=broker.topics,
+                groups=broker.groups,
+                offsets=broker.offsets,
+                delays=broker.delay_offsets,
+                scheduler=around.scheduler,
+                network=around.network,
+                register=broker.registration.register,
+            )
+        )
+
+    def __attrs_post_init__(self) -> None:
+        strict = self.around.identity.store.enable_dledger_commit_log
+        self._topics, self._groups = Lineage(strict), Lineage(strict)
+        self.around.choice.on_new.append(self._named)
+
+    def start(self) -> None:
+        self._plan(FIRST_MS)
+
+    def stop(self) -> None:
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._look_timer = None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every table was fetched from a master since the start."""
+        return self._fetched >= _ALL
+
+    def runtime_info(self) -> dict[str, str]:
+        """When a slave last fetched something, and what is wrong."""
+        if not self.around.identity.is_slave:
+            return {}
+        info = {"slaveSync": "nothing fetched yet"}
+        if self._done_ms is not None:
+            age_ms = self.around.scheduler.monotonic_ms() - self._done_ms
+            info["slaveSync"] = f"{age_ms // 1000} s ago"
+        for code, fault in sorted(self._faults.items()):
+            info[f"slaveSyncFault_{code}"] = fault
+        for code, kept in sorted(self._kept.items()):
+            if kept:
+                info[f"slaveSyncKept_{code}"] = _shown(kept)
+        return info
+
+    def _named(self) -> None:
+        """A master is named that was not before."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._plan(0)
+
+    def _plan(self, delay_ms: int) -> None:
+        self._timer = self.around.scheduler.call_later(delay_ms, self._round)
+
+    def _round(self) -> None:
+        self._plan(PERIOD_MS)
+        around = self.around
+        if not around.identity.is_slave:
+            return
+        masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        if self._faults or not masters:
+            around.register()
+        if not masters:
+            return
+        master = masters[0]
+        self._ask_topics(master, "")
+        for code, take in (
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
+        ):
+            self._ask(RemotingCommand.request(code), master.address, master, take)
+        self._ask_groups(master, "")
+
+    def _plan_look(self) -> None:
+        """The master tells versions: ask it soon whether they are others."""
+        if self._look_timer is None:
+            self._look_timer = self.around.scheduler.call_later(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        around = self.around
+        masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        if around.identity.is_slave and masters:
+            master = masters[0]
+            self._ask_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
+            groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
+            self._ask_groups(master, groups)
+
+    def _known(self, code: int, master: Master) -> str:
+        """The version of the master's that our table has come of, and is no other since."""
+        told = self._told.get(code)
+        current = told is not None and told.master == master.address and told.own is self._own(code)
+        return told.version if told is not None and current else ""
+
+    def _own(self, code: int) -> DataVersion:
+        around = self.around
+        topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
+        return around.topics.data_version if topics else around.groups.data_version
+
+    def _ask_topics(self, master: Master, known: str) -> None:
+        request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
+        self._ask(request, _fast_address(master), master, self._take_topics)
+
+    def _ask_groups(self, master: Master, known: str) -> None:
+        request = _table_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, known)
+        self._ask(request, master.address, master, self._take_groups)
+
+    def _ask(
+        self,
+        request: RemotingCommand,
+        address: str,
+        master: Master,
+        take: Callable[[Master, bytes], None],
+    ) -> None:
+        code = request.code
+
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if not self.around.identity.is_slave or self._timer is None:
+                return
+            try:
+                if response is None:
+                    raise error or RemoteFault("no answer")
+                if response.code != ResponseCode.SUCCESS:
+                    raise RemoteFault(f"refused with {response.code}: {response.remark}")
+                version = response.ext_fields.get(VERSION, "")
+                if response.body or not version:
+                    take(master, response.body)
+                if version:
+                    self._told[code] = Told(master.address, version, self._own(code))
+                    self._plan_look()
+            except RmqError as fault:
+                self._failed(code, f"{address}: {fault}")
+            else:
+                self._faults.pop(code, None)
+                self._fetched.add(code)
+                self._done_ms = self.around.scheduler.monotonic_ms()
+
+        self.around.network.request(address, request, TIMEOUT_MS, answered)
+
+    def _failed(self, code: int, fault: str) -> None:
+        if self._faults.get(code) != fault:
+            _log.warning("fetching %d from the master: %s", code, fault)
+        self._faults[code] = fault
+
+    def _take_topics(self, master: Master, body: bytes) -> None:
+        told = TopicConfigSerializeWrapper.decode(body)
+        topics = self.around.topics
+        if told.data_version.same_as(topics.data_version):
+            return
+        taken = self._topics.take(
+            master.address,
+            (topics.topics, topics.data_version),
+            (told.topic_config_table, told.data_version),
+            frozenset(topics.system_topics),
+        )
+        self._note_kept(RequestCode.GET_ALL_TOPIC_CONFIG, "topics", taken.kept)
+        if not taken.version.same_as(topics.data_version):
+            topics.replace(told, taken.kept, taken.version)
+
+    def _take_groups(self, master: Master, body: bytes) -> None:
+        told = SubscriptionGroupWrapper.decode(body)
+        groups = self.around.groups
+        if told.data_version.same_as(groups.data_version):
+            return
+        taken = self._groups.take(
+            master.address,
+            (groups.groups, groups.data_version),
+            (told.subscription_group_table, told.data_version),
+            frozenset(names.INITIAL_GROUPS),
+        )
+        self._note_kept(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "groups", taken.kept)
+        if not taken.version.same_as(groups.data_version):
+            groups.replace(told, taken.kept, taken.version)
+
+    def _take_offsets(self, _master: Master, body: bytes) -> None:
+        self.around.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
+
+    def _take_delays(self, _master: Master, body: bytes) -> None:
+        if body:
+            self.around.delays.merge(DelayOffsetSerializeWrapper.decode(body))
+
+    def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
+        if kept != self._kept.get(code, frozenset()):
+            if kept:
+                _log.warning("%s that the master does not have are kept: %s", what, _shown(kept))
+            self._kept[code] = kept
+
+
+def _table_request(code: RequestCode, known: str) -> RemotingCommand:
+    request = RemotingCommand.request(code)
+    request.ext_fields[KNOWN_VERSION] = known
+    return request
+
+
+def _fast_address(master: Master) -> str:
+    host, port = split_address(master.address)
+    return host_and_port(host, port - FAST_PORT_DISTANCE)
+
+
+def _shown(kept: frozenset[str]) -> str:
+    listed = sorted(kept)
+    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return ", ".join(listed[:NAMES_SHOWN]) + more

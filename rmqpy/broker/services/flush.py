@@ -1,0 +1,208 @@
+"""When the store is made durable: on an interval, and at once when a reply waits for it (group
+commit).
+
+A task is taken on the loop, run where it may block, and reported back; one of a kind runs at a
+time. A flush of the log serves everybody who waited when it began; whoever came later is served by
+the next. That one waits a moment for company (:class:`Company`). Nobody waits for a flush of the
+derived files.
+
+A failed flush is final: what may be lost cannot be told, so the store accepts nothing more and
+every waiting sender is told that its message is not safe.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from attrs import define
+
+from rmqpy.broker.base.store_api import Store
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.net.pending_replies import SendGate
+from rmqpy.store.commitlog.interface import FlushTask
+from rmqpy.store.flush_tracker import QueueFlush
+
+FLUSHED = "flushed"
+"""Name of the watermark that a flush raises."""
+
+COMPANY_MS: Final = 1
+ALONE_FIRST: Final = 8
+ALONE_MAX: Final = 512
+"""Of flushes that begin at once behind one that waited in vain."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Task(Protocol):
+    def run(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Task)
+
+
+class _Flushing(ABC, Generic[T]):
+    """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
+
+    def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._on_failure = on_failure
+        self._running = False
+        self._stopped: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._running
+
+    def begin(self) -> None:
+        """Begin to flush what there is, unless a flush is under way."""
+        if self._running or self._stopped is not None:
+            return
+        task = self._take()
+        if task is None:
+            return
+        self._running = True
+        self._scheduler.run_blocking(task.run, lambda _none, error: self._ended(task, error))
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Begin no more; ``done`` when the one that runs has ended."""
+        self._stopped = done
+        if not self._running:
+            done()
+
+    def _ended(self, task: T, error: BaseException | None) -> None:
+        self._running = False
+        if error is None:
+            self._flushed(task)
+        else:
+            self._failed(error)
+            self._on_failure()
+        if self._stopped is not None:
+            self._stopped()
+        elif error is None:
+            self._go_on()
+
+    @abstractmethod
+    def _take(self) -> T | None:
+        """The next task; None when there is nothing to flush."""
+
+    @abstractmethod
+    def _flushed(self, task: T) -> None:
+        """It has been run without an error."""
+
+    @abstractmethod
+    def _failed(self, error: BaseException) -> None:
+        """It has failed."""
+
+    def _go_on(self) -> None:
+        """Another flush may be wanted already."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Company:
+    """Whether a flush had better wait for more who need it.
+
+    A sync costs the same for one message as for a thousand. Senders that wait for their answers
+    would fall into two halves, one of which waits while the other is synced. So behind a flush the
+    next one waits until as many are there again as were on the way when it ended, for
+    ``COMPANY_MS`` at most. Where they do not come, the following flushes wait for nobody, more of
+    them each time.
+    """
+
+    _expected: int = 0
+    _alone: int = 0
+    """Flushes that still begin at once."""
+    _alone_next: int = ALONE_FIRST
+
+    def flushed(self, on_the_way: int) -> None:
+        """A flush has ended, when so many replies waited: for it, or for the next."""
+        self._expected = 0 if self._alone else on_the_way
+        self._alone = max(0, self._alone - 1)
+
+    def is_complete(self, waiting: int) -> bool:
+        if waiting < self._expected:
+            return False
+        if self._expected:
+            self._expected, self._alone_next = 0, ALONE_FIRST
+        return True
+
+    def did_not_come(self) -> None:
+        """It was waited for in vain."""
+        self._expected = 0
+        self._alone = self._alone_next
+        self._alone_next = min(2 * self._alone_next, ALONE_MAX)
+
+
+class LogFlushing(_Flushing[FlushTask]):
+    """Of the commit log."""
+
+    def __init__(
+        self, store: Store, gate: SendGate, scheduler: Scheduler, on_failure: Callable[[], None]
+    ) -> None:
+        super().__init__(store, scheduler, on_failure)
+        self._gate = gate
+        self._company = Company()
+        self._timer: Timer | None = None
+
+    def begin_if_awaited(self) -> None:
+        """Begin to flush when a reply waits for it, and so do those that are expected."""
+        if self._running or not self._awaited():
+            return
+        if self._company.is_complete(self._gate.waiting):
+            self._begin_now()
+        elif self._timer is None:
+            self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        if self._timer is not None:  # somebody waits for company, and no more will come
+            self._begin_now()
+        super().stop(done)
+
+    def _waited(self) -> None:
+        self._timer = None
+        if not self._running and self._awaited():
+            self._company.did_not_come()
+            self._begin_now()
+
+    def _begin_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.begin()
+
+    def _awaited(self) -> bool:
+        return any(
+            mark.name == FLUSHED and self._gate.waits_for(mark)
+            for mark in self._store.acknowledged(True)
+        )
+
+    def _take(self) -> FlushTask | None:
+        return self._store.flush_task()
+
+    def _flushed(self, task: FlushTask) -> None:
+        self._company.flushed(self._gate.waiting)
+        self._store.flushed(task.offset)
+
+    def _failed(self, error: BaseException) -> None:
+        _log.error("making the commit log durable failed: %s", error)
+        self._store.fail(f"making the commit log durable failed: {error}")
+
+    def _go_on(self) -> None:
+        self.begin_if_awaited()
+
+
+class QueueFlushing(_Flushing[QueueFlush]):
+    """Of consume queues, key index and checkpoint."""
+
+    def _take(self) -> QueueFlush | None:
+        return self._store.queue_flush_task()
+
+    def _flushed(self, task: QueueFlush) -> None:
+        self._store.queues_flushed(task)
+
+    def _failed(self, error: BaseException) -> None:
+        _log.error("making the consume queues durable failed: %s", error)
+        self._store.queues_not_flushed(error)

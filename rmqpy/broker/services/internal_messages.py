@@ -1,0 +1,119 @@
+"""Messages that the broker writes itself (delayed deliveries, retries, ends of transactions), and
+when they count as stored.
+
+``write`` stages messages in the log and returns; ``done`` is called once, when every watermark of
+their mode has passed their end, or with what went wrong::
+
+    write ──► refused by the store ───────────────► done(its status)
+          └─► waiting ──► passed ─────────────────► done(PUT_OK)
+                      ├─► its time is over ───────► done(UNKNOWN_ERROR): it may be stored or not
+                      └─► fail (role, disk) ──────► done(SERVICE_NOT_AVAILABLE): the same
+
+Invariants: every ``done`` is called exactly once, inside of ``write`` only when the store refuses.
+Who writes asks ``has_room`` before: at most ``WAITING_LIMIT`` writes wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.store_api import MessageSink
+from rmqpy.broker.state.statistics import Statistics
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.message import MessageDraft
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.results import PutResult
+
+WAITING_LIMIT: Final = 50_000
+PATIENCE_MS: Final = 10_000
+"""How long a message may wait for its watermarks (a quorum needs 2.5 s at the most)."""
+
+Done = Callable[[PutMessageStatus], None]
+
+
+@define(slots=True, frozen=True)
+class _Waiting:
+    end: int
+    deadline_ms: int
+    done: Done
+
+
+@define(slots=True, eq=False, repr=False)
+class OwnMessages:
+    """See the module's text."""
+
+    sink: MessageSink
+    scheduler: Scheduler
+    statistics: Statistics
+    _lanes: dict[tuple[Watermark, ...], deque[_Waiting]] = field(factory=dict, init=False)
+    _subscribed: set[Watermark] = field(factory=set, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    @property
+    def has_room(self) -> bool:
+        return self.waiting < WAITING_LIMIT
+
+    def write(self, drafts: Sequence[MessageDraft], done: Done) -> list[PutResult]:
+        """Stage ``drafts``, in their order, for the commit of this turn: written, or confirmed by a
+        quorum, they are stored; nobody waits for a flush or a replica. One result each; when one is
+        refused, ``done`` hears its status at once, and those before it are stored all the same.
+        """
+        began_ms = self.scheduler.monotonic_ms()
+        results: list[PutResult] = []
+        for draft in drafts:
+            (result,) = self.sink.put([draft])
+            results.append(result)
+            if result.status is not PutMessageStatus.PUT_OK:
+                self.statistics.counters.put_failed += 1
+                done(result.status)
+                return results
+            size = result.end - result.physical_offsets[0]
+            elapsed_ms = self.scheduler.monotonic_ms() - began_ms
+            self.statistics.messages_put(1, size, elapsed_ms)
+        self._wait(results[-1].end, done)
+        return results
+
+    def fail(self) -> None:
+        """Nothing that waits will be confirmed here any more (``SERVICE_NOT_AVAILABLE``)."""
+        lanes = list(self._lanes.values())
+        self._lanes.clear()
+        for lane in lanes:
+            for waiting in lane:
+                waiting.done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _wait(self, end: int, done: Done) -> None:
+        marks = tuple(self.sink.acknowledged(False))
+        lane = self._lanes.setdefault(marks, deque())
+        lane.append(_Waiting(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))
+        for mark in marks:
+            if mark not in self._subscribed:
+                self._subscribed.add(mark)
+                mark.subscribe(self._grown)
+        if self._timer is None:
+            self._timer = self.scheduler.call_later(PATIENCE_MS, self._look_at_clock)
+
+    def _grown(self, _offset: int) -> None:
+        for marks, lane in list(self._lanes.items()):
+            passed = min(mark.value for mark in marks)
+            while lane and lane[0].end <= passed:
+                lane.popleft().done(PutMessageStatus.PUT_OK)
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        now_ms = self.scheduler.monotonic_ms()
+        for lane in list(self._lanes.values()):
+            while lane and lane[0].deadline_ms <= now_ms:
+                lane.popleft().done(PutMessageStatus.UNKNOWN_ERROR)
+        heads = [lane[0].deadline_ms for lane in self._lanes.values() if lane]
+        if heads:
+            wait_ms = max(0, min(heads) - now_ms)
+            self._timer = self.scheduler.call_later(wait_ms, self._look_at_clock)

@@ -1,0 +1,131 @@
+"""Long polling: pulls that found nothing new wait here for a message or for their time to end.
+
+::
+
+    hold ──► waiting ──► due ──► resumed (by wake, outside of dispatch)
+                 │        ▲
+                 │        ├── arrival of a message that may interest the reader
+                 │        ├── sweep: its time is over, or the queue has grown unnoticed
+                 └────────┴── its connection is closed: forgotten
+
+An arrival is matched by tags code, and by its record where the reader filters by properties; the
+resumed pull decides again, this time without the right to wait. Messages that arrive in one
+dispatch wake a reader once.
+
+Invariants: a held pull is resumed exactly once or forgotten with its connection; at most ``limit``
+wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define
+
+from rmqpy.broker.base.store_api import Matcher
+from rmqpy.model.clock import Clock
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.results import Arrival
+
+SWEEP_PERIOD_MS: Final = 5_000
+SHORT_SWEEP_PERIOD_MS: Final = 1_000
+"""Period of the sweep with long polling switched off."""
+
+HELD_LIMIT: Final = 100_000
+
+_Key = tuple[str, int]
+
+
+@define(slots=True, eq=False, repr=False)
+class HeldPull:
+    """A pull that waits for a message at or behind ``offset``."""
+
+    channel: Channel
+    request: RemotingCommand
+    offset: int
+    matcher: Matcher | None
+    deadline_ms: int
+    wants: Callable[[int], bool] | None = None
+    """Whether the message at a physical offset is one for the reader, where tags do not tell."""
+
+
+class PullHold:
+    """The waiting pulls of all queues. ``resume`` answers one of them."""
+
+    def __init__(
+        self, clock: Clock, resume: Callable[[HeldPull], None], limit: int = HELD_LIMIT
+    ) -> None:
+        self._clock = clock
+        self._resume = resume
+        self._limit = limit
+        self.on_watch: Callable[[str, int, bool], None] = lambda _topic, _queue_id, _wanted: None
+        """Told when the first reader of a queue begins to wait, and when none waits any more."""
+        self._waiting: dict[_Key, list[HeldPull]] = {}
+        self._due: list[HeldPull] = []
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Pulls that wait now."""
+        return self._count
+
+    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> bool:
+        """Keep ``pull``; False when no more may wait."""
+        if self._count >= self._limit:
+            return False
+        waiting = self._waiting.setdefault((topic, queue_id), [])
+        waiting.append(pull)
+        self._count += 1
+        if len(waiting) == 1:
+            self.on_watch(topic, queue_id, True)
+        return True
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A message has become readable. Whom it may interest is due."""
+        key = (arrival.topic, arrival.queue_id)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            self._split(
+                key,
+                waiting,
+                lambda pull: (
+                    arrival.queue_offset >= pull.offset
+                    and (pull.matcher is None or pull.matcher(arrival.tags_code))
+                    and (pull.wants is None or pull.wants(arrival.physical_offset))
+                ),
+            )
+
+    def wake(self) -> None:
+        """Resume all that are due."""
+        while self._due:
+            due, self._due = self._due, []
+            for pull in due:
+                if not pull.channel.closed:
+                    self._resume(pull)
+
+    def sweep(self, max_queue_offset: Callable[[str, int], int]) -> None:
+        """Resume whose time is over and whose queue is ahead; forget the closed ones."""
+        now_ms = self._clock.monotonic_ms()
+        for key, waiting in list(self._waiting.items()):
+            self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
+        self.wake()
+
+    def _split(self, key: _Key, waiting: list[HeldPull], due: Callable[[HeldPull], bool]) -> None:
+        staying = []
+        for pull in waiting:
+            if due(pull):
+                self._due.append(pull)
+                self._count -= 1
+            else:
+                staying.append(pull)
+        if staying:
+            self._waiting[key] = staying
+        else:
+            del self._waiting[key]
+            self.on_watch(*key, False)
+
+
+def _overdue(now_ms: int, end: int) -> Callable[[HeldPull], bool]:
+    return lambda pull: pull.channel.closed or pull.deadline_ms <= now_ms or end > pull.offset

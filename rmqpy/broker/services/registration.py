@@ -1,0 +1,290 @@
+"""Registration with the name servers: all of them, each on its own, none waiting for another.
+
+===========================  ==================================================
+at the start (with an id)    REGISTER_BROKER, the first of many
+after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
+when the topic table grows   one-way, once a loop turn; rarer with a large table (:mod:`.pace`);
+                             with answers when somebody waits for them, as whoever makes a topic
+at the stop                  UNREGISTER_BROKER
+===========================  ==================================================
+
+With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the
+table (not by a slave, which needs the answer). The first answer of a round decides on the ordered
+topics, as in Java; who the master is follows from all of them (:mod:`.masters`). A member of a
+DLedger group has no id before its first role and does not register.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.pace import Paced
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RmqError
+from rmqpy.model.flags import PERM_READ, PERM_WRITE
+from rmqpy.remoting.bodies import (
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    body_crc32,
+)
+from rmqpy.remoting.channel import Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+FIRST_REPEAT_MS: Final = 10_000
+UNREGISTER_TIMEOUT_MS: Final = 3_000
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class RegistrationAnswer:
+    """What a name server knows of the group's master; empty texts when it knows none."""
+
+    ha_address: str
+    master_address: str
+
+
+@define(slots=True, eq=False, repr=False)
+class _Round:
+    """One registration with all name servers."""
+
+    answered: bool = False
+
+
+@define(slots=True, eq=False, kw_only=True, repr=False)
+class Registration:
+    """See the module's text."""
+
+    identity: Identity
+    topics: TopicTable
+    scheduler: Scheduler
+    network: Network
+    on_answer: Callable[[str, RegistrationAnswer], None] = lambda _server, _answer: None
+    """Hears every answer of every name server: they may disagree."""
+    last_answer: RegistrationAnswer | None = None
+    _timer: Timer | None = field(default=None, init=False)
+    _announcing: bool = field(default=False, init=False)
+    _awaited: list[Callable[[], None]] = field(factory=list, init=False)
+    """Who waits until the name servers know the table as it is now."""
+    _pace: Paced = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._pace = Paced(self.scheduler, self._send_announcement)
+
+    def start(self) -> None:
+        """Register now and go on doing so."""
+        self.register()
+        self._timer = self.scheduler.call_later(FIRST_REPEAT_MS, self._repeat)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Unregister; ``done`` when every name server has answered or is given up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pace.cancel()
+        self._tell_waiting()
+        if self.identity.broker_id < 0:
+            self.scheduler.call_soon(done)
+        else:
+            self._ask_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
+
+    def register(self) -> None:
+        """One round: every name server, with answers."""
+        if self.identity.broker_id < 0:
+            return
+        this_round = _Round()
+        command: RemotingCommand | None = None
+        for server in self.identity.broker.name_servers:
+            if self.identity.broker.force_register or self.identity.is_slave:
+                command = command or self._register_command()
+                self._send(server, evolve(command), this_round)
+            else:
+                self._ask(server, this_round)
+
+    def announce(self) -> None:
+        """The topic table has changed: tell all name servers, once a turn at the most, without
+        waiting for answers.
+        """
+        if self._announcing or self._timer is None:
+            return
+        self._announcing = True
+        self.scheduler.call_soon(self._announce)
+
+    def tell(self, done: Callable[[], None]) -> None:
+        """Like :meth:`announce`; ``done`` when every name server has answered or is given up, at
+        once when there is none that could know.
+        """
+        if self._timer is None or self.identity.broker_id < 0:
+            done()
+        else:
+            self._awaited.append(done)
+            self.announce()
+
+    def _announce(self) -> None:
+        self._announcing = False
+        self._pace.ask()
+
+    def _send_announcement(self) -> None:
+        if self.identity.broker_id < 0 or self._timer is None:
+            self._tell_waiting()
+            return
+        command = self._register_command()
+        if self._awaited:
+            awaited, self._awaited = self._awaited, []
+            self._ask_all(command, self._timeout_ms, "announcement", lambda: _call_all(awaited))
+            return
+        for server in self.identity.broker.name_servers:
+            self.network.oneway(server, evolve(command))
+
+    def _tell_waiting(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        _call_all(awaited)
+
+    def _ask_all(
+        self, command: RemotingCommand, timeout_ms: int, purpose: str, done: Callable[[], None]
+    ) -> None:
+        """Every name server; ``done`` when each has answered or is given up."""
+        servers = self.identity.broker.name_servers
+        waiting = set(range(len(servers)))
+        if not waiting:
+            self.scheduler.call_soon(done)
+
+        def answered(number: int, response: RemotingCommand | None, error: RmqError | None) -> None:
+            waiting.discard(number)
+            _success(servers[number], purpose, response, error)
+            if not waiting:
+                done()
+
+        for number, server in enumerate(servers):
+            self.network.request(server, evolve(command), timeout_ms, partial(answered, number))
+
+    def _repeat(self) -> None:
+        self.register()
+        period_ms = self.identity.broker.register_period_ms
+        self._timer = self.scheduler.call_later(period_ms, self._repeat)
+
+    def _ask(self, server: str, this_round: _Round) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                try:
+                    header = QueryDataVersionResponseHeader.decode(response.ext_fields)
+                except RmqError as fault:
+                    _log.warning("name server %s: %s", server, fault)
+                else:
+                    if not header.changed:
+                        return
+            elif error is not None:
+                _log.warning("name server %s did not answer: %s", server, error)
+            self._send(server, self._register_command(), this_round)
+
+        self.network.request(server, self._ask_command(), self._timeout_ms, answered)
+
+    def _send(self, server: str, command: RemotingCommand, this_round: _Round) -> None:
+        def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
+            taken = _success(server, "registration", response, error)
+            if taken is not None:
+                self._take(server, taken, first=not this_round.answered)
+                this_round.answered = True
+
+        self.network.request(server, command, self._timeout_ms, answered)
+
+    def _take(self, server: str, response: RemotingCommand, *, first: bool) -> None:
+        try:
+            header = RegisterBrokerResponseHeader.decode(response.ext_fields)
+            ordered = KVTable.decode(response.body).table if response.body else None
+        except RmqError as fault:
+            _log.warning("the answer of name server %s cannot be read: %s", server, fault)
+            return
+        answer = RegistrationAnswer(header.ha_server_addr or "", header.master_addr or "")
+        if first:
+            self.last_answer = answer
+            if ordered is not None:
+                self.topics.set_ordered(ordered.keys())
+        self.on_answer(server, answer)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.identity.broker.register_broker_timeout_mills
+
+    def _wrapper(self) -> TopicConfigSerializeWrapper:
+        """The table, with the broker's permission where that is less than everything."""
+        wrapper = self.topics.wrapper()
+        permission = self.identity.broker.broker_permission
+        if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            wrapper.topic_config_table = {
+                name: evolve(topic, perm=permission)
+                for name, topic in wrapper.topic_config_table.items()
+            }
+        return wrapper
+
+    def _register_command(self) -> RemotingCommand:
+        identity = self.identity
+        compressed = identity.broker.compressed_register
+        table = RegisterBrokerBody(self._wrapper())
+        body = table.encode_compressed() if compressed else table.encode()
+        header = RegisterBrokerRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            ha_server_addr=identity.ha_address,
+            broker_id=identity.broker_id,
+            compressed=compressed,
+            body_crc32=body_crc32(body),
+        )
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body)
+
+    def _ask_command(self) -> RemotingCommand:
+        identity = self.identity
+        header = QueryDataVersionRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            broker_id=identity.broker_id,
+        )
+        body = self.topics.data_version.encode()
+        return RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, header, body)
+
+    def _unregister_command(self) -> RemotingCommand:
+        identity = self.identity
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            broker_id=identity.broker_id,
+        )
+        return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header)
+
+
+def _success(
+    server: str, purpose: str, response: RemotingCommand | None, error: RmqError | None
+) -> RemotingCommand | None:
+    """The answer of a name server that has done it; what another one says is logged."""
+    if response is None:
+        _log.warning("%s with name server %s failed: %s", purpose, server, error)
+    elif response.code != ResponseCode.SUCCESS:
+        text = "name server %s refused the %s: %s %s"
+        _log.warning(text, server, purpose, response.code, response.remark)
+    else:
+        return response
+    return None
+
+
+def _call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()

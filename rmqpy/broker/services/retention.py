@@ -1,0 +1,112 @@
+"""Cleaning as it runs in a broker: rounds on an interval, their steps one after the other, and the
+requests that ask for it: 306, 316 and 329.
+
+A round that is still under way when the next is due goes on, and the next is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.model import names
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import RequestCode
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.retention import Pause, Round
+
+_log = logging.getLogger(__name__)
+
+
+class StoreCleaning:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store: Store,
+        topics: TopicTable,
+        scheduler: Scheduler,
+        flush_queues: Callable[[], None],
+    ) -> None:
+        """``flush_queues`` begins to make the consume queues durable."""
+        self._identity = identity
+        self._store = store
+        self._topics = topics
+        self._scheduler = scheduler
+        self._flush_queues = flush_queues
+        self._round: Round | None = None
+        self._timer: Timer | None = None
+        self._reported: str | None = None
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.delete_expired_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.delete_unused_topics,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_files,
+        }
+
+    def begin(self) -> None:
+        """Begin a round, unless one is under way."""
+        if self._round is None:
+            settings = self._identity.store
+            self._round = self._store.cleaning.round(settings, self._scheduler.now_ms())
+            self._go_on(None)
+
+    def stop(self) -> None:
+        """Begin no step any more."""
+        self._round = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def delete_expired_queues(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        count = self._store.delete_expired_queues()
+        _log.info("%d consume queues without a message in the log deleted", count)
+        return RemotingCommand.response_to(request)
+
+    def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Queues of topics that have no configuration; the system's own stay."""
+        for topic in {name for name, _ in self._store.queues()}:
+            if self._topics.get(topic) is None and topic not in _KEPT:
+                self._store.delete_topic_queues(topic)
+                _log.info("the consume queues of topic %s, which is not configured, deleted", topic)
+        return RemotingCommand.response_to(request)
+
+    def delete_expired_files(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        self._store.cleaning.delete_manually()
+        return RemotingCommand.response_to(request)
+
+    def _go_on(self, error: BaseException | None) -> None:
+        """The next step of the round; ``error`` is that of the last one."""
+        self._timer = None
+        if self._round is None:
+            return
+        try:
+            step = self._round.send(error)
+        except StopIteration:
+            self._round = None
+            self._report()
+            if self._store.cleaning.wants_flush:
+                self._store.cleaning.wants_flush = False
+                self._flush_queues()
+            return
+        except BaseException:
+            self._round = None
+            raise
+        if isinstance(step, Pause):
+            self._timer = self._scheduler.call_later(step.delay_ms, lambda: self._go_on(None))
+        else:
+            self._scheduler.run_blocking(step.run, lambda _none, failed: self._go_on(failed))
+
+    def _report(self) -> None:
+        failure = self._store.cleaning.failure
+        if failure is not None and failure != self._reported:
+            _log.error("cleaning stands still: %s", failure)
+        self._reported = failure
+
+
+_KEPT = (names.SCHEDULE_TOPIC, names.TRANSACTION_OP_HALF_TOPIC)

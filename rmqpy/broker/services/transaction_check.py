@@ -1,0 +1,447 @@
+"""Asking producers about half messages that nobody has ended: CHECK_TRANSACTION_STATE (39).
+
+Runs on masters only, each ``transactionCheckInterval``. A round reads the half queue from the
+offset of CID_RMQ_SYS_TRANS on, and beside it all op messages::
+
+    half message ── named by an op message ──────────────► done
+        ├─ asked transactionCheckMax times, or older
+        │  than fileReservedTime ────────────────────────► copy to TRANS_CHECK_MAX_TIME_TOPIC, done
+        ├─ stored after the round began ─────────────────► end of the round
+        ├─ put back while immune, its first place is named
+        │  by an op message ─────────────────────────────► done
+        ├─ younger than transactionTimeOut ──────────────► end of the round
+        ├─ younger than its own immunity (CHECK_
+        │  IMMUNITY_TIME_IN_SECONDS) ────────────────────► again at the end of the queue, done
+        └─ else ───────────────► again at the end of the queue (asked once more), asked now, done
+
+The two offsets are committed when every message that the round wrote is stored; the half offset
+passes the messages that are done, the op offset the ops that have nothing more to say. A write that
+fails ends the round in front of its message.
+
+Bounds: ``STEP_MESSAGES`` messages a step, ``ROUND_MS`` a round, ``OPS_MAX`` op messages held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Self
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import QueueReader
+from rmqpy.broker.services.half_messages import REMOVE_TAG, given_up, half_again
+from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.services.schedule import Turn
+from rmqpy.broker.state.clients import ClientTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.topics import TopicTable
+from rmqpy.codec.message import (
+    RecordFault,
+    decode_message,
+    encode_stored,
+    offset_msg_id,
+)
+from rmqpy.codec.properties import (
+    PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+)
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import PutMessageStatus, RequestCode
+from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.names import (
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_HALF_TOPIC,
+)
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import CheckTransactionStateRequestHeader
+from rmqpy.remoting.java_values import in_java_order
+from rmqpy.store.results import PutResult
+
+if TYPE_CHECKING:
+    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+
+STEP_MESSAGES: Final = 128
+STEP_PAUSE_MS: Final = 1
+ROUND_MS: Final = 60_000
+OPS_MAX: Final = 200_000
+HOUR_MS: Final = 3_600_000
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class CheckSurroundings:
+    """What the check uses."""
+
+    identity: Identity
+    topics: TopicTable
+    clients: ClientTable
+    offsets: ConsumerOffsets
+    queues: QueueReader
+    messages: OwnMessages
+    scheduler: Scheduler
+    turn: Turn
+
+
+@define(slots=True, eq=False, repr=False)
+class TransactionChecks:
+    """See the module's text."""
+
+    around: CheckSurroundings
+    _timer: Timer | None = field(default=None, init=False)
+    _rounds: dict[int, _Round] = field(factory=dict, init=False)
+    """The round that runs, by the id of the half queue."""
+    _asked: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+        """Over the store and the tables of ``broker``."""
+        return cls(
+            CheckSurroundings(
+                identity=broker.identity,
+                topics=broker.topics,
+                clients=broker.clients,
+                offsets=broker.offsets,
+                queues=broker.store,
+                messages=broker.own_messages,
+                scheduler=around.scheduler,
+                turn=broker.in_turn,
+            )
+        )
+
+    def start(self) -> None:
+        """This broker is master now: the first round begins after one interval."""
+        if self._timer is None:
+            self._plan()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for running in self._rounds.values():
+            running.abandon()
+        self._rounds.clear()
+
+    def _plan(self) -> None:
+        interval_ms = self.around.identity.broker.transaction_check_interval
+        self._timer = self.around.scheduler.call_later(interval_ms, self._begin)
+
+    def _begin(self) -> None:
+        self._plan()
+        topic = self.around.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
+        for queue_id in range(topic.read_queue_nums if topic is not None else 0):
+            if queue_id not in self._rounds:
+                running = _Round(self.around, queue_id, self._ask, self._ended)
+                self._rounds[queue_id] = running
+                running.step()
+
+    def _ended(self, queue_id: int) -> None:
+        self._rounds.pop(queue_id, None)
+
+    def _ask(self, half: StoredMessage) -> None:
+        """Ask one of the producers that are online, each in its turn."""
+        group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
+        channels = [each for each in self.around.clients.producers(group) if not each.closed]
+        if not channels:
+            _log.info("no producer of group %s is online to be asked", group)
+            return
+        self._asked += 1
+        channels[self._asked % len(channels)].write(encode_command(question(half)))
+
+
+def question(half: StoredMessage) -> RemotingCommand:
+    """The one-way request that asks about ``half``; its body is the message as it will be, not as
+    it waits.
+    """
+    unique_id = half.properties.get(PROPERTY_UNIQ_KEY)
+    header = CheckTransactionStateRequestHeader(
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=half.physical_offset,
+        msg_id=unique_id,
+        transaction_id=unique_id,
+        offset_msg_id=offset_msg_id(half.store_host, half.physical_offset),
+    )
+    properties = dict(in_java_order({**half.properties, PROPERTY_WAIT: "false"}))
+    body = encode_stored(
+        evolve(
+            half,
+            topic=half.properties.get(PROPERTY_REAL_TOPIC, ""),
+            queue_id=_number(half.properties.get(PROPERTY_REAL_QUEUE_ID), 0),
+            properties=properties,
+        )
+    )
+    command = RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+    command.flag |= FLAG_ONEWAY
+    return command
+
+
+class _Round:
+    """One walk over one half queue."""
+
+    def __init__(
+        self,
+        around: CheckSurroundings,
+        queue_id: int,
+        ask: Callable[[StoredMessage], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        self._around = around
+        self._queue_id = queue_id
+        self._ask = ask
+        self._ended = ended
+        self._began_ms = around.scheduler.now_ms()
+        self._deadline_ms = around.scheduler.monotonic_ms() + ROUND_MS
+        self._half_begin = self._next = self._committed(TRANSACTION_HALF_TOPIC)
+        self._op_begin = self._op_next = self._committed(TRANSACTION_OP_HALF_TOPIC)
+        self._named: dict[int, int] = {}
+        """Half offset to the offset of the op message that names it."""
+        self._named_before: set[int] = set()
+        """Half offsets below the begin of the round that op messages name."""
+        self._op_names: dict[int, int] = {}
+        """Op offset to how many half messages it names that were not met yet."""
+        self._ops_done: set[int] = set()
+        self._ops_read = False
+        self._all_ops = True
+        self._walked = False
+        self._writing = 0
+        self._failed_at: int | None = None
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """The role is gone: nothing more is written or committed."""
+        self._abandoned = True
+
+    def step(self) -> None:
+        """One bounded piece of the round."""
+        if self._abandoned:
+            return
+        self._around.turn(self._step)
+
+    def _step(self) -> None:
+        if self._abandoned:
+            return
+        if self._around.scheduler.monotonic_ms() > self._deadline_ms:
+            self._walked = True
+        for _ in range(STEP_MESSAGES):
+            if self._walked:
+                break
+            if not self._ops_read:
+                self._read_ops()
+                break
+            self._walked = not self._take_one() or self._failed_at is not None
+        if self._walked:
+            self._end_if_written()
+        else:
+            self._around.scheduler.call_later(STEP_PAUSE_MS, self.step)
+
+    # op messages
+
+    def _read_ops(self) -> None:
+        units = self._around.queues.queue_units(
+            TRANSACTION_OP_HALF_TOPIC, self._queue_id, self._op_next, STEP_MESSAGES
+        )
+        for physical_offset, _, _ in units:
+            self._take_op(physical_offset)
+            self._op_next += 1
+        full = len(self._named) >= OPS_MAX
+        if full:
+            _log.warning("more than %d op messages: some wait for the next round", OPS_MAX)
+        self._ops_read = full or not units
+        self._all_ops = not full
+
+    def _take_op(self, physical_offset: int) -> None:
+        """Remember what an op message names: one half offset; those of 5.x name many."""
+        op = self._message(physical_offset)
+        named: list[int] = []
+        if op is not None and op.properties.get(PROPERTY_TAGS) == REMOVE_TAG:
+            named = [_number(text, -1) for text in op.body.decode("ascii", "replace").split(",")]
+        for half_offset in named:
+            if half_offset >= self._half_begin:
+                self._named[half_offset] = self._op_next
+                self._op_names[self._op_next] = self._op_names.get(self._op_next, 0) + 1
+            else:
+                self._named_before.add(half_offset)
+        if self._op_next not in self._op_names:
+            self._ops_done.add(self._op_next)
+
+    # half messages
+
+    def _take_one(self) -> bool:
+        """Look at the half message at ``_next``; False when the round ends in front of it."""
+        op_offset = self._named.pop(self._next, None)
+        if op_offset is not None:
+            self._op_has_spoken(op_offset)
+            self._next += 1
+            return True
+        units = self._around.queues.queue_units(
+            TRANSACTION_HALF_TOPIC, self._queue_id, self._next, 1
+        )
+        if not units:
+            return False
+        half = self._message(units[0][0])
+        if half is None or half.topic != TRANSACTION_HALF_TOPIC:
+            self._next += 1
+            return True
+        return self._judge(half)
+
+    def _judge(self, half: StoredMessage) -> bool:
+        now_ms = self._around.scheduler.now_ms()
+        age_ms = now_ms - half.born_timestamp_ms
+        times = _number(half.properties.get(PROPERTY_TRANSACTION_CHECK_TIMES), 0)
+        if self._is_hopeless(times, age_ms):
+            return self._give_up(half)
+        if half.store_timestamp_ms >= self._began_ms:
+            return False
+        if self._is_first_form_named(half):
+            self._next += 1
+            return True
+        own_immunity_ms = self._own_immunity_ms(half)
+        if own_immunity_ms is None:
+            if 0 <= age_ms < self._around.identity.broker.transaction_time_out:
+                return False
+        elif age_ms < own_immunity_ms:
+            return self._write_again(half, immune=True)
+        if not self._all_ops:
+            return False  # an op message that was not read may name it
+        return self._write_again(half, immune=False)
+
+    def _is_hopeless(self, times: int, age_ms: int) -> bool:
+        identity = self._around.identity
+        too_often = times >= identity.broker.transaction_check_max
+        return too_often or age_ms > identity.store.file_reserved_time * HOUR_MS
+
+    def _own_immunity_ms(self, half: StoredMessage) -> int | None:
+        text = half.properties.get(PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
+        if text is None:
+            return None
+        seconds = _number(text, -1)
+        if seconds == -1:
+            return self._around.identity.broker.transaction_time_out
+        return seconds * 1000
+
+    def _is_first_form_named(self, half: StoredMessage) -> bool:
+        """An immune message was put back before, and an op message names its first place."""
+        text = half.properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
+        first = _number(text, -1)
+        op_offset = self._named.pop(first, None)
+        if op_offset is not None:
+            self._op_has_spoken(op_offset)
+        return op_offset is not None or (first >= 0 and first in self._named_before)
+
+    def _op_has_spoken(self, op_offset: int) -> None:
+        """One of the half messages that an op message names is met."""
+        self._op_names[op_offset] -= 1
+        if not self._op_names[op_offset]:
+            del self._op_names[op_offset]
+            self._ops_done.add(op_offset)
+
+    # writing
+
+    def _write_again(self, half: StoredMessage, immune: bool) -> bool:
+        properties = dict(half.properties)
+        times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES), 0)
+        properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times + 1)
+        if immune:
+            properties.setdefault(
+                PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset)
+            )
+        placed: list[PutResult] = []
+
+        def stored() -> None:
+            if not immune:
+                (result,) = placed
+                self._ask(
+                    evolve(
+                        half,
+                        queue_offset=QueueOffset(result.queue_offset),
+                        physical_offset=PhysicalOffset(result.physical_offsets[0]),
+                        properties=properties,
+                    )
+                )
+
+        return self._write(half_again(half, properties), stored, placed)
+
+    def _give_up(self, half: StoredMessage) -> bool:
+        if self._around.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
+            return False
+        _log.warning("half message %d is given up: %s", half.physical_offset, half.properties)
+        return self._write(given_up(half), lambda: None, [])
+
+    def _write(
+        self, draft: MessageDraft, stored: Callable[[], None], placed: list[PutResult]
+    ) -> bool:
+        """Write a message on behalf of the half message at ``_next``, which is done with it."""
+        offset = self._next
+        if not self._around.messages.has_room:
+            return False
+        self._writing += 1
+
+        def done(status: PutMessageStatus) -> None:
+            self._writing -= 1
+            if self._abandoned:
+                return
+            if status is PutMessageStatus.PUT_OK:
+                stored()
+            else:
+                _log.warning("half message %d: %s", offset, status.value)
+                failed_at = self._failed_at
+                self._failed_at = offset if failed_at is None else min(offset, failed_at)
+            if self._walked:
+                self._end_if_written()
+
+        placed += self._around.messages.write([draft], done)
+        if self._failed_at is not None:
+            return False
+        self._next += 1
+        return True
+
+    # the end
+
+    def _end_if_written(self) -> None:
+        if self._writing or self._abandoned:
+            return
+        self._abandoned = True
+        half_end = self._next if self._failed_at is None else min(self._next, self._failed_at)
+        self._commit(TRANSACTION_HALF_TOPIC, self._half_begin, half_end)
+        op_end = self._op_begin
+        while op_end in self._ops_done:
+            op_end += 1
+        self._commit(TRANSACTION_OP_HALF_TOPIC, self._op_begin, op_end)
+        self._ended(self._queue_id)
+
+    def _committed(self, topic: str) -> int:
+        """Where the group stands; where the queue begins, if that is later."""
+        committed = self._around.offsets.get(TRANSACTION_GROUP, topic, self._queue_id)
+        return max(committed, self._around.queues.min_queue_offset(topic, self._queue_id))
+
+    def _commit(self, topic: str, former: int, offset: int) -> None:
+        if offset != former:
+            self._around.offsets.commit(TRANSACTION_GROUP, topic, self._queue_id, offset)
+
+    def _message(self, physical_offset: int) -> StoredMessage | None:
+        record = self._around.queues.message_at(physical_offset)
+        try:
+            return decode_message(record) if record is not None else None
+        except RecordFault as fault:
+            _log.error("the message at %d cannot be read: %s", physical_offset, fault)
+            return None
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    try:
+        return int(text) if text is not None else otherwise
+    except ValueError:
+        return otherwise

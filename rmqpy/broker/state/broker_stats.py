@@ -1,0 +1,234 @@
+"""Statistics by topic, queue and group, for tools: VIEW_BROKER_STATS_DATA (315).
+
+==================  ====================  ==========================================================
+name                key                   counted from
+==================  ====================  ==========================================================
+TOPIC_PUT_NUMS      topic                 the ends of the consume queues
+TOPIC_PUT_SIZE      topic                 the sizes in their new units
+QUEUE_PUT_NUMS      topic@queueId         as for topics
+QUEUE_PUT_SIZE      topic@queueId
+GROUP_GET_NUMS      topic@group           reads that found something
+GROUP_GET_SIZE      topic@group           messages read x the mean size of the topic's messages
+GROUP_GET_LATENCY   queueId@topic@group   ms of the reads that the hot path left to Python
+SNDBCK_PUT_NUMS     topic@group           messages that consumers sent back
+BROKER_PUT_NUMS     cluster               messages put
+BROKER_GET_NUMS     cluster               messages read
+==================  ====================  ==========================================================
+
+Nothing is counted where messages pass: all of it is read off what is there anyway, each
+``SECONDS_PERIOD_MS``. An item begins with its first message after the start. Each keeps three rows
+of samples (``_ROWS``); what a row tells is the difference of its last and its first sample.
+
+Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` consume queue units a step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.state.statistics import Statistics
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import BrokerStatsData, BrokerStatsItem
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import ViewBrokerStatsDataRequestHeader
+
+SECONDS_PERIOD_MS: Final = 10_000
+MINUTES_PERIOD_MS: Final = 600_000
+HOURS_PERIOD_MS: Final = 3_600_000
+_ROWS: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS, 25))
+"""Distance of samples and how many are kept: a minute, an hour, a day."""
+
+ITEMS_MAX: Final = 50_000
+STEP_UNITS: Final = 8_192
+STEP_PAUSE_MS: Final = 1
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+QUEUE_PUT_NUMS: Final = "QUEUE_PUT_NUMS"
+QUEUE_PUT_SIZE: Final = "QUEUE_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+_Sample = tuple[int, int, int]
+"""Time in ms, value, how many times something was added."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Item:
+    """One counter and its samples."""
+
+    value: int = 0
+    times: int = 0
+    _rows: list[deque[_Sample]] = field(factory=lambda: [deque(maxlen=most) for _, most in _ROWS])
+
+    def add(self, value: int, times: int) -> None:
+        self.value += value
+        self.times += times
+
+    def sample(self, row: int, now_ms: int) -> None:
+        samples = self._rows[row]
+        if not samples:
+            samples.append((now_ms - _ROWS[row][0], 0, 0))
+        samples.append((now_ms, self.value, self.times))
+
+    def data(self) -> BrokerStatsData:
+        return BrokerStatsData(*(_difference(samples) for samples in self._rows))
+
+
+def _difference(samples: deque[_Sample]) -> BrokerStatsItem:
+    if not samples:
+        return BrokerStatsItem()
+    (first_ms, first, first_times), (last_ms, last, last_times) = samples[0], samples[-1]
+    grown, times = last - first, last_times - first_times
+    return BrokerStatsItem(
+        sum=grown,
+        tps=grown * 1000 / max(1, last_ms - first_ms),
+        avgpt=grown / times if times > 0 else 0.0,
+    )
+
+
+@define(slots=True, eq=False, repr=False)
+class ItemStatistics:
+    """See the module's text."""
+
+    identity: Identity
+    store: Store
+    statistics: Statistics
+    scheduler: Scheduler
+    _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
+    _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
+    """Of each queue, up to where it is counted."""
+    _behind: deque[tuple[str, int]] = field(factory=deque, init=False)
+    """Queues that have units which are not counted yet."""
+    _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
+    """Item to the value and times of its source when it was looked at last."""
+    _rounds: int = field(default=0, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """What is there now counts for nothing."""
+        self._ends = {
+            (topic, queue_id): self.store.max_queue_offset(topic, queue_id)
+            for topic, queue_id in self.store.queues()
+        }
+        self._plan(SECONDS_PERIOD_MS)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def find(self, name: str, key: str) -> Item | None:
+        return self._items.get((name, key))
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
+
+    def view(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = ViewBrokerStatsDataRequestHeader.decode(request.ext_fields)
+        item = self.find(header.stats_name, header.stats_key)
+        if item is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
+            )
+        return RemotingCommand.response_to(request, body=item.data().encode())
+
+    def add(self, name: str, key: str, value: int, times: int) -> None:
+        """Count for an item, which is made if there is room."""
+        item = self._items.get((name, key))
+        if item is None:
+            if len(self._items) >= ITEMS_MAX:
+                return
+            item = self._items[name, key] = Item()
+        item.add(value, times)
+
+    def _plan(self, delay_ms: int) -> None:
+        self._timer = self.scheduler.call_later(delay_ms, self._run)
+
+    def _run(self) -> None:
+        """One step; the sample is taken when every queue has been counted."""
+        if not self._behind:
+            self._look_at_queues()
+        self._count_units()
+        if self._behind:
+            self._plan(STEP_PAUSE_MS)
+            return
+        self._count_reads()
+        self._sample()
+        self._plan(SECONDS_PERIOD_MS)
+
+    def _look_at_queues(self) -> None:
+        for topic, queue_id in self.store.queues():
+            end = self.store.max_queue_offset(topic, queue_id)
+            known = self._ends.setdefault((topic, queue_id), 0)
+            if end < known:
+                self._ends[topic, queue_id] = end
+            elif end > known:
+                self._behind.append((topic, queue_id))
+
+    def _count_units(self) -> None:
+        left = STEP_UNITS
+        while self._behind and left > 0:
+            topic, queue_id = self._behind[0]
+            first = self._ends[topic, queue_id]
+            first = max(first, self.store.min_queue_offset(topic, queue_id))
+            count, size = self.store.queue_bytes(topic, queue_id, first, left)
+            self._ends[topic, queue_id] = first + count
+            left -= max(1, count)
+            if not count:
+                self._behind.popleft()
+                continue
+            queue = f"{topic}@{queue_id}"
+            self.add(TOPIC_PUT_NUMS, topic, count, count)
+            self.add(TOPIC_PUT_SIZE, topic, size, count)
+            self.add(QUEUE_PUT_NUMS, queue, count, count)
+            self.add(QUEUE_PUT_SIZE, queue, size, count)
+
+    def _count_reads(self) -> None:
+        statistics, cluster = self.statistics, self.identity.cluster
+        counters = statistics.counters
+        self._follow(BROKER_PUT_NUMS, cluster, counters.put_messages, counters.put_messages)
+        self._follow(BROKER_GET_NUMS, cluster, counters.get_messages, counters.get_found)
+        for (group, topic), (messages, reads) in statistics.group_reads().items():
+            key = f"{topic}@{group}"
+            grown = self._follow(GROUP_GET_NUMS, key, messages, reads)
+            if grown:
+                size = round(grown * self._mean_size(topic))
+                self.add(GROUP_GET_SIZE, key, size, grown)
+        for (queue_id, topic, group), latency in statistics.read_latency.items():
+            self._follow(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", *latency)
+        for (group, topic), messages in statistics.messages_sent_back.items():
+            self._follow(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
+
+    def _follow(self, name: str, key: str, value: int, times: int) -> int:
+        """Count what a source has grown by since it was looked at last."""
+        former, former_times = self._counted.get((name, key), (0, 0))
+        if times > former_times:
+            self.add(name, key, value - former, times - former_times)
+            self._counted[name, key] = (value, times)
+        return value - former
+
+    def _mean_size(self, topic: str) -> float:
+        size = self.find(TOPIC_PUT_SIZE, topic)
+        return size.value / size.times if size is not None and size.times else 0.0
+
+    def _sample(self) -> None:
+        self._rounds += 1
+        now_ms = self.scheduler.now_ms()
+        for row, (period_ms, _) in enumerate(_ROWS):
+            if self._rounds % (period_ms // SECONDS_PERIOD_MS) == 0:
+                for item in self._items.values():
+                    item.sample(row, now_ms)

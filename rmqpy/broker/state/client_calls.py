@@ -1,0 +1,92 @@
+"""Requests from the broker to its clients, over the connections that the clients opened.
+
+``call`` sends a request under a number of the broker's own; the answer comes as any frame of that
+connection and is brought here by ``answered``::
+
+    call ──► waiting ──► answered ────────► done(response)
+                   ├───► its time is over ► done(None)
+                   └───► connection ended ► done(None)
+
+Invariants: every ``done`` is called exactly once; an answer counts only on the connection that was
+asked; at most ``CALLS_MAX`` calls wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+CALL_TIMEOUT_MS: Final = 10_000
+CALLS_MAX: Final = 10_000
+OPAQUE_MAX: Final = 0x7FFF_FFFF
+
+Answered = Callable[[RemotingCommand | None], None]
+
+
+@define(slots=True, frozen=True)
+class _Call:
+    channel: Channel
+    done: Answered
+    timer: Timer
+
+
+@define(slots=True, eq=False, repr=False)
+class ClientCalls:
+    """See the module's text."""
+
+    scheduler: Scheduler
+    _calls: dict[int, _Call] = field(factory=dict, init=False)
+    _opaque: int = field(default=0, init=False)
+
+    def call(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        done: Answered,
+        timeout_ms: int = CALL_TIMEOUT_MS,
+    ) -> None:
+        """Ask; ``done`` gets the answer, None when there is none in time."""
+        if len(self._calls) >= CALLS_MAX:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients wait already")
+        opaque = request.opaque = self._next_opaque()
+        timer = self.scheduler.call_later(timeout_ms, lambda: self._end(opaque, None))
+        self._calls[opaque] = _Call(channel, done, timer)
+        channel.write(encode_command(request))
+
+    def tell(self, channel: Channel, request: RemotingCommand) -> None:
+        """Send and expect nothing."""
+        request.opaque = self._next_opaque()
+        request.flag |= FLAG_ONEWAY
+        channel.write(encode_command(request))
+
+    def answered(self, channel: Channel, response: RemotingCommand) -> None:
+        """A response frame has come; one that nobody waits for is ignored."""
+        call = self._calls.get(response.opaque)
+        if call is not None and call.channel is channel:
+            self._end(response.opaque, response)
+
+    def channel_closed(self, channel: Channel) -> None:
+        gone = [opaque for opaque, call in self._calls.items() if call.channel is channel]
+        for opaque in gone:
+            self._end(opaque, None)
+
+    def _next_opaque(self) -> int:
+        self._opaque = self._opaque % OPAQUE_MAX + 1
+        while self._opaque in self._calls:
+            self._opaque = self._opaque % OPAQUE_MAX + 1
+        return self._opaque
+
+    def _end(self, opaque: int, response: RemotingCommand | None) -> None:
+        call = self._calls.pop(opaque, None)
+        if call is not None:
+            call.timer.cancel()
+            call.done(response)

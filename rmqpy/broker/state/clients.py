@@ -1,0 +1,227 @@
+"""Who is connected: producers and consumers by group and connection; codes 34, 35, 38 and the
+notice 40.
+
+A heartbeat registers its connection in each of its groups. A consumer group that gains or loses a
+member, or whose topics change, is told so (NOTIFY_CONSUMER_IDS_CHANGED) and divides its queues
+anew.
+
+=====================  ==========================================
+a member goes by       UNREGISTER_CLIENT, the end of its connection,
+                       ``CLIENT_LIVE_MS`` without a heartbeat
+a group goes           with its last member
+a subscription goes    when a heartbeat no longer names its topic
+=====================  ==========================================
+
+Invariants: a connection is in ``_groups_of`` exactly with the groups that list it; a subscription
+is only replaced by one with a larger version.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
+from rmqpy.remoting.channel import Channel
+
+CLIENT_LIVE_MS: Final = 120_000
+SCAN_PERIOD_MS: Final = 10_000
+GROUPS_LIMIT: Final = 20_000
+"""Groups that are online at once, producers and consumers each."""
+
+CLIENT_ID_LENGTH_MAX: Final = 512
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True)
+class Client:
+    """One member of one group: a connection, and what its heartbeats say."""
+
+    client_id: str
+    language: int
+    version: int
+    updated_ms: int
+    updated_wall_ms: int
+
+
+@define(slots=True)
+class ConsumerGroup:
+    """The members of a consumer group and what they subscribe to."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[Channel, Client] = field(factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(factory=dict)
+
+    def subscription(self, topic: str) -> SubscriptionData | None:
+        return self.subscriptions.get(topic)
+
+    @property
+    def client_ids(self) -> list[str]:
+        return [client.client_id for client in self.members.values()]
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.message_model == BROADCASTING
+
+    def take_settings(self, data: ConsumerData) -> None:
+        """What the last heartbeat says holds for the group."""
+        self.consume_type = data.consume_type or self.consume_type
+        self.message_model = data.message_model or self.message_model
+        self.consume_from_where = data.consume_from_where or self.consume_from_where
+
+    def take_subscriptions(self, named: Iterable[SubscriptionData]) -> bool:
+        """Replace what is newer, forget what is no longer named; whether the topics changed."""
+        now = {subscription.topic: subscription for subscription in named}
+        changed = now.keys() != self.subscriptions.keys()
+        for topic, subscription in now.items():
+            former = self.subscriptions.get(topic)
+            if former is not None and former.sub_version >= subscription.sub_version:
+                now[topic] = former
+        self.subscriptions = now
+        return changed
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse what is too long to be a client's id (``ip@instance[@unit]``)."""
+    if len(client_id) > CLIENT_ID_LENGTH_MAX:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"a client id of {len(client_id)} characters is longer than {CLIENT_ID_LENGTH_MAX}",
+        )
+
+
+ChangeListener = Callable[[ConsumerGroup], None]
+"""The members or topics of a group have changed; those who are left want to know."""
+
+
+@define(slots=True, eq=False, repr=False)
+class ClientTable:
+    """Members of all groups. ``on_change`` hears of each change that concerns the others."""
+
+    clock: Clock
+    on_change: ChangeListener = lambda _group: None
+    changes: int = field(default=0, init=False)
+    """Grows whenever what a consumer group may read has changed, or might have."""
+    _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
+    _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
+    _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def producers(self, group: str) -> dict[Channel, Client]:
+        """The members of a producer group; not to be changed."""
+        return self._producers.get(group, {})
+
+    @property
+    def producer_groups(self) -> dict[str, dict[Channel, Client]]:
+        """All producer groups; not to be changed."""
+        return self._producers
+
+    def consumers_of(self, topic: str) -> list[str]:
+        """The groups that are online and subscribe to ``topic``."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def register_producer(self, group: str, channel: Channel, client: Client) -> None:
+        members = self._producers.get(group)
+        if members is None:
+            if len(self._producers) >= GROUPS_LIMIT:
+                _log.warning("producer group %s not registered: too many are online", group)
+                return
+            members = self._producers[group] = {}
+        members[channel] = client
+        self._groups(channel)[0].add(group)
+
+    def register_consumer(self, data: ConsumerData, channel: Channel, client: Client) -> None:
+        group = self._consumers.get(data.group_name)
+        if group is None:
+            if len(self._consumers) >= GROUPS_LIMIT:
+                _log.warning(
+                    "consumer group %s not registered: too many are online", data.group_name
+                )
+                return
+            group = self._consumers[data.group_name] = ConsumerGroup(
+                data.group_name,
+                data.consume_type or "",
+                data.message_model or CLUSTERING,
+                data.consume_from_where or "",
+            )
+        joined = channel not in group.members
+        before = (group.message_model, *map(id, group.subscriptions.values()))
+        group.members[channel] = client
+        self._groups(channel)[1].add(group.name)
+        group.take_settings(data)
+        topics_changed = group.take_subscriptions(data.subscription_data_set)
+        if joined or before != (group.message_model, *map(id, group.subscriptions.values())):
+            self.changes += 1
+        if topics_changed or joined:
+            self.on_change(group)
+
+    def unregister_producer(self, group: str, channel: Channel) -> None:
+        self._leave_producers(group, channel)
+        self._drop_if_idle(channel)
+
+    def unregister_consumer(self, group: str, channel: Channel) -> None:
+        self._leave_consumers(group, channel)
+        self._drop_if_idle(channel)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """The connection is gone, and with it its member in every group."""
+        producers, consumers = self._groups_of.pop(channel, (set(), set()))
+        for group in producers:
+            self._leave_producers(group, channel)
+        for group in consumers:
+            self._leave_consumers(group, channel)
+
+    def scan(self) -> None:
+        """Close the connections of members that have been silent for too long."""
+        stale_ms = self.clock.monotonic_ms() - CLIENT_LIVE_MS
+        tables = [*self._producers.values(), *(group.members for group in self._consumers.values())]
+        silent = {
+            channel: client
+            for members in tables
+            for channel, client in members.items()
+            if client.updated_ms < stale_ms
+        }
+        for channel, client in silent.items():
+            _log.warning("client %s at %s has been silent too long", client.client_id, channel.peer)
+            self.channel_closed(channel)
+            channel.close()
+
+    def _groups(self, channel: Channel) -> tuple[set[str], set[str]]:
+        groups = self._groups_of.get(channel)
+        if groups is None:
+            groups = self._groups_of[channel] = (set(), set())
+        return groups
+
+    def _drop_if_idle(self, channel: Channel) -> None:
+        if not any(self._groups_of.get(channel, ())):
+            self._groups_of.pop(channel, None)
+
+    def _leave_producers(self, group: str, channel: Channel) -> None:
+        members = self._producers.get(group)
+        if members is None or members.pop(channel, None) is None:
+            return
+        if not members:
+            del self._producers[group]
+        self._groups_of.get(channel, (set(), set()))[0].discard(group)
+
+    def _leave_consumers(self, name: str, channel: Channel) -> None:
+        group = self._consumers.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return
+        self.changes += 1
+        if not group.members:
+            del self._consumers[name]
+        self._groups_of.get(channel, (set(), set()))[1].discard(name)
+        self.on_change(group)

@@ -1,0 +1,210 @@
+"""Which messages a consumer wants by their properties: the filters that groups have registered,
+``config/consumerFilter.json``.
+
+Heartbeats register a filter for each subscription that is no tag expression (only SQL92 is known).
+A filter whose group or subscription has gone is *dead*; it is kept for ``filterDataCleanTimeSpan``
+and comes back with the same version.
+
+Invariants: a registered filter is compiled; it is replaced only by one with a larger client
+version; an expression that cannot be compiled leaves its group without a filter, and its pulls are
+refused; at most ``FILTERS_LIMIT`` filters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.base.store_api import RecordFilter
+from rmqpy.broker.filter.tags import ExpressionFault, is_tag_expression
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.message import record_properties
+from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import (
+    ConsumerFilterData,
+    ConsumerFilterWrapper,
+    FilterDataMapByTopic,
+    SubscriptionData,
+)
+
+if TYPE_CHECKING:
+    from rmqpy.broker.filter.sql_parser import Expression
+
+SQL92: Final = "SQL92"
+FILTERS_LIMIT: Final = 20_000
+
+_log = logging.getLogger(__name__)
+
+
+def filter_refusal(expression_type: str | None) -> str:
+    """The remark where ``enablePropertyFilter`` is off."""
+    return f"The broker does not support consumer to filter message by {expression_type}"
+
+
+def compile_filter(expression_type: str | None, expression: str | None) -> Expression:
+    """Raises ExpressionFault for an unknown type or a text that is no expression."""
+    if expression_type != SQL92:
+        raise ExpressionFault(f"there are no {expression_type} expressions")
+    # Most brokers never see one: a start shall not pay for the language.
+    from rmqpy.broker.filter.sql_parser import compile_expression
+
+    return compile_expression(expression or "")
+
+
+def record_filter(expression: Expression) -> RecordFilter:
+    """Look at the properties of a record; what cannot be read is not wanted."""
+
+    def wanted(record: memoryview) -> bool:
+        try:
+            return expression.matches(record_properties(record))
+        except RecordFault:
+            return False
+
+    return wanted
+
+
+@define(slots=True, frozen=True)
+class ConsumerFilter:
+    """One line of the table. Times in ms of the wall clock; ``dead_ms`` 0 while it lives."""
+
+    group: str
+    topic: str
+    expression: Expression
+    client_version: int
+    born_ms: int
+    dead_ms: int = 0
+
+
+@define(slots=True, eq=False, repr=False)
+class FilterTable:
+    """See the module's text."""
+
+    clock: Clock
+    on_change: Callable[[], None] = lambda: None
+    _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
+    """By group and topic."""
+
+    def get(self, group: str, topic: str) -> ConsumerFilter | None:
+        return self._filters.get((group, topic))
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """What a heartbeat of ``group`` names; filters of topics that it leaves out die."""
+        named = list(subscriptions)
+        for subscription in named:
+            if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
+        topics = {subscription.topic for subscription in named}
+        if self._filters:
+            self._bury(group, keeping=topics)
+
+    def retire(self, group: str) -> None:
+        """Nobody of ``group`` is online any more."""
+        if self._filters:
+            self._bury(group, keeping=set())
+
+    def expire(self, keep_ms: int) -> None:
+        """Forget what has been dead for too long."""
+        stale_ms = self.clock.now_ms() - keep_ms
+        stale = [key for key, found in self._filters.items() if 0 < found.dead_ms < stale_ms]
+        for key in stale:
+            del self._filters[key]
+        if stale:
+            self.on_change()
+
+    def for_retries(self, group: str) -> RecordFilter:
+        """For a retry topic: each message by the filter of the topic that it came from."""
+
+        def wanted(record: memoryview) -> bool:
+            try:
+                properties = record_properties(record)
+            except RecordFault:
+                return False
+            found = self.get(group, properties.get(PROPERTY_RETRY_TOPIC, ""))
+            return found is None or found.expression.matches(properties)
+
+        return wanted
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        key = (group, subscription.topic)
+        old = self._filters.get(key)
+        version = subscription.sub_version
+        if old is not None and version <= old.client_version:
+            if version == old.client_version and old.dead_ms:
+                self._put(key, evolve(old, dead_ms=0))
+            return
+        text = subscription.sub_string or ""
+        if old is not None and old.expression.text == text:
+            self._put(key, evolve(old, client_version=version, dead_ms=0))
+            return
+        try:
+            expression = compile_filter(subscription.expression_type, text)
+        except ExpressionFault as fault:
+            _log.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
+            if self._filters.pop(key, None) is not None:
+                self.on_change()
+            return
+        if old is None and len(self._filters) >= FILTERS_LIMIT:
+            _log.warning("the filter of group %s is not kept: %d are", group, FILTERS_LIMIT)
+            return
+        now_ms = self.clock.now_ms()
+        self._put(key, ConsumerFilter(group, subscription.topic, expression, version, now_ms))
+
+    def _put(self, key: tuple[str, str], new: ConsumerFilter) -> None:
+        self._filters[key] = new
+        self.on_change()
+
+    def _bury(self, group: str, keeping: set[str]) -> None:
+        now_ms = self.clock.now_ms()
+        for key, found in list(self._filters.items()):
+            if found.group == group and found.topic not in keeping and not found.dead_ms:
+                self._put(key, evolve(found, dead_ms=now_ms))
+
+    # the saved table
+
+    def wrapper(self) -> ConsumerFilterWrapper:
+        by_topic: dict[str, FilterDataMapByTopic] = {}
+        for found in self._filters.values():
+            of_topic = by_topic.setdefault(found.topic, FilterDataMapByTopic(found.topic))
+            of_topic.group_filter_data[found.group] = ConsumerFilterData(
+                consumer_group=found.group,
+                topic=found.topic,
+                expression=found.expression.text,
+                expression_type=SQL92,
+                born_time=found.born_ms,
+                dead_time=found.dead_ms,
+                dead=found.dead_ms > 0,
+                client_version=found.client_version,
+            )
+        return ConsumerFilterWrapper(filter_data_by_topic=by_topic)
+
+    def restore(self, saved: ConsumerFilterWrapper) -> None:
+        """Take over a saved table. Its consumers have gone: filters that lived are dead from now
+        on; what cannot be used is left out, loudly.
+        """
+        now_ms = self.clock.now_ms()
+        for of_topic in saved.filter_data_by_topic.values():
+            for line in of_topic.group_filter_data.values():
+                try:
+                    names.check_topic(line.topic)
+                    names.check_group(line.consumer_group)
+                    expression = compile_filter(line.expression_type, line.expression)
+                except (ValueError, Refusal) as fault:
+                    _log.error("the saved filter %s is left out: %s", line, fault)
+                    continue
+                self._filters[line.consumer_group, line.topic] = ConsumerFilter(
+                    line.consumer_group,
+                    line.topic,
+                    expression,
+                    line.client_version,
+                    line.born_time,
+                    line.dead_time or now_ms,
+                )

@@ -1,0 +1,176 @@
+"""Consumer offsets: how far each group has come in each queue, ``config/consumerOffset.json``;
+codes 14, 15 and 43.
+
+The table is written each ``flushConsumerOffsetInterval`` when it has changed: a crash loses at most
+so much, and consumers read those messages again.
+
+Invariants: offsets are taken as the consumer says them, smaller ones too; at most
+``OFFSET_KEYS_LIMIT`` pairs of topic and group, all with names that obey the rule.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.store_api import HandlerTable, QueueReader
+from rmqpy.model import names
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import (
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+    UpdateConsumerOffsetResponseHeader,
+)
+
+KEY_SEPARATOR: Final = "@"
+OFFSET_KEYS_LIMIT: Final = 1_000_000
+QUEUE_ID_LIMIT: Final = 65_536
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, eq=False, repr=False)
+class ConsumerOffsets:
+    """The table, by ``topic@group`` and queue."""
+
+    on_change: Callable[[], None] = lambda: None
+    _table: dict[str, dict[int, int]] = field(factory=dict, init=False)
+
+    def get(self, group: str, topic: str, queue_id: int) -> int:
+        """The committed offset, -1 when there is none."""
+        return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING).get(queue_id, -1)
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Queue to offset."""
+        return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take over what a consumer says. Refused when the names or numbers cannot be right."""
+        if not 0 <= queue_id < QUEUE_ID_LIMIT:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
+        key = f"{topic}{KEY_SEPARATOR}{group}"
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._new_key(key, group, topic)
+        queues[queue_id] = offset
+        self.on_change()
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics of which ``group`` has committed offsets."""
+        return [topic for topic, owner in self._pairs() if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have committed offsets of ``topic``."""
+        return [group for name, group in self._pairs() if name == topic]
+
+    def remove_group(self, group: str) -> None:
+        self._remove(key for key in self._table if key.rpartition(KEY_SEPARATOR)[2] == group)
+
+    def wrapper(self) -> ConsumerOffsetSerializeWrapper:
+        """The table as slaves get it and as it is saved."""
+        return ConsumerOffsetSerializeWrapper(offset_table=self._table)
+
+    def restore(self, saved: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over a saved table."""
+        for key, queues in saved.offset_table.items():
+            if KEY_SEPARATOR not in key:
+                _log.error("offsets of %r are left out: not topic@group", key)
+                continue
+            self._table[key] = dict(queues)
+
+    def merge(self, told: ConsumerOffsetSerializeWrapper) -> None:
+        """Take over what a master says of each queue that it names; nothing is removed."""
+        changed = False
+        for key, queues in told.offset_table.items():
+            if KEY_SEPARATOR not in key:
+                _log.error("offsets of %r are left out: not topic@group", key)
+                continue
+            own = self._table.setdefault(key, {})
+            if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
+                own.update(queues)
+                changed = True
+        if changed:
+            self.on_change()
+
+    def _pairs(self) -> Iterable[tuple[str, str]]:
+        for key in self._table:
+            topic, _, group = key.rpartition(KEY_SEPARATOR)
+            yield topic, group
+
+    def _new_key(self, key: str, group: str, topic: str) -> dict[int, int]:
+        names.check_topic(topic)
+        names.check_group(group)
+        if len(self._table) >= OFFSET_KEYS_LIMIT:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{OFFSET_KEYS_LIMIT} offset tables are enough")
+        queues: dict[int, int] = {}
+        self._table[key] = queues
+        return queues
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        gone = list(keys)
+        for key in gone:
+            del self._table[key]
+        if gone:
+            self.on_change()
+
+
+_NOTHING: Final[Mapping[int, int]] = {}
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class OffsetProcessor:
+    """Codes 14, 15 and 43."""
+
+    offsets: ConsumerOffsets
+    queues: QueueReader
+
+    def handlers(self) -> HandlerTable:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all,
+        }
+
+    def query(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Unknown offsets are 0 where the whole queue can still be read from memory, else the
+        client decides.
+        """
+        header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self.offsets.get(header.consumer_group, topic, queue_id)
+        if offset < 0:
+            if not self._begins_in_memory(topic, queue_id):
+                raise Refusal(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "no offset of this group; it may be a group that reads for the first time",
+                )
+            offset = 0
+        return RemotingCommand.response_to(
+            request, header=QueryConsumerOffsetResponseHeader(offset=offset)
+        )
+
+    def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
+        queues = self.queues
+        if queues.max_queue_offset(topic, queue_id) == 0:
+            return True
+        return queues.min_queue_offset(topic, queue_id) <= 0 and queues.in_memory(
+            topic, queue_id, 0
+        )
+
+    def update(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
+        self.offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        return RemotingCommand.response_to(request, header=UpdateConsumerOffsetResponseHeader())
+
+    def get_all(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(request, body=self.offsets.wrapper().encode())

@@ -1,0 +1,114 @@
+"""Delay levels: where a delayed message waits, and how far each level has been delivered
+(``config/delayOffset.json``, code 45).
+
+A message with ``DELAY`` goes to queue *level - 1* of SCHEDULE_TOPIC_XXXX; its own topic and queue
+stand in REAL_TOPIC and REAL_QID. Levels above the last one of ``messageDelayLevel`` are the last.
+The tags code of that topic's consume queue is the time when the message is due
+(:mod:`rmqpy.store.dispatcher`).
+
+Invariants: the offset of a level never goes back, whatever is merged into the table: of two
+different opinions the larger wins, and the difference is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.base.message_copy import encoded
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.codec.properties import PROPERTY_DELAY, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.flags import has_queue_unit
+from rmqpy.model.message import MessageDraft
+from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+
+LEVELS_MAX: Final = 1024
+"""Levels that a saved table may name."""
+
+_log = logging.getLogger(__name__)
+
+
+def delay_level(properties: dict[str, str]) -> int:
+    """The level that a message asks for, 0 when none; refused when it is no number."""
+    text = properties.get(PROPERTY_DELAY)
+    if text is None:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"property DELAY is no number: {text[:64]!r}"
+        ) from None
+
+
+def redirect(draft: MessageDraft, properties: dict[str, str], level_max: int) -> bool:
+    """Turn ``draft`` into a delayed message if ``properties`` ask for it; whether it is one now.
+
+    Only messages of the types none and commit are delayed. ``properties`` are changed with it.
+    """
+    level = min(delay_level(properties), level_max)
+    if level <= 0 or not has_queue_unit(draft.sys_flag):
+        return False
+    properties[PROPERTY_DELAY] = str(level)
+    properties[PROPERTY_REAL_TOPIC] = draft.topic.decode()
+    properties[PROPERTY_REAL_QUEUE_ID] = str(draft.queue_id)
+    draft.topic = SCHEDULE_TOPIC.encode()
+    draft.queue_id = level - 1
+    draft.properties = encoded(properties)
+    return True
+
+
+@define(slots=True, eq=False, repr=False)
+class DelayOffsets:
+    """Level to the queue offset of the first message that is not delivered yet."""
+
+    on_change: Callable[[], None] = lambda: None
+    _table: dict[int, int] = field(factory=dict, init=False)
+
+    def get(self, level: int) -> int:
+        return self._table.get(level, 0)
+
+    def advance(self, level: int, offset: int) -> None:
+        """Everything below ``offset`` is delivered; a smaller one than is known is ignored."""
+        if offset > self._table.get(level, 0):
+            self._table[level] = offset
+            self.on_change()
+
+    def correct(self, level: int, offset: int) -> None:
+        """The queue does not have what the table says: begin at ``offset``, which may be less."""
+        _log.warning("delay level %d: %d is not in its queue: %d", level, self.get(level), offset)
+        self._table[level] = offset
+        self.on_change()
+
+    def merge(self, other: DelayOffsetSerializeWrapper) -> None:
+        """Take over what another member says, level by level, where it is further."""
+        for level, offset in other.offset_table.items():
+            own = self._table.get(level)
+            if own is not None and own != offset:
+                _log.info("delay level %d: own offset %d, told %d", level, own, offset)
+            if 0 < level <= LEVELS_MAX:
+                self.advance(level, offset)
+
+    def wrapper(self) -> DelayOffsetSerializeWrapper:
+        """The table as slaves get it and as it is saved."""
+        return DelayOffsetSerializeWrapper(offset_table=dict(sorted(self._table.items())))
+
+    def restore(self, saved: DelayOffsetSerializeWrapper) -> None:
+        """Take over the saved table."""
+        self.merge(saved)
+
+    # requests
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}
+
+    def all_offsets(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(request, body=self.wrapper().encode())

@@ -1,0 +1,108 @@
+"""Tables that live in memory and are kept in one JSON file each, beside Java's (``config/*.json``).
+
+Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there:
+an empty table. A file that is there and a ``.bak`` that does not help either: StoreFault, nothing
+is guessed.
+
+Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
+encoded on the loop and written in a worker thread, one write a file at a time; changes during a
+write lead to one more write, for which a large table takes its time (:mod:`.pace`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from attrs import define
+
+from rmqpy.broker.base.pace import Paced
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class TableFile:
+    """One file and its backup."""
+
+    files: FileLayer
+    path: str
+
+    def load(self, decode: Callable[[bytes], T]) -> T | None:
+        """The decoded table, None when there never was one. Raises StoreFault."""
+        return read_with_backup(self.files, self.path, decode)
+
+    def save(self, content: bytes) -> None:
+        """Replace the content, keeping the former one as backup. Blocks until it is durable."""
+        replace_with_backup(self.files, self.path, content)
+
+
+class TableWriter:
+    """Writes one table when it was marked as changed."""
+
+    def __init__(self, file: TableFile, scheduler: Scheduler, encode: Callable[[], bytes]) -> None:
+        self._file = file
+        self._scheduler = scheduler
+        self._encode = encode
+        self._changed = False
+        self._writing = False
+        self.held = False
+        """Nothing is written."""
+        self._closed: Callable[[], None] | None = None
+        self._pace = Paced(scheduler, self._begin)
+
+    def mark(self) -> None:
+        """The table has changed; written by the next :meth:`write`."""
+        self._changed = True
+
+    def changed(self) -> None:
+        """The table has changed: write it as soon as the writer is free."""
+        self._changed = True
+        self.write()
+
+    def write(self) -> None:
+        """Begin to write if there is something to write and no write under way."""
+        if not self._writing and self._changed and self._closed is None:
+            self._pace.ask()
+
+    def _begin(self) -> None:
+        if self._writing or not self._changed or self._closed is not None or self.held:
+            return
+        self._changed = False
+        self._writing = True
+        content = self._encode()
+        self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Write the last state, after the write that is under way; then ``done``. Nothing is
+        written later.
+        """
+        self._closed = done
+        self._pace.cancel()
+        if not self._writing:
+            self._write_last(done)
+
+    def _write_last(self, done: Callable[[], None]) -> None:
+        self._changed = False
+        try:
+            if not self.held:
+                self._file.save(self._encode())
+        except OSError as error:
+            _log.error("%s could not be written: %s", self._file.path, error)
+        done()
+
+    def _written(self, _result: None, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._changed = True
+            _log.error("%s could not be written: %s", self._file.path, error)
+        if self._closed is not None:
+            self._write_last(self._closed)
+        elif error is None:
+            self.write()

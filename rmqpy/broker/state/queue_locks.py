@@ -1,0 +1,74 @@
+"""Order locks: which client of a group may consume a queue in order (codes 41 and 42).
+
+A queue is granted when it is free, when the same client holds it (which refreshes the lock), or
+when the lock is older than ``LOCK_LIVE_MS``. In memory only: a restart or another master forgets
+all of them, and clients lock again.
+
+Invariant: at most ``LOCKS_LIMIT`` locks; stale ones go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.model.clock import Clock
+from rmqpy.remoting.bodies import MessageQueue
+
+LOCK_LIVE_MS: Final = 60_000
+LOCKS_LIMIT: Final = 200_000
+
+
+@define(slots=True)
+class _Lock:
+    client_id: str
+    updated_ms: int
+
+
+@define(slots=True)
+class QueueLocks:
+    """The lock table of all groups."""
+
+    _clock: Clock
+    _locks: dict[tuple[str, MessageQueue], _Lock] = field(factory=dict)
+
+    def lock(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue]
+    ) -> list[MessageQueue]:
+        """The queues among ``queues`` that ``client_id`` holds now."""
+        now_ms = self._clock.monotonic_ms()
+        if len(self._locks) + len(queues) > LOCKS_LIMIT:
+            self.expire()
+        return [queue for queue in queues if self._grant((group, queue), client_id, now_ms)]
+
+    def unlock(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
+        """Give up; locks of other clients stay."""
+        for queue in queues:
+            held = self._locks.get((group, queue))
+            if held is not None and held.client_id == client_id:
+                del self._locks[group, queue]
+
+    def expire(self) -> None:
+        """Forget what is too old to be held."""
+        stale_ms = self._clock.monotonic_ms() - LOCK_LIVE_MS
+        for key in [key for key, held in self._locks.items() if held.updated_ms < stale_ms]:
+            del self._locks[key]
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def _grant(self, key: tuple[str, MessageQueue], client_id: str, now_ms: int) -> bool:
+        held = self._locks.get(key)
+        if held is None:
+            if len(self._locks) >= LOCKS_LIMIT:
+                return False
+            self._locks[key] = _Lock(client_id, now_ms)
+            return True
+        if held.client_id != client_id:
+            if now_ms - held.updated_ms <= LOCK_LIVE_MS:
+                return False
+            held.client_id = client_id
+        held.updated_ms = now_ms
+        return True

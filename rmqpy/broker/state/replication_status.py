@@ -1,0 +1,107 @@
+"""Classic replication as the broker sees it: what a synchronous master waits for, and what both
+sides say about themselves (runtime info).
+
+============================================  =====================================================
+a synchronous master, a send with WAIT        then
+============================================  =====================================================
+no slave has reported, or none is nearer      stored, SLAVE_NOT_AVAILABLE (11) at once
+than ``haSlaveFallbehindMax``
+a slave has it within ``slaveTimeout``        0
+else                                          stored, FLUSH_SLAVE_TIMEOUT (12)
+============================================  =====================================================
+
+One slave is enough, as in Java. With DLedger there is no classic replication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from attrs import define, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.config.keys import BrokerRole
+from rmqpy.net.ha import SlaveView
+from rmqpy.store.files.watermark import Watermark
+
+ALONE = Watermark("replicated")
+
+
+class Slaves(Protocol):
+    """The slaves that are connected (``net.ha_driver.HaServer``)."""
+
+    replicated: Watermark
+    last_refused: str
+
+    @property
+    def slaves(self) -> Sequence[SlaveView]: ...
+
+    @property
+    def has_slaves(self) -> bool: ...
+
+
+@define(slots=True, eq=False, repr=False)
+class Replication:
+    """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
+    replication; both are set by whoever puts the broker together.
+    """
+
+    identity: Identity
+    log_end: Callable[[], int]
+    slaves: Slaves | None = None
+    others: list[Callable[[], Mapping[str, str]]] = field(factory=list)
+
+    @property
+    def waits(self) -> bool:
+        """Whether sends wait for slaves at all."""
+        identity = self.identity
+        return (
+            identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
+        )
+
+    @property
+    def lacks_slaves(self) -> bool:
+        """A synchronous master whose slaves are not there, or too far behind to be waited for."""
+        if not self.waits:
+            return False
+        slaves = self.slaves
+        if slaves is None or not slaves.has_slaves:
+            return True
+        behind_bytes = self.log_end() - slaves.replicated.value
+        return behind_bytes >= self.identity.store.ha_slave_fallbehind_max
+
+    @property
+    def marks(self) -> tuple[Watermark, ...]:
+        """What a send waits for besides the store, where slaves are not lacking."""
+        if not self.waits:
+            return ()
+        return (self.slaves.replicated if self.slaves is not None else ALONE,)
+
+    def lags(self) -> list[tuple[str, int]]:
+        """Address of each slave, and by how many bytes it is behind."""
+        if self.slaves is None:
+            return []
+        end = self.log_end()
+        return [(view.address, max(0, end - view.acknowledged)) for view in self.slaves.slaves]
+
+    def runtime_info(self) -> dict[str, str]:
+        """Our own lines of the runtime information; none where nothing is replicated."""
+        info: dict[str, str] = {}
+        if self.slaves is not None:
+            end = self.log_end()
+            views = self.slaves.slaves
+            info["haSlaveCount"] = str(len(views))
+            if views:
+                info["haReplicatedOffset"] = str(self.slaves.replicated.value)
+            if self.slaves.last_refused:
+                info["haLastRefused"] = self.slaves.last_refused
+            for view in views:
+                info[f"haSlave_{view.address}"] = (
+                    f"acknowledged {view.acknowledged}, sent {view.sent},"
+                    f" behind {max(0, end - view.acknowledged)} B,"
+                    f" connected {view.connected_ms // 1000} s"
+                )
+        for other in self.others:
+            info.update(other())
+        return info

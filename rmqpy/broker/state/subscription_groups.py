@@ -1,0 +1,113 @@
+"""The subscription groups: what consumer groups may do, ``config/subscriptionGroup.json``.
+
+An unknown group is created with the defaults when its first request arrives, if
+``autoCreateSubscriptionGroup``.
+
+Invariants: every name obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data
+version and calls ``on_change``; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.errors import Refusal
+from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+
+CREATED_GROUPS_LIMIT: Final = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, eq=False, repr=False)
+class GroupTable:
+    """See the module's text."""
+
+    identity: Identity
+    clock: Clock
+    on_change: Callable[[], None] = lambda: None
+    data_version: DataVersion = field(init=False)
+    _groups: dict[str, SubscriptionGroupConfig] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.data_version = DataVersion(self.clock.now_ms())
+        for name in names.INITIAL_GROUPS:
+            self._groups[name] = SubscriptionGroupConfig(group_name=name)
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(group)
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """All groups by name; not to be changed."""
+        return self._groups
+
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group; None when it is unknown and may not be created, refused when its name is
+        wrong.
+        """
+        found = self._groups.get(group)
+        if found is not None:
+            return found
+        if not (
+            self.identity.broker.auto_create_subscription_group or names.is_system_group(group)
+        ):
+            return None
+        names.check_group(group)
+        if len(self._groups) - len(names.INITIAL_GROUPS) >= CREATED_GROUPS_LIMIT:
+            _log.warning("group %s not created: %d groups were", group, CREATED_GROUPS_LIMIT)
+            return None
+        created = self._groups[group] = SubscriptionGroupConfig(group_name=group)
+        self._changed()
+        return created
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace by an administrator's wish; a name against the rule is refused."""
+        names.check_group(config.group_name)
+        self._groups[config.group_name] = config
+        self._changed()
+
+    def delete(self, group: str) -> bool:
+        if self._groups.pop(group, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The table as slaves get it and as it is saved."""
+        return SubscriptionGroupWrapper(
+            data_version=self.data_version, subscription_group_table=dict(self._groups)
+        )
+
+    def restore(self, saved: SubscriptionGroupWrapper) -> None:
+        """Take over a saved table; groups whose name breaks the rule are left out, loudly."""
+        for name, config in saved.subscription_group_table.items():
+            try:
+                names.check_group(name)
+            except Refusal as refusal:
+                _log.error("group %r of the saved table is left out: %s", name, refusal)
+                continue
+            self._groups[name] = evolve(config, group_name=name)
+        self.data_version = saved.data_version
+
+    def replace(
+        self, told: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
+    ) -> None:
+        """Have the groups that a master tells, and of the own ones those to be kept."""
+        own = {name: self._groups[name] for name in kept}
+        self._groups.clear()
+        self.restore(told)
+        self._groups.update(own)
+        self.data_version = version
+        self.on_change()
+
+    def _changed(self) -> None:
+        self.data_version = self.data_version.next(self.clock.now_ms())
+        self.on_change()

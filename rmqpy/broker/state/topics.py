@@ -1,0 +1,265 @@
+"""The topic table: what exists, what clients may create, ``config/topics.json``.
+
+A topic exists when it has a line here; its queues in the store follow. System topics are made at
+each start. An unknown topic of a send is created from a pattern that the producer names
+(``TBW102``), if the pattern may be inherited; one of a consumer group (``%RETRY%group``) with the
+number of queues that the group says.
+
+Invariants: every name in the table obeys the rule of :mod:`rmqpy.model.names`; every change gives a
+new data version and is announced through ``on_change``; clients cannot create more than
+``CREATED_TOPICS_LIMIT`` topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.broker.base.context import Identity
+from rmqpy.model import names
+from rmqpy.model.clock import Clock
+from rmqpy.model.errors import Refusal
+from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
+from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+INHERITED: Final = READ_WRITE | PERM_INHERIT
+
+BENCHMARK_QUEUES: Final = 1024
+CLUSTER_QUEUES: Final = 16
+SCHEDULE_QUEUES: Final = 18
+DLQ_QUEUES: Final = 1
+
+CREATED_TOPICS_LIMIT: Final = 10_000
+"""Topics that sends and heartbeats may bring into being; an administrator may create more."""
+QUEUES_LIMIT: Final = 65_536
+"""Queues of one topic."""
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class NewTopic:
+    """What a send says about a topic that is not there."""
+
+    topic: str
+    pattern: str
+    queue_nums: int
+    sys_flag: int = 0
+
+
+@define(slots=True, eq=False, repr=False)
+class TopicTable:
+    """See the module's text. ``on_change`` is told the topic, or None when many changed."""
+
+    identity: Identity
+    clock: Clock
+    on_change: Callable[[TopicConfig | None], None] = lambda _topic: None
+    data_version: DataVersion = field(init=False)
+    _topics: dict[str, TopicConfig] = field(factory=dict, init=False)
+    _system: set[str] = field(factory=set, init=False)
+    _encoded: tuple[DataVersion, int, bytes] | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.data_version = DataVersion(self.clock.now_ms())
+        for topic in self._system_topics():
+            self._system.add(topic.topic_name)
+            self._topics[topic.topic_name] = topic
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """All topics by name; not to be changed."""
+        return self._topics
+
+    @property
+    def system_topics(self) -> Collection[str]:
+        return self._system
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self._system or names.is_system_topic(topic)
+
+    def create_for_send(self, new: NewTopic) -> TopicConfig | None:
+        """The topic made from its pattern; None when that is not allowed."""
+        pattern = self._topics.get(new.pattern)
+        if pattern is None:
+            _log.warning("topic %s not created: there is no %s", new.topic, new.pattern)
+            return None
+        perm = pattern.perm
+        if (
+            new.pattern == names.AUTO_CREATE_TOPIC
+            and not self.identity.broker.auto_create_topic_enable
+        ):
+            perm = READ_WRITE
+        if not perm & PERM_INHERIT:
+            _log.warning("topic %s not created: %s may not be inherited", new.topic, new.pattern)
+            return None
+        queue_nums = max(0, min(new.queue_nums, pattern.write_queue_nums))
+        return self._create(
+            evolve(
+                pattern,
+                topic_name=new.topic,
+                read_queue_nums=queue_nums,
+                write_queue_nums=queue_nums,
+                perm=perm & ~PERM_INHERIT,
+                topic_sys_flag=new.sys_flag,
+                order=False,
+            )
+        )
+
+    def create_for_group(
+        self, topic: str, queue_nums: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The retry or dead letter topic of a group, or a system topic that is made when it is
+        needed; it may be there already.
+        """
+        return self._topics.get(topic) or self._create(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_nums,
+                write_queue_nums=queue_nums,
+                perm=READ_WRITE,
+                topic_sys_flag=sys_flag,
+            )
+        )
+
+    def put(self, topic: TopicConfig) -> None:
+        """Create or replace by an administrator's wish; a name against the rule is refused."""
+        names.check_topic(topic.topic_name)
+        self._topics[topic.topic_name] = topic
+        self._changed(topic)
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; its queues are the store's matter."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._changed(None)
+        return True
+
+    def set_ordered(self, ordered: Collection[str]) -> None:
+        """Name servers told which topics are ordered: these are, all others are not."""
+        changed = [
+            topic for name, topic in self._topics.items() if topic.order != (name in ordered)
+        ]
+        for topic in changed:
+            self._topics[topic.topic_name] = evolve(topic, order=not topic.order)
+        if changed:
+            self._changed(None)
+
+    def is_ordered(self, topic: str) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        """The table as it is registered, sent to slaves and saved."""
+        return TopicConfigSerializeWrapper(
+            data_version=self.data_version, topic_config_table=dict(self._topics)
+        )
+
+    def encoded(self) -> bytes:
+        """The same as bytes. They are kept until the table changes: a console asks for them again
+        and again, and those of 2,000 topics take more than 10 ms to make.
+        """
+        kept = self._encoded
+        if kept is None or kept[0] is not self.data_version or kept[1] != len(self._topics):
+            self._encoded = kept = self.data_version, len(self._topics), self.wrapper().encode()
+        return kept[2]
+
+    def restore(self, saved: TopicConfigSerializeWrapper) -> None:
+        """Take over a saved table; topics whose name breaks the rule are left out, loudly."""
+        for name, topic in saved.topic_config_table.items():
+            try:
+                names.check_topic(name)
+            except Refusal as refusal:
+                _log.error("topic %r of the saved table is left out: %s", name, refusal)
+                continue
+            self._topics[name] = evolve(topic, topic_name=name)
+        self.data_version = saved.data_version
+
+    def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Without a saved table: have a topic for each that has consume queues, as many of them as
+        there were, readable and writable.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if topic not in self._topics:
+                self._topics[topic] = TopicConfig(
+                    topic, read_queue_nums=count, write_queue_nums=count
+                )
+                _log.warning("topic %s is known by its %d consume queues only", topic, count)
+
+    def replace(
+        self,
+        told: TopicConfigSerializeWrapper,
+        kept: Collection[str],
+        version: DataVersion,
+    ) -> None:
+        """Have the topics that a master tells, and of the own ones those to be kept."""
+        own = {name: self._topics[name] for name in kept}
+        self._topics.clear()
+        self.restore(told)
+        self._topics.update(own)
+        self.data_version = version
+        self.on_change(None)
+
+    def _create(self, topic: TopicConfig) -> TopicConfig | None:
+        try:
+            names.check_topic(topic.topic_name)
+        except Refusal as refusal:
+            _log.warning("topic %r not created: %s", topic.topic_name, refusal)
+            return None
+        if len(self._topics) - len(self._system) >= CREATED_TOPICS_LIMIT:
+            _log.warning(
+                "topic %s not created: %d topics were", topic.topic_name, CREATED_TOPICS_LIMIT
+            )
+            return None
+        self._topics[topic.topic_name] = topic
+        self._changed(topic)
+        return topic
+
+    def _changed(self, topic: TopicConfig | None) -> None:
+        self.data_version = self.data_version.next(self.clock.now_ms())
+        self.on_change(topic)
+
+    def _system_topics(self) -> list[TopicConfig]:
+        broker = self.identity.broker
+        topics = [_topic(names.SELF_TEST_TOPIC, 1)]
+        if broker.auto_create_topic_enable:
+            queue_nums = broker.default_topic_queue_nums
+            topics.append(_topic(names.AUTO_CREATE_TOPIC, queue_nums, INHERITED))
+        topics += [
+            _topic(names.BENCHMARK_TOPIC, BENCHMARK_QUEUES),
+            _topic(
+                self.identity.cluster,
+                CLUSTER_QUEUES,
+                INHERITED if broker.cluster_topic_enable else PERM_INHERIT,
+            ),
+            _topic(
+                self.identity.name, 1, INHERITED if broker.broker_topic_enable else PERM_INHERIT
+            ),
+            _topic(names.OFFSET_MOVED_EVENT_TOPIC, 1),
+            _topic(names.SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+            _topic(names.reply_topic(self.identity.cluster), 1),
+        ]
+        if broker.trace_topic_enable:
+            topics.append(_topic(broker.msg_trace_topic_name, 1))
+        return topics
+
+
+def _topic(name: str, queue_nums: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums, perm=perm
+    )

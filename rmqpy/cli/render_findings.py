@@ -1,0 +1,68 @@
+"""Findings as they come, for a person or as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from rmqpy.audit.checks.engine import StoreAudit
+from rmqpy.audit.scan.findings import Finding
+
+
+class Report:
+    """Writes to ``stream``: findings when they are found, so that memory stays bounded."""
+
+    def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
+        self._as_json = as_json
+        self._stream = stream or sys.stdout
+        self._count = 0
+        if as_json:
+            self._stream.write('{"findings": [')
+
+    def findings(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            if self._as_json:
+                separator = ",\n" if self._count else "\n"
+                self._stream.write(separator + json.dumps(finding.as_json()))
+            else:
+                self._stream.write(f"{finding.code.severity.value:<8} {finding}\n")
+            self._count += 1
+
+    def end(self, audit: StoreAudit) -> None:
+        """Behind the last finding: the summary."""
+        if self._as_json:
+            rest = {
+                "clean": audit.is_clean,
+                "counts": {code.name: count for code, count in audit.counts.items()},
+                "records": audit.records,
+                **({"files": [*_file_trees(audit)]} if audit.md5s else {}),
+                "facts": audit.facts.as_json(),
+            }
+            self._stream.write("\n], " + json.dumps(rest)[1:] + "\n")
+            return
+        for code, count in audit.counts.items():
+            self._stream.write(f"{count:>8} {code.name}: {code.text}; {code.remedy}\n")
+        if audit.md5s:
+            self._stream.write(f"{'md5':<32}  {'md5 of the valid bytes':<32}  file\n")
+        for tree in _file_trees(audit):
+            told = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
+            self._stream.write(f"{tree['md5']}  {tree['valid_md5']}  {told}\n")
+        queues = len(audit.queues)
+        verdict = "clean" if audit.is_clean else "damage was found"
+        self._stream.write(f"{audit.records} records, {queues} queues: {verdict}\n")
+
+
+def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:
+    """The log files of which MD5 was asked for."""
+    for log in audit.logs if audit.md5s else ():
+        for file in log.files:
+            sums = audit.md5s[file.file]
+            yield {
+                "file": file.file,
+                "bytes": file.file_size,
+                "valid_bytes": file.valid_bytes,
+                "md5": sums.md5,
+                "valid_md5": sums.valid_md5,
+            }

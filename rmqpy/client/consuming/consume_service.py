@@ -1,0 +1,290 @@
+"""One queue of a push consumer: pulled ahead of the listener, consumed, finished.
+
+::
+
+    pull ──► ProcessQueue ──► listener ──SUCCESS──► done
+                  ▲               └────LATER, a fault, too slow──► sent back to the broker
+                  └── ordered: paused, then the same messages again
+
+Concurrent consumption shares the workers of the whole consumer; an ordered queue has one of its
+own, and rests while the broker has not granted its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+
+from attrs import define, field
+
+from rmqpy.client.consuming.consumer_stats import ConsumeRates
+from rmqpy.client.consuming.process_queue import HoldLimits, ProcessQueue
+from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
+from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.model.clock import Clock
+from rmqpy.model.errors import RmqError
+from rmqpy.remoting.bodies import MessageQueue
+
+LOG = logging.getLogger(__name__)
+
+LOCK_VALID_MS = 30_000
+"""How long a lock of the broker is relied upon; the broker itself keeps it for 60 s."""
+
+
+class ConsumeResult(Enum):
+    """What became of messages. LATER: once more, after a while."""
+
+    SUCCESS = "SUCCESS"
+    LATER = "LATER"
+
+
+Listener = Callable[[Sequence[ReceivedMessage]], Awaitable[ConsumeResult | None]]
+"""Consumes messages of one queue; None means SUCCESS, an exception LATER."""
+
+
+@define(frozen=True, kw_only=True)
+class ConsumeSettings:
+    """How messages reach the listener. ``pause_ms``: before an ordered queue goes on behind a
+    LATER; ``fault_pause_ms``: before the next pull behind a fault; ``end_ms``: how long a listener
+    may run on when its queue goes to somebody else.
+    """
+
+    batch_max: int = 1
+    pull_max: int = 32
+    suspend_ms: int = 15_000
+    timeout_ms: int = 15 * 60_000
+    end_ms: int = 5_000
+    pause_ms: int = 1_000
+    fault_pause_ms: int = 3_000
+    limits: HoldLimits = field(factory=HoldLimits)
+
+
+class Surroundings(ABC):
+    """What a queue needs of its consumer."""
+
+    @property
+    @abstractmethod
+    def clock(self) -> Clock: ...
+
+    @property
+    @abstractmethod
+    def rates(self) -> ConsumeRates: ...
+
+    @abstractmethod
+    async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
+        """Ask the broker; raises RmqError."""
+
+    @abstractmethod
+    async def send_back(self, message: ReceivedMessage) -> bool:
+        """Have ``message`` delivered again later; False when that could not be done."""
+
+    @abstractmethod
+    def gives_up(self, message: ReceivedMessage) -> bool:
+        """Whether an ordered queue shall not try ``message`` once more."""
+
+
+@define(slots=True, frozen=True)
+class Subscription:
+    """An expression, as pulls carry it."""
+
+    expression: str
+    expression_type: str
+    version: int
+
+
+@define(slots=True, eq=False, repr=False)
+class Consuming:
+    """Pulls, and hands out. ``start`` begins, ``drop`` ends it: what is held then is somebody
+    else's.
+    """
+
+    queue: MessageQueue
+    held: ProcessQueue
+    subscription: Subscription
+    listener: Listener
+    settings: ConsumeSettings
+    around: Surroundings
+    work: asyncio.Queue[Consuming] | None
+    """Where the workers look, None in ordered consumption."""
+
+    stored_offset: int | None = None
+    """The offset that was last persisted."""
+
+    _running: int = 0
+    _idle: asyncio.Event = field(factory=asyncio.Event)
+    _room: asyncio.Event = field(factory=asyncio.Event)
+    _news: asyncio.Event = field(factory=asyncio.Event)
+    _tasks: list[asyncio.Task[None]] = field(factory=list)
+
+    def start(self) -> None:
+        loops = [self._pull_for_ever()]
+        if self.ordered:
+            loops.append(self._consume_in_order())
+        self._tasks = [asyncio.create_task(loop, name=f"rmqpy-{self.queue}") for loop in loops]
+
+    @property
+    def ordered(self) -> bool:
+        return self.work is None
+
+    async def drop(self) -> None:
+        """No pull any more, and no listener that has not begun; those that run may end, for a
+        while. ``held`` says then where to go on.
+        """
+        self.held.dropped = True
+        try:
+            async with asyncio.timeout(self.settings.end_ms / 1000):
+                while self._running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            LOG.warning("%s: a listener runs on; its messages will come again", self.queue)
+        for task in self._tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                LOG.error("consuming %s failed", self.queue, exc_info=outcome)
+        self._tasks = []
+
+    def locked(self, now_ms: int) -> None:
+        """The broker has granted the lock."""
+        self.held.locked_ms = now_ms
+        self._room.set()
+        self._news.set()
+
+    async def consume_next(self) -> None:
+        """A worker's turn: one batch."""
+        messages = self.held.take(self.settings.batch_max)
+        if not messages:
+            return
+        self._running += 1
+        try:
+            if await self._listen(messages) is ConsumeResult.LATER:
+                messages = await self._sent_back(messages)
+            self.held.done(messages)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._running -= 1
+        self._idle.set()
+        self._room.set()
+
+    async def _sent_back(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those whom the broker has; the others come once more from here, after a while."""
+        outcomes = await asyncio.gather(*(self.around.send_back(each) for each in messages))
+        kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
+        if kept:
+            await asyncio.sleep(self.settings.fault_pause_ms / 1000)
+            self.held.again(kept)
+            self._offer(len(kept))
+        return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
+
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        clock = self.around.clock
+        start_ms = clock.monotonic_ms()
+        self.held.last_consume_ms = clock.now_ms()
+        result: ConsumeResult | None
+        try:
+            async with asyncio.timeout(self.settings.timeout_ms / 1000):
+                result = await self.listener(messages)
+        except Exception:
+            LOG.exception("the listener failed on %s at %d", self.queue, messages[0].queue_offset)
+            result = ConsumeResult.LATER
+        result = result or ConsumeResult.SUCCESS
+        spent_ms = clock.monotonic_ms() - start_ms
+        failed = len(messages) if result is ConsumeResult.LATER else 0
+        self.around.rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
+        return result
+
+    # -- pulling
+
+    async def _pull_for_ever(self) -> None:
+        while not self.held.dropped:
+            if self._must_rest():
+                self._room.clear()
+                await self._room.wait()
+                continue
+            if not await self._pull_once():
+                await asyncio.sleep(self.settings.fault_pause_ms / 1000)
+
+    def _must_rest(self) -> bool:
+        if self.held.is_full(self.settings.limits, self.ordered):
+            return True
+        return self.ordered and not self._lock_is_valid
+
+    @property
+    def _lock_is_valid(self) -> bool:
+        locked_ms = self.held.locked_ms
+        return locked_ms is not None and (
+            self.around.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
+        )
+
+    async def _pull_once(self) -> bool:
+        held, clock = self.held, self.around.clock
+        start_ms = clock.monotonic_ms()
+        held.last_pull_ms = clock.now_ms()
+        order = PullOrder(
+            offset=held.next_offset,
+            max_count=self.settings.pull_max,
+            expression=self.subscription.expression,
+            expression_type=self.subscription.expression_type,
+            suspend_ms=self.settings.suspend_ms,
+        )
+        try:
+            result = await self.around.pull(self.queue, order)
+        except RmqError as fault:
+            LOG.warning("pulling %s at %d: %s", self.queue, held.next_offset, fault)
+            return False
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            LOG.warning(
+                "%s: offset %d is outside %d..%d, going on at %d",
+                self.queue,
+                held.next_offset,
+                result.min_offset,
+                result.max_offset,
+                result.next_begin_offset,
+            )
+            held.moved_to(result.next_begin_offset)
+            return True
+        added = held.put(result.messages)
+        held.next_offset = result.next_begin_offset
+        self.around.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
+        self._offer(added)
+        return True
+
+    def _offer(self, count: int) -> None:
+        """Tell the workers, once a batch."""
+        if self.work is None:
+            self._news.set()
+            return
+        for _ in range(-(-count // self.settings.batch_max)):
+            self.work.put_nowait(self)  # bounded by what the queues may hold
+
+    # -- in order
+
+    async def _consume_in_order(self) -> None:
+        while not self.held.dropped:
+            messages = self.held.take(self.settings.batch_max) if self._lock_is_valid else []
+            if not messages:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            self._running += 1
+            try:
+                result = await self._listen(messages)
+                if result is ConsumeResult.SUCCESS:
+                    self.held.done(messages)
+            finally:
+                self._ended()
+            if result is ConsumeResult.LATER:
+                await self._once_more(messages)
+
+    async def _once_more(self, messages: list[ReceivedMessage]) -> None:
+        given_up = [each for each in messages if self.around.gives_up(each)]
+        sent = [each for each in given_up if await self.around.send_back(each)]
+        self.held.done(sent)
+        self.held.again([each for each in messages if each not in sent])
+        await asyncio.sleep(self.settings.pause_ms / 1000)

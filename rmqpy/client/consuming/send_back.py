@@ -1,0 +1,121 @@
+"""Sending a message back: the broker delivers it to the group again, later, or gives it up.
+
+==================================  ===============================================================
+CONSUMER_SEND_MSG_BACK (36)         to the broker that has it; it knows the message by its offset
+refused, or no answer               a copy is sent to the group's retry topic, on any broker
+both fail                           False: the caller keeps the message
+==================================  ===============================================================
+
+The copy is what Java's client sends: delay level 3 + times, reconsumeTimes one higher, the first id
+as ORIGIN_MESSAGE_ID. Past the maximum the broker moves it to the group's dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from attrs import define
+
+from rmqpy.client.core.instance import ClientInstance
+from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.routes import publish_queues
+from rmqpy.codec.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TRANSACTION_PREPARED,
+    encode_properties,
+)
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.names import INNER_PRODUCER_GROUP, retry_topic
+from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+
+LOG = logging.getLogger(__name__)
+
+FIRST_RETRY_LEVEL = 3
+
+
+@define(slots=True, frozen=True)
+class SendBack:
+    """Of one consumer group."""
+
+    instance: ClientInstance
+    group: str
+    max_reconsume_times: int
+
+    async def send(self, message: ReceivedMessage) -> bool:
+        """Whether somebody has it now."""
+        try:
+            await self._hand_back(message)
+        except RmqError as fault:
+            LOG.warning("%s was not sent back: %s", message.msg_id, fault)
+        else:
+            return True
+        try:
+            await self._send_copy(message)
+        except RmqError as fault:
+            LOG.warning("a copy of %s was not sent either: %s", message.msg_id, fault)
+            return False
+        return True
+
+    async def _hand_back(self, message: ReceivedMessage) -> None:
+        queue = message.queue
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.stored.physical_offset,
+            group=self.group,
+            delay_level=0,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self.max_reconsume_times,
+            bname=queue.broker_name,
+        )
+        address = await self.instance.address(queue.topic, queue.broker_name)
+        response = await self.instance.invoke(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        if response.code != ResponseCode.SUCCESS:
+            raise Refusal(response.code, response.remark or "no remark")
+
+    async def _send_copy(self, message: ReceivedMessage) -> None:
+        topic = retry_topic(self.group)
+        queues = publish_queues(topic, await self.instance.route(topic))
+        if not queues:
+            raise NetworkFault(f"no broker takes messages of {topic}")
+        queue = self.instance.randomness.choice(queues)
+        address = self.instance.master_address(queue.broker_name)
+        if address is None:
+            raise NetworkFault(f"the broker {queue.broker_name} has no master now")
+        stored, times = message.stored, message.stored.reconsume_times
+        header = SendMessageRequestHeaderV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=topic,
+            default_topic=topic,
+            default_topic_queue_nums=len(queues),
+            queue_id=queue.queue_id,
+            sys_flag=stored.sys_flag,
+            born_timestamp=self.instance.clock.now_ms(),
+            flag=stored.flag,
+            properties=self._properties(message).decode(),
+            reconsume_times=times + 1,
+            max_reconsume_times=self.max_reconsume_times,
+            bname=queue.broker_name,
+        )
+        command = self.instance.request(RequestCode.SEND_MESSAGE_V2, header, stored.body)
+        response = await self.instance.transport.invoke(address, command)
+        if response.code != ResponseCode.SUCCESS:
+            raise Refusal(response.code, response.remark or "no remark")
+
+    def _properties(self, message: ReceivedMessage) -> bytes:
+        properties = dict(message.properties)
+        properties.pop(PROPERTY_TRANSACTION_PREPARED, None)
+        times = message.stored.reconsume_times
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        properties[PROPERTY_RETRY_TOPIC] = message.topic
+        properties[PROPERTY_RECONSUME_TIME] = str(times + 1)
+        properties[PROPERTY_MAX_RECONSUME_TIMES] = str(self.max_reconsume_times)
+        properties[PROPERTY_DELAY] = str(FIRST_RETRY_LEVEL + times)
+        try:
+            return encode_properties(properties)
+        except ValueError as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None

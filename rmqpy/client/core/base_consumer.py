@@ -1,0 +1,410 @@
+"""Consumer: what every consumer asks of brokers: messages at an offset, offsets, single messages.
+
+======  ===================  ==================================================================
+code    status               what the caller does next
+======  ===================  ==================================================================
+0       FOUND                pulls at ``next_begin_offset`` when it is done with the messages
+19      NO_NEW_MSG           pulls at the same offset again (long polling: at once)
+20      NO_MATCHED_MSG       pulls at ``next_begin_offset``: all up to there was filtered out
+21      OFFSET_ILLEGAL       pulls at ``next_begin_offset``: its offset was outside the queue
+other   Refusal
+======  ===================  ==================================================================
+
+Brokers filter by hash code: the exact tag is compared again here, so FOUND may have no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from enum import Enum
+
+from attrs import define
+
+from rmqpy.client.core.group_member import GroupMember
+from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.message import ReceivedMessage, host_address
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.message import decode_message, parse_offset_msg_id
+from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.message import StoredMessage
+from rmqpy.remoting.bodies import (
+    EXPRESSION_TAG,
+    ConsumerData,
+    MessageQueue,
+)
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.command_header import CommandHeader
+from rmqpy.remoting.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    QueryMessageRequestHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+
+LOG = logging.getLogger(__name__)
+
+SUBSCRIBE_ALL = "*"
+_END_OF_TIME_MS = 2**63 - 1
+
+
+class PullStatus(Enum):
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUS_OF_CODE = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@define(frozen=True, kw_only=True)
+class PullResult:
+    """One pull. ``min_offset`` is that of the queue's first message, ``max_offset`` of the next."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[ReceivedMessage]
+
+
+@define(frozen=True, kw_only=True)
+class PullSettings:
+    """``pull_timeout_ms`` comes on top of the time for which a pull may be held."""
+
+    pull_timeout_ms: int = 10_000
+
+
+@define(frozen=True, kw_only=True)
+class PullOrder:
+    """What to pull of a queue; the broker may wait ``suspend_ms`` for a new message."""
+
+    offset: int
+    max_count: int = 32
+    expression: str = SUBSCRIBE_ALL
+    expression_type: str = EXPRESSION_TAG
+    suspend_ms: int = 0
+
+
+class Consumer(GroupMember):
+    """A member of a consumer group. What it subscribes to, a subclass decides."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: NameServers = (),
+        *,
+        pulling: PullSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        super().__init__(group, name_servers, instance=instance)
+        self._pulling = pulling or PullSettings()
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def _join(self, instance: ClientInstance) -> None:
+        instance.join_consumer(self.group, self._consumer_data)
+
+    async def _leave(self, instance: ClientInstance) -> None:
+        await instance.leave_consumer(self.group)
+
+    @abstractmethod
+    def _consumer_data(self) -> ConsumerData:
+        """What heartbeats tell of this consumer."""
+
+    # -- offsets
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Offset of the first message that is still there."""
+        header = GetMinOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        return GetMinOffsetResponseHeader.decode(response.ext_fields).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        return GetMaxOffsetResponseHeader.decode(response.ext_fields).offset
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the message that was stored at ``timestamp_ms``, or next to it."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            bname=queue.broker_name,
+        )
+        response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return SearchOffsetResponseHeader.decode(response.ext_fields).offset
+
+    async def earliest_time(self, queue: MessageQueue) -> int:
+        """When the first message of the queue was stored, in ms; -1 where there is none."""
+        header = GetEarliestMsgStoretimeRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        response = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        return GetEarliestMsgStoretimeResponseHeader.decode(response.ext_fields).timestamp
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The offset that the group has committed, None where it has none."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            bname=queue.broker_name,
+        )
+        try:
+            response = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except Refusal as refusal:
+            if refusal.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return QueryConsumerOffsetResponseHeader.decode(response.ext_fields).offset
+
+    async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's offset, forwards or back; returns when the broker has it."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        )
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    # -- messages
+
+    async def _pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
+        response = await self._pull_response(queue, order)
+        by_tag = order.expression_type == EXPRESSION_TAG
+        return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
+
+    async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
+        """Its code is one of a status."""
+        instance = self._open()
+        header = PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=order.offset,
+            max_msg_nums=order.max_count,
+            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0),
+            commit_offset=0,
+            suspend_timeout_millis=order.suspend_ms,
+            subscription=order.expression,
+            sub_version=0,
+            expression_type=order.expression_type,
+            bname=queue.broker_name,
+        )
+        broker_id = self._suggested.get(queue, MASTER_ID)
+        address = await instance.address(queue.topic, queue.broker_name, broker_id)
+        timeout_ms = self._pulling.pull_timeout_ms + order.suspend_ms
+        try:
+            response = await instance.invoke(
+                address, RequestCode.PULL_MESSAGE, header, timeout_ms=timeout_ms
+            )
+        except NetworkFault:
+            instance.suspect(queue.topic)
+            self._suggested.pop(queue, None)
+            raise
+        if response.code not in _STATUS_OF_CODE:
+            raise _refusal(response)
+        return response
+
+    async def view_message(
+        self, offset_msg_id: str, queue: MessageQueue | None = None
+    ) -> ReceivedMessage:
+        """The message at an offset id, from the broker in it (its queue then has no broker name).
+
+        With ``queue`` its broker is asked: a store that has moved keeps the ids of its old address.
+        """
+        try:
+            host, physical_offset = parse_offset_msg_id(offset_msg_id)
+        except ValueError as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        header = ViewMessageRequestHeader(offset=physical_offset)
+        if queue is not None:
+            response = await self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        else:
+            response = await self._open().invoke(
+                host_address(host), RequestCode.VIEW_MESSAGE_BY_ID, header
+            )
+        if response.code != ResponseCode.SUCCESS:
+            raise _refusal(response)
+        records, fault = decode_records(response.body)
+        if len(records) != 1 or fault is not None:
+            raise RemoteFault(
+                f"the answer for {offset_msg_id} holds {len(records)} messages: {fault}"
+            )
+        stored = records[0]
+        broker_name = queue.broker_name if queue is not None else ""
+        return ReceivedMessage(
+            queue=MessageQueue(stored.topic, broker_name, stored.queue_id), stored=stored
+        )
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME_MS,
+        unique: bool = False,
+    ) -> list[ReceivedMessage]:
+        """Messages of ``topic`` with ``key`` among their keys (``unique``: as unique id).
+
+        Every broker of the topic is asked; raises only when none of them answers.
+        """
+        route = await self._open().route(topic)
+        header = QueryMessageRequestHeader(
+            topic=topic,
+            key=key,
+            max_num=max_count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key_query=unique,
+        )
+        names = sorted(broker.broker_name for broker in route.broker_datas)
+        answers = await asyncio.gather(
+            *(self._query_one(topic, name, header) for name in names), return_exceptions=True
+        )
+        found: list[ReceivedMessage] = []
+        faults: list[RmqError] = []
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, RmqError):
+                LOG.warning("the key was not looked up on %s: %s", name, answer)
+                faults.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += answer
+        if len(faults) == len(names) and faults:
+            raise faults[0]
+        return [each for each in found if _has_key(each, topic, key, unique)][:max_count]
+
+    # -- helpers
+
+    async def _query_one(
+        self, topic: str, broker_name: str, header: QueryMessageRequestHeader
+    ) -> list[ReceivedMessage]:
+        instance = self._open()
+        address = await instance.address(topic, broker_name)
+        response = await instance.invoke(address, RequestCode.QUERY_MESSAGE, header)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            raise _refusal(response)
+        records, fault = decode_records(response.body)
+        if fault is not None:
+            raise RemoteFault(f"an answer of {address} holds what is no message: {fault}")
+        return [
+            ReceivedMessage(
+                queue=MessageQueue(record.topic, broker_name, record.queue_id), stored=record
+            )
+            for record in records
+        ]
+
+    def _pulled(
+        self, queue: MessageQueue, response: RemotingCommand, tags: frozenset[str] | None
+    ) -> PullResult:
+        header = PullMessageResponseHeader.decode(response.ext_fields)
+        self._suggested[queue] = header.suggest_which_broker_id
+        records, fault = decode_records(response.body)
+        next_begin_offset = header.next_begin_offset
+        if fault is not None:
+            if not records:
+                raise RemoteFault(f"a pull of {queue} brought what is no message: {fault}")
+            LOG.warning("a pull of %s brought what is no message: %s", queue, fault)
+            next_begin_offset = records[-1].queue_offset + 1
+        return PullResult(
+            status=_STATUS_OF_CODE[ResponseCode(response.code)],
+            next_begin_offset=next_begin_offset,
+            min_offset=header.min_offset,
+            max_offset=header.max_offset,
+            messages=[
+                ReceivedMessage(queue=queue, stored=record)
+                for record in records
+                if tags is None or record.properties.get(PROPERTY_TAGS) in tags
+            ],
+        )
+
+    async def _ask(
+        self, queue: MessageQueue, code: RequestCode, header: CommandHeader
+    ) -> RemotingCommand:
+        """The answer of the queue's master, or of whoever is left of that broker name."""
+        instance = self._open()
+        address = await instance.address(queue.topic, queue.broker_name)
+        try:
+            response = await instance.invoke(address, code, header)
+        except NetworkFault:
+            instance.suspect(queue.topic)
+            raise
+        if response.code != ResponseCode.SUCCESS:
+            raise _refusal(response)
+        return response
+
+
+def exact_tags(expression: str) -> frozenset[str] | None:
+    """The tags of a TAG expression, None where it takes all messages."""
+    if not expression or expression == SUBSCRIBE_ALL:
+        return None
+    tags = frozenset(part.strip() for part in expression.split("||") if part.strip())
+    if not tags:
+        raise Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the expression {expression!r} names no tag"
+        )
+    return tags
+
+
+def decode_records(body: bytes) -> tuple[list[StoredMessage], RecordFault | None]:
+    """The records of an answer back to back, and the fault at which reading stopped."""
+    records: list[StoredMessage] = []
+    view = memoryview(body)
+    position = 0
+    while position < len(view):
+        try:
+            record = decode_message(view, position)
+        except RecordFault as fault:
+            return records, fault
+        records.append(record)
+        position += record.size
+    return records, None
+
+
+def _has_key(message: ReceivedMessage, topic: str, key: str, unique: bool) -> bool:
+    # The index finds by hash: other keys with the same hash come along.
+    if message.topic != topic:
+        return False
+    if unique:
+        return message.properties.get(PROPERTY_UNIQ_KEY) == key
+    return key in message.properties.get(PROPERTY_KEYS, "").split(" ")
+
+
+def _refusal(response: RemotingCommand) -> Refusal:
+    return Refusal(response.code, response.remark or "no remark")

@@ -1,0 +1,453 @@
+"""ClientInstance: what the producers and consumers of one process share.
+
+* name servers: one chosen at random, kept while it answers, the next in turn when it does not;
+* routes: asked once, refreshed every 30 s, at once (but not more often than every 500 ms) when a
+  request to one of its brokers failed;
+* heartbeats: every 30 s, and as soon as a broker becomes known, to every broker of every route (to
+  masters only while there are no consumers); groups are unregistered from all of them at the end.
+
+Invariants: a topic's last good route is kept while no name server answers; at most ``topics_max``
+routes are kept; nothing of an instance runs after ``close()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from ipaddress import ip_address
+from typing import Any, Protocol, Self, TypeAlias
+
+from attrs import define, field
+
+from rmqpy.acl.signature import Credentials
+from rmqpy.client.core.routes import broker_address, route_for_new_topic
+from rmqpy.client.core.server_requests import PushedRequests
+from rmqpy.client.core.unique_id import UniqueIds
+from rmqpy.config.keys import parse_addresses
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.names import check_group
+from rmqpy.net.client import RemotingClient, parse_address
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.tls import TlsSide, client_tls
+from rmqpy.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
+from rmqpy.remoting.command_header import CommandHeader
+from rmqpy.remoting.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
+
+LOG = logging.getLogger(__name__)
+
+
+class Transport(Protocol):
+    """The part of ``net.client.RemotingClient`` that a client needs."""
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
+    ) -> RemotingCommand: ...
+
+    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses of ``a:1;b:2`` or of a sequence of such; ConfigFault where one is none."""
+    text = given if isinstance(given, str) else ";".join(given)
+    try:
+        return parse_addresses(text)
+    except ValueError as error:
+        raise ConfigFault(f"name servers {text!r}: {error}; give host:port;host:port") from None
+
+
+@define(frozen=True, kw_only=True)
+class ClientSettings:
+    """``name_servers`` as ``host:port;host:port`` or a sequence of such.
+
+    ``instance_name`` makes the client id unique on its host; the default does so by process id and
+    chance. ``credentials`` sign every request, where the brokers control access; ``tls`` puts
+    all connections behind TLS.
+    """
+
+    name_servers: tuple[str, ...] = field(converter=split_name_servers)
+    instance_name: str | None = None
+    client_ip: str | None = None
+    request_timeout_ms: int = 3_000
+    route_refresh_ms: int = 30_000
+    route_suspect_pause_ms: int = 500
+    heartbeat_ms: int = 30_000
+    first_heartbeat_ms: int = 0
+    """No broker hears of what is done sooner: a tool that only looks makes no group."""
+    topics_max: int = 10_000
+    credentials: Credentials | None = None
+    tls: TlsSide | None = None
+
+
+NameServers: TypeAlias = str | Sequence[str] | ClientSettings
+"""Addresses, or all settings of a client."""
+
+
+def settings_of(name_servers: NameServers) -> ClientSettings:
+    """The settings that only name the servers, unless more is given."""
+    if isinstance(name_servers, ClientSettings):
+        return name_servers
+    return ClientSettings(name_servers=name_servers)
+
+
+@define(frozen=True, kw_only=True)
+class Surroundings:
+    """What an instance does not make itself. ``ended`` runs behind the end of everything else."""
+
+    transport: Transport
+    clock: Clock
+    randomness: random.Random
+    client_ip: str
+    process_id: int
+    marker: bytes
+    ended: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+
+@define
+class _Route:
+    route: TopicRouteData
+    loaded_ms: int
+    suspect: bool = False
+    provisional: bool = False
+
+
+class ClientInstance:
+    """Start with :meth:`open`, or give it :class:`Surroundings` and call :meth:`start`."""
+
+    def __init__(self, settings: ClientSettings, surroundings: Surroundings) -> None:
+        name = settings.instance_name or f"{surroundings.process_id}#{surroundings.marker.hex()}"
+        self.client_id = f"{surroundings.client_ip}@{name}"
+        self.transport = surroundings.transport
+        self.clock = surroundings.clock
+        self.randomness = surroundings.randomness
+        self.unique_ids = UniqueIds(
+            ip_address(surroundings.client_ip).packed,
+            surroundings.process_id,
+            surroundings.marker,
+            surroundings.clock,
+        )
+        self.pushed = PushedRequests()
+        self._settings = settings
+        self._ended = surroundings.ended
+        self._name_servers = settings.name_servers
+        self._name_server = self.randomness.randrange(len(settings.name_servers))
+        self._routes: dict[str, _Route] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+        self._route_lock = asyncio.Lock()
+        self._producers: set[str] = set()
+        self._consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._greeted: set[str] = set()
+        self._heartbeat_due = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: ClientSettings) -> Self:
+        """An instance with a connection of its own on the running loop, started."""
+        loop = asyncio.get_running_loop()
+        handler = loop.get_exception_handler()
+        scheduler = AsyncioScheduler(loop)
+        loop.set_exception_handler(handler)  # the loop is the application's, not ours
+        transport = RemotingClient(
+            scheduler,
+            credentials=settings.credentials,
+            tls=client_tls(settings.tls) if settings.tls is not None else None,
+        )
+        client_ip = settings.client_ip or await _address_towards(settings.name_servers[0])
+        instance = cls(
+            settings,
+            Surroundings(
+                transport=transport,
+                clock=scheduler,
+                randomness=random.Random(),
+                client_ip=client_ip,
+                process_id=os.getpid(),
+                marker=secrets.token_bytes(4),
+                ended=scheduler.close,
+            ),
+        )
+        transport.handler = instance.pushed
+        instance.start()
+        return instance
+
+    def start(self) -> None:
+        """Begin to refresh routes and to send heartbeats."""
+        assert not self._tasks, "started twice"
+        self._tasks = [
+            asyncio.create_task(self._refresh_for_ever(), name="rmqpy-client-routes"),
+            asyncio.create_task(self._greet_for_ever(), name="rmqpy-client-heartbeats"),
+        ]
+
+    async def close(self) -> None:
+        """Unregister every group everywhere, then close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                LOG.error("a background task of the client failed", exc_info=outcome)
+        self._tasks = []
+        for group in sorted(self._producers):
+            await self.leave_producer(group)
+        for group in sorted(self._consumers):
+            await self.leave_consumer(group)
+        await self.pushed.close()
+        await self.transport.close()
+        if self._ended is not None:
+            await self._ended()
+
+    # -- groups
+
+    def join_producer(self, group: str) -> None:
+        """From now on heartbeats name this producer group."""
+        check_group(group)
+        if group in self._producers:
+            raise ConfigFault(f"the producer group {group} is already in use by this client")
+        self._producers.add(group)
+        self._heartbeat_due.set()
+
+    def join_consumer(self, group: str, data: Callable[[], ConsumerData]) -> None:
+        """From now on heartbeats carry what ``data`` tells of this consumer group."""
+        check_group(group)
+        if group in self._consumers:
+            raise ConfigFault(f"the consumer group {group} is already in use by this client")
+        self._consumers[group] = data
+        self._heartbeat_due.set()
+
+    async def leave_producer(self, group: str) -> None:
+        """Tell every broker that this client's producer group is gone."""
+        self._producers.discard(group)
+        await self._unregister(
+            UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
+        )
+
+    async def leave_consumer(self, group: str) -> None:
+        """The same of a consumer group."""
+        self._consumers.pop(group, None)
+        await self._unregister(
+            UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
+        )
+
+    # -- requests
+
+    async def invoke(
+        self,
+        address: str,
+        code: RequestCode,
+        header: CommandHeader | None = None,
+        body: bytes = b"",
+        timeout_ms: int | None = None,
+    ) -> RemotingCommand:
+        """The response, whatever its code; raises NetworkFault."""
+        if timeout_ms is None:
+            timeout_ms = self._settings.request_timeout_ms
+        return await self.transport.invoke(address, self.request(code, header, body), timeout_ms)
+
+    def request(
+        self, code: RequestCode, header: CommandHeader | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """A request of this client."""
+        command = RemotingCommand.request(code, header, body)
+        command.language = LANGUAGE_PYTHON
+        return command
+
+    async def ask_name_server(
+        self, code: RequestCode, header: CommandHeader | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """The answer of the chosen name server, or of the first after it that gives one."""
+        faults: list[str] = []
+        for _ in self._name_servers:
+            address = self._name_servers[self._name_server]
+            try:
+                return await self.invoke(address, code, header, body)
+            except NetworkFault as fault:
+                faults.append(f"{address}: {fault}")
+                self._name_server = (self._name_server + 1) % len(self._name_servers)
+        raise NetworkFault("no name server answers: " + "; ".join(faults))
+
+    # -- routes
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of ``topic``; Refusal TOPIC_NOT_EXIST where no name server knows it."""
+        return (await self._route(topic)).route
+
+    async def route_or_template(
+        self, topic: str, template_topic: str, queue_count: int
+    ) -> TopicRouteData:
+        """The route of ``topic``; where it does not exist, the one that it will be created with."""
+        try:
+            return await self.route(topic)
+        except Refusal as refusal:
+            if refusal.code != ResponseCode.TOPIC_NOT_EXIST or topic == template_topic:
+                raise
+            unknown = refusal
+        try:
+            template = await self.route(template_topic)
+        except Refusal:
+            raise unknown from None
+        route = route_for_new_topic(template, queue_count)
+        # Known for a moment only: the first message makes the broker create and register it.
+        self._keep(topic, _Route(route, self.clock.monotonic_ms(), suspect=True, provisional=True))
+        return route
+
+    def suspect(self, topic: str) -> None:
+        """A broker of this topic's route failed: ask again before the next use."""
+        known = self._routes.get(topic)
+        if known is not None:
+            known.suspect = True
+
+    async def address(self, topic: str, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Where to reach ``broker_id`` of ``broker_name``, or another of that name."""
+        if not self._addresses.get(broker_name):
+            self.suspect(topic)
+            await self.route(topic)
+        found = broker_address(self._addresses.get(broker_name, {}), broker_id)
+        if found is None:
+            raise NetworkFault(f"the broker {broker_name} is in no route of {topic}")
+        return found
+
+    def master_address(self, broker_name: str) -> str | None:
+        """The address of the master of ``broker_name``, None where there is none now."""
+        return self._addresses.get(broker_name, {}).get(MASTER_ID)
+
+    async def refresh_routes(self) -> None:
+        """Ask for every known route again; what cannot be had keeps its last state."""
+        for topic in list(self._routes):
+            try:
+                await self._load(topic)
+            except RmqError as fault:
+                LOG.warning("the route of %s was not refreshed: %s", topic, fault)
+
+    async def _route(self, topic: str) -> _Route:
+        known = self._routes.get(topic)
+        if known is not None and not self._is_due(known):
+            return known
+        async with self._route_lock:
+            known = self._routes.get(topic)
+            if known is not None and not self._is_due(known):
+                return known
+            try:
+                return await self._load(topic)
+            except RmqError as fault:
+                if known is None or known.provisional:
+                    raise
+                known.loaded_ms = self.clock.monotonic_ms()
+                LOG.warning("the last route of %s is used on: %s", topic, fault)
+                return known
+
+    def _is_due(self, known: _Route) -> bool:
+        age_ms = self.clock.monotonic_ms() - known.loaded_ms
+        return known.suspect and age_ms >= self._settings.route_suspect_pause_ms
+
+    async def _load(self, topic: str) -> _Route:
+        response = await self.ask_name_server(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
+        )
+        if response.code != ResponseCode.SUCCESS:
+            raise Refusal(response.code, response.remark or f"no route of {topic}")
+        loaded = _Route(TopicRouteData.decode(response.body), self.clock.monotonic_ms())
+        self._keep(topic, loaded)
+        before = self._known_addresses()
+        for broker in loaded.route.broker_datas:
+            self._addresses[broker.broker_name] = dict(broker.broker_addrs)
+        if self._known_addresses() - before:
+            self._heartbeat_due.set()
+        return loaded
+
+    def _keep(self, topic: str, route: _Route) -> None:
+        self._routes[topic] = route
+        while len(self._routes) > self._settings.topics_max:
+            del self._routes[next(iter(self._routes))]
+
+    # -- heartbeats
+
+    async def send_heartbeats(self) -> None:
+        """One heartbeat to every broker that a route names."""
+        in_routes = {
+            broker.broker_name
+            for known in self._routes.values()
+            for broker in known.route.broker_datas
+        }
+        for broker_name in self._addresses.keys() - in_routes:
+            del self._addresses[broker_name]
+        addresses = self._known_addresses()
+        self._greeted &= addresses
+        if not self._producers and not self._consumers:
+            return
+        await asyncio.gather(*(self._greet(address) for address in sorted(addresses)))
+
+    async def _greet(self, address: str) -> None:
+        heartbeat = HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group) for group in sorted(self._producers)],
+            consumer_data_set=[data() for _, data in sorted(self._consumers.items())],
+        )
+        try:
+            response = await self.invoke(address, RequestCode.HEART_BEAT, body=heartbeat.encode())
+        except NetworkFault as fault:
+            LOG.warning("no heartbeat to %s: %s", address, fault)
+            return
+        if response.code == ResponseCode.SUCCESS:
+            self._greeted.add(address)
+        else:
+            LOG.warning("heartbeat to %s: code %d, %s", address, response.code, response.remark)
+
+    def _known_addresses(self) -> set[str]:
+        """Brokers that get heartbeats: all while there are consumers, else the masters."""
+        return {
+            address
+            for addresses in self._addresses.values()
+            for broker_id, address in addresses.items()
+            if broker_id == MASTER_ID or self._consumers
+        }
+
+    async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
+        async def tell(address: str) -> None:
+            try:
+                await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
+            except NetworkFault as fault:
+                LOG.warning("not unregistered from %s: %s", address, fault)
+
+        await asyncio.gather(*(tell(address) for address in sorted(self._greeted)))
+
+    # -- background
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.route_refresh_ms / 1000)
+            await self.refresh_routes()
+
+    async def _greet_for_ever(self) -> None:
+        await asyncio.sleep(self._settings.first_heartbeat_ms / 1000)
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.heartbeat_ms / 1000):
+                    await self._heartbeat_due.wait()
+            except TimeoutError:
+                pass
+            self._heartbeat_due.clear()
+            await self.send_heartbeats()
+
+
+async def _address_towards(name_server: str) -> str:
+    """The local address that leads to ``name_server``; nothing is sent."""
+    host, port = parse_address(name_server)
+    try:
+        probe, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(host, port)
+        )
+    except OSError as error:
+        LOG.warning("no way to %s, the client calls itself 127.0.0.1: %s", name_server, error)
+        return "127.0.0.1"
+    try:
+        address: str = probe.get_extra_info("sockname")[0]
+    finally:
+        probe.close()
+    return address.partition("%")[0]

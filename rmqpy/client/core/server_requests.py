@@ -1,0 +1,147 @@
+"""What brokers ask of clients: found by request code and group, answered in a task of its own.
+
+====  ===============================  =======================  ==========
+code  request                          group                    answer
+====  ===============================  =======================  ==========
+39    CHECK_TRANSACTION_STATE          PGROUP of the message    none
+40    NOTIFY_CONSUMER_IDS_CHANGED      consumerGroup            none
+220   RESET_CONSUMER_CLIENT_OFFSET     group                    none
+221   GET_CONSUMER_STATUS_FROM_CLIENT  group                    a body
+307   GET_CONSUMER_RUNNING_INFO        consumerGroup            a body
+309   CONSUME_MESSAGE_DIRECTLY         consumerGroup            a body
+====  ===============================  =======================  ==========
+
+Invariants: a request of another code gets code 3, one of a group that is not here code 1; at most
+``RUNNING_MAX`` run at once, a further one is refused; a fault of one is answered to that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.message import decode_message
+from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+LOG = logging.getLogger(__name__)
+
+RUNNING_MAX: Final = 1_000
+
+Answerer = Callable[[Channel, RemotingCommand], Awaitable[bytes | None]]
+"""Gives the body of a successful answer; None where the request has no answer."""
+
+_GROUP_FIELD: Final[Mapping[int, str]] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
+}
+
+
+class PushedRequests:
+    """The ``RequestHandler`` of a client's connections."""
+
+    def __init__(self) -> None:
+        self._answerers: dict[tuple[int, str], Answerer] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def answer(self, group: str, answerers: Mapping[int, Answerer]) -> None:
+        """From now on requests for ``group`` go to ``answerers``, by request code."""
+        for code, answerer in answerers.items():
+            assert (code, group) not in self._answerers, (code, group)
+            self._answerers[code, group] = answerer
+
+    def forget(self, group: str, codes: Sequence[int]) -> None:
+        """``group`` is gone."""
+        for code in codes:
+            self._answerers.pop((code, group), None)
+
+    async def close(self) -> None:
+        """Give up what runs."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    # -- RequestHandler
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        for command in commands:
+            try:
+                answerer = self._answerer(command)
+            except Refusal as refusal:
+                _answer(channel, command, _refused(command, refusal))
+                continue
+            task = asyncio.create_task(self._run(channel, command, answerer))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    def turn_ended(self) -> None:
+        """Nothing was put off."""
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Nothing is kept of a channel."""
+
+    def _answerer(self, command: RemotingCommand) -> Answerer:
+        code = command.code
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            group = _group_of_message(command.body)
+        elif code in _GROUP_FIELD:
+            group = command.ext_fields.get(_GROUP_FIELD[code], "")
+        else:
+            raise Refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
+            )
+        answerer = self._answerers.get((code, group))
+        if answerer is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"the group {group} is not one of this client's"
+            )
+        if len(self._running) >= RUNNING_MAX:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{RUNNING_MAX} requests run already")
+        return answerer
+
+    async def _run(self, channel: Channel, command: RemotingCommand, answerer: Answerer) -> None:
+        try:
+            body = await answerer(channel, command)
+        except Refusal as refusal:
+            response = _refused(command, refusal)
+        except RmqError as fault:
+            response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
+        except Exception as error:
+            LOG.exception("request %d of %s:%d failed", command.code, *channel.peer)
+            response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, repr(error))
+        else:
+            if body is None:
+                return
+            response = RemotingCommand.response_to(command, body=body)
+        _answer(channel, command, response)
+
+
+def _answer(channel: Channel, request: RemotingCommand, response: RemotingCommand) -> None:
+    if response.code != ResponseCode.SUCCESS:
+        LOG.warning(
+            "request %d of %s:%d: %s", request.code, *channel.peer, response.remark or response.code
+        )
+    if not request.is_oneway:
+        channel.write(encode_command(response))
+
+
+def _refused(request: RemotingCommand, refusal: Refusal) -> RemotingCommand:
+    return RemotingCommand.response_to(request, refusal.code, refusal.remark)
+
+
+def _group_of_message(body: bytes) -> str:
+    try:
+        message = decode_message(memoryview(body))
+    except RecordFault as fault:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}") from None
+    return message.properties.get(PROPERTY_PRODUCER_GROUP, "")

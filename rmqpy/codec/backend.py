@@ -1,0 +1,207 @@
+"""The functions that exist twice, chosen once at import: in C where the extension is there, else
+in Python.
+
+What only audits need is in :mod:`rmqpy.codec.tally_backend`.
+
+``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
+``reason`` says why.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from attrs import define
+
+from rmqpy.codec import columns, dictionary, entry_batch, hashes, packing, places, scan
+
+__all__ = [
+    "PushTaker",
+    "content_end",
+    "crc32",
+    "decode_run",
+    "encode_run",
+    "gather",
+    "implementation",
+    "magic_places",
+    "number_parts",
+    "pack_records",
+    "part_views",
+    "property_parts",
+    "push_taker",
+    "put_packed_keys",
+    "reason",
+    "record_parts",
+    "scan_records",
+    "walk_records",
+]
+
+
+class _ScanRecords(Protocol):
+    def __call__(
+        self,
+        view: memoryview,
+        base_offset: int,
+        *,
+        dledger: bool,
+        check_crc: bool,
+        max_records: int = ...,
+    ) -> scan.Scan: ...
+
+
+class _WalkRecords(Protocol):
+    def __call__(
+        self, view: memoryview, base_offset: int, stop: int, *, dledger: bool
+    ) -> tuple[int, scan.StopReason]: ...
+
+
+class _ContentEnd(Protocol):
+    def __call__(self, view: memoryview, position: int = ...) -> int: ...
+
+
+_MagicPlaces = Callable[[memoryview, int, int], Iterator[int]]
+
+
+class _RecordParts(Protocol):
+    def __call__(
+        self, view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = ...
+    ) -> columns.Parts: ...
+
+
+_Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | memoryview]
+_PropertyParts = Callable[[memoryview, Sequence[int], Sequence[int]], columns.PropertyParts | None]
+
+
+class _PackRecords(Protocol):
+    def __call__(
+        self, view: memoryview, scan: scan.Scan, count: int, *, with_keys: bool
+    ) -> packing.Packed: ...
+
+
+_PutPackedKeys = Callable[[memoryview, int, bytes], None]
+
+
+class _EncodeRun(Protocol):
+    def __call__(
+        self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+    ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
+
+
+class PushTaker(Protocol):
+    """Takes batch pushes that continue a log into what is staged behind its end, without a detour;
+    in C only. Its log is one of ``file_size`` bytes a data file.
+    """
+
+    def __init__(self, file_size: int) -> None: ...
+
+    def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
+        """Where entries and index units are staged; ``state``: see
+        ``rmqpy.store.files.staging``."""
+
+    def allow(self, group: bytes, names: bytes, term: int) -> None:
+        """What a push has to say between its first and last index, and from there to its size; no
+        entry may have a larger term. Before the first push.
+        """
+
+    def take(self, body: bytes) -> tuple[int, int, int] | None:
+        """First index, count and committed index of the push whose entries are staged now; None:
+        it is not what is allowed, or does not continue the log within its file, and nothing has
+        changed.
+        """
+
+
+_DecodeRun = Callable[[bytes, int], tuple[entry_batch.RunSpan, bytes, bytes, int] | None]
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class _Choice:
+    implementation: str
+    reason: str
+    crc32: Callable[[bytes | bytearray | memoryview], int]
+    scan_records: _ScanRecords
+    encode_run: _EncodeRun
+    decode_run: _DecodeRun
+    walk_records: _WalkRecords
+    magic_places: _MagicPlaces
+    content_end: _ContentEnd
+    record_parts: _RecordParts
+    gather: _Gather
+    part_views: _Gather
+    number_parts: dictionary.NumberParts
+    property_parts: _PropertyParts
+    pack_records: _PackRecords
+    put_packed_keys: _PutPackedKeys
+    push_taker: type[PushTaker] | None = None
+
+
+def _pure(reason: str) -> _Choice:
+    return _Choice(
+        "pure",
+        reason,
+        hashes.crc32,
+        scan.scan_records,
+        entry_batch.encode_run,
+        entry_batch.decode_run,
+        scan.walk_records,
+        places.magic_places,
+        places.content_end,
+        columns.record_parts,
+        columns.gather,
+        columns.part_views,
+        dictionary.number_parts,
+        columns.property_parts,
+        packing.pack_records,
+        packing.put_packed_keys,
+    )
+
+
+def _choose(environment: str | None) -> _Choice:
+    if environment == "1":
+        return _pure("RMQPY_PURE=1 asks for it")
+    try:
+        from rmqpy.codec import native, native_entry_batch, native_pack
+    except ImportError as error:
+        return _pure(f"the C extension is not usable: {error}")
+    return _Choice(
+        "c",
+        "the C extension rmqpy._native is installed",
+        native.crc32,
+        native.scan_records,
+        native_entry_batch.encode_run,
+        native_entry_batch.decode_run,
+        native.walk_records,
+        native.magic_places,
+        native.content_end,
+        native.record_parts,
+        native.gather,
+        native.part_views,
+        native.number_parts,
+        native.property_parts,
+        native_pack.pack_records,
+        native_pack.put_packed_keys,
+        native_entry_batch.PushTaker,
+    )
+
+
+_choice = _choose(os.environ.get("RMQPY_PURE"))
+
+implementation = _choice.implementation
+reason = _choice.reason
+crc32 = _choice.crc32
+scan_records = _choice.scan_records
+encode_run = _choice.encode_run
+decode_run = _choice.decode_run
+walk_records = _choice.walk_records
+magic_places = _choice.magic_places
+content_end = _choice.content_end
+record_parts = _choice.record_parts
+gather = _choice.gather
+part_views = _choice.part_views
+number_parts = _choice.number_parts
+property_parts = _choice.property_parts
+pack_records = _choice.pack_records
+put_packed_keys = _choice.put_packed_keys
+push_taker = _choice.push_taker

@@ -1,0 +1,38 @@
+"""Texts that repeat, as topics and hosts do: each is dealt with once, the rest are numbers.
+
+``number_parts`` exists in C too: take it from :mod:`rmqpy.codec.backend`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from attrs import define
+
+__all__ = ["NumberParts", "Numbered", "number_parts"]
+
+
+@define(slots=True, frozen=True)
+class Numbered:
+    """``numbers``: of every row the place in ``texts``, which are in the order of appearance."""
+
+    numbers: array[int]
+    texts: list[bytes]
+
+    def each(self) -> list[bytes]:
+        """The text of every row; equal ones are one object."""
+        texts = self.texts
+        return [texts[number] for number in self.numbers]
+
+
+NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], Numbered]
+
+
+def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
+    """Equal parts of the view get equal numbers."""
+    known: dict[bytes, int] = {}
+    numbers = array("i")
+    for start, length in zip(positions, lengths, strict=True):
+        numbers.append(known.setdefault(bytes(view[start : start + length]), len(known)))
+    return Numbered(numbers, list(known))

@@ -1,0 +1,169 @@
+"""A run: entries one right behind the other in a data file, and how a batch push carries them.
+
+The text is a JSON list in which each entry stands as fastjson writes it: names in alphabetical
+order, no blanks, the body in Base64::
+
+    [{"body":"aGk=","bodyCrc":0,"chainCrc":0,"channel":0,"index":2,"magic":1,"pos":100,"size":50,"term":3},…]
+
+Both directions exist in C too (``native/push.c``): take them from :mod:`rmqpy.codec.backend`.
+
+Invariants: indexes are dense, terms never fall, each entry begins where the one before ends; what
+cannot be one of a run ends it (writing) or is no run (reading): whoever asks looks at it then entry
+by entry.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.entry import ENTRY_HEADER, encode_entry_header, encode_index_unit
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.message import check_record
+
+__all__ = ["RUN_COUNT_MAX", "RunSpan", "decode_run", "encode_run", "entry_text"]
+
+RUN_COUNT_MAX: Final = 8192
+"""Entries of a run."""
+
+ENTRY_BODY_MAX: Final = layout.ENTRY_SIZE_MAX - layout.ENTRY_HEADER_SIZE
+_NUMBER: Final = rb"(0|[1-9][0-9]{0,17})"
+_ENTRY: Final = re.compile(
+    rb'\{"body":"([A-Za-z0-9+/]*={0,2})","bodyCrc":0,"chainCrc":0,"channel":0,"index":%b,'
+    rb'"magic":1,"pos":%b,"size":%b,"term":%b\}([],])' % ((_NUMBER,) * 4)
+)
+_TEXT: Final = (
+    b'{"body":"%b","bodyCrc":%d,"chainCrc":%d,"channel":%d,"index":%d,"magic":%d,"pos":%d,'
+    b'"size":%d,"term":%d}'
+)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class RunSpan:
+    """Where the entries of a run stand. ``size`` is that of all, headers counted."""
+
+    first_index: int
+    first_position: int
+    first_size: int
+    first_term: int
+    last_term: int
+    count: int
+    size: int
+
+
+def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) -> bytes:
+    """An entry as an object; ``header`` has the fields of ``ENTRY_HEADER``."""
+    magic, size, index, term, position, channel, chain_crc, body_crc, _ = header
+    text = b2a_base64(body, newline=False)
+    return _TEXT % (text, body_crc, chain_crc, channel, index, magic, position, size, term)
+
+
+def encode_run(
+    view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+) -> tuple[RunSpan, bytes] | None:
+    """Entries from the begin of ``view`` on, which is ``position`` in the ledger and holds entry
+    ``index``: as long as they are whole and until they have ``size_max`` bytes. Their objects are
+    separated by commas. None: not even the first is one that a run can have.
+    """
+    texts: list[bytes] = []
+    terms: list[int] = []
+    first_size = size = 0
+    while len(texts) < count_max and size < size_max:
+        found = _read_entry(view[size:], index + len(texts), position + size)
+        if found is None:
+            break
+        header, body = found
+        texts.append(entry_text(header, body))
+        terms.append(header[3])
+        first_size = first_size or header[1]
+        size += header[1]
+    if not texts:
+        return None
+    span = RunSpan(
+        first_index=index,
+        first_position=position,
+        first_size=first_size,
+        first_term=terms[0],
+        last_term=terms[-1],
+        count=len(texts),
+        size=size,
+    )
+    return span, b",".join(texts)
+
+
+def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
+    """The list that begins at ``start``: where its entries belong, their bytes as a data file has
+    them, their index units, and where ``text`` goes on. None: it is no run in its usual form.
+    """
+    if text[start : start + 1] != b"[":
+        return None
+    data, units = bytearray(), bytearray()
+    place = start + 1
+    first = (-1, 0, 0, 0)
+    count = last_term = 0
+    while count < RUN_COUNT_MAX:
+        match = _ENTRY.match(text, place)
+        if match is None:
+            return None
+        try:
+            body = a2b_base64(match[1], strict_mode=True)
+        except Base64Error:
+            return None
+        if b2a_base64(body, newline=False) != match[1]:  # bits behind the last byte
+            return None
+        index, position, size, term = map(int, match.group(2, 3, 4, 5))
+        if size != layout.ENTRY_HEADER_SIZE + len(body) or len(body) > ENTRY_BODY_MAX:
+            return None
+        if not count:
+            first = (index, position, size, term)
+        elif (index, position) != (first[0] + count, first[1] + len(data)) or term < last_term:
+            return None
+        data += encode_entry_header(index, term, position, len(body)) + body
+        units += encode_index_unit(position, size, index, term)
+        last_term = term
+        count += 1
+        place = match.end()
+        if match[6] == b"]":
+            span = RunSpan(
+                first_index=first[0],
+                first_position=first[1],
+                first_size=first[2],
+                first_term=first[3],
+                last_term=last_term,
+                count=count,
+                size=len(data),
+            )
+            return span, bytes(data), bytes(units), place
+    return None
+
+
+def _read_entry(
+    view: memoryview, index: int, position: int
+) -> tuple[tuple[int, ...], memoryview] | None:
+    """Header fields and body of a whole entry; what is always 0 has to be 0."""
+    if len(view) < layout.ENTRY_HEADER_SIZE:
+        return None
+    header = ENTRY_HEADER.unpack_from(view)
+    magic, size, found_index, term, found_position, *zeros, length = header
+    if (magic, found_index, found_position, zeros) != (
+        layout.ENTRY_MAGIC,
+        index,
+        position,
+        [0, 0, 0],
+    ):
+        return None
+    if not layout.ENTRY_HEADER_SIZE <= size <= len(view) or term < 0:
+        return None
+    if length != size - layout.ENTRY_HEADER_SIZE or length > ENTRY_BODY_MAX:
+        return None
+    body = view[layout.ENTRY_HEADER_SIZE : size]
+    try:
+        check_record(body, position)
+    except RecordFault:
+        return None
+    return header, body

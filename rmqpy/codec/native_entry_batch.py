@@ -1,0 +1,105 @@
+"""The C functions behind :mod:`rmqpy.codec.entry_batch`, and what only exists in C: a push that
+goes straight into a log. For :mod:`rmqpy.codec.backend` only.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from rmqpy._native import ffi, lib
+from rmqpy.codec.entry_batch import RUN_COUNT_MAX, RunSpan
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZE
+
+__all__ = ["PushTaker", "decode_run", "encode_run"]
+
+_ENTRY_TEXT_MAX: Final = 256
+"""Of an entry without its body, and then some."""
+
+_ENTRY_TEXT_MIN: Final = 90
+
+_memory: Final = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+def encode_run(
+    view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+) -> tuple[RunSpan, bytes] | None:
+    """See :func:`rmqpy.codec.entry_batch.encode_run`."""
+    run = ffi.new("rmq_run *")
+    # The last entry may begin just below size_max. What does not fit ends the run: unless it is
+    # the first, nobody notices.
+    first_size = int.from_bytes(view[4:8], signed=True) if len(view) >= ENTRY_HEADER_SIZE else 0
+    raw = min(len(view), size_max + min(max(first_size, 0), ENTRY_SIZE_MAX))
+    target = run.target = _memory("uint8_t[]", raw * 2 + _ENTRY_TEXT_MAX * 2)
+    run.target_capacity = len(target)
+    run.source = source_held = ffi.from_buffer("uint8_t[]", view)
+    run.source_length = len(view)
+    run.count_max, run.size_max = count_max, size_max
+    run.first_index, run.first_position = index, position
+    lib.rmq_run_encode(run)
+    del source_held
+    return (_span(run), bytes(ffi.buffer(target, run.target_length))) if run.count else None
+
+
+def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
+    """See :func:`rmqpy.codec.entry_batch.decode_run`."""
+    run = ffi.new("rmq_run *")
+    length = len(text) - start
+    count_max = min(RUN_COUNT_MAX, length // _ENTRY_TEXT_MIN + 1)
+    target = run.target = _memory("uint8_t[]", length + _ENTRY_TEXT_MAX)
+    units = run.units = _memory("uint8_t[]", count_max * INDEX_UNIT_SIZE)
+    source = ffi.from_buffer("uint8_t[]", text)
+    run.source, run.source_length = source + start, length
+    run.target_capacity, run.count_max = len(target), count_max
+    found = lib.rmq_run_decode(run)
+    del source
+    if not found:
+        return None
+    data = bytes(ffi.buffer(target, run.size))
+    return _span(run), data, bytes(ffi.buffer(units, run.count * INDEX_UNIT_SIZE)), start + run.used
+
+
+class PushTaker:
+    """See :class:`rmqpy.codec.backend.PushTaker`."""
+
+    __slots__ = ("_alive", "_grant")
+
+    def __init__(self, file_size: int) -> None:
+        self._grant = ffi.new("rmq_grant *")
+        self._grant.file_size = file_size
+        self._alive: tuple[Any, ...] = ()
+
+    def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
+        # Held is the memory itself: a memoryview that is held from outside must not be collected in
+        # a cycle, and nobody closes a member that crashes (in a simulator).
+        grant = self._grant
+        grant.staging = staging = ffi.from_buffer("uint8_t[]", buffer.obj)
+        grant.units = unit_bytes = ffi.from_buffer("uint8_t[]", units.obj)
+        grant.log = log = ffi.from_buffer("int64_t[]", state)
+        grant.staging_capacity = len(buffer)
+        grant.units_capacity = len(units) // INDEX_UNIT_SIZE
+        self._alive = (staging, unit_bytes, log, *self._alive[3:])
+
+    def allow(self, group: bytes, names: bytes, term: int) -> None:
+        texts = ffi.new("char[]", group), ffi.new("char[]", names)
+        self._grant.group, self._grant.names = texts
+        self._grant.term = term
+        self._alive = (*self._alive[:3], *texts)
+
+    def take(self, body: bytes) -> tuple[int, int, int] | None:
+        grant = self._grant
+        if not lib.rmq_push_take(grant, body, len(body)):
+            return None
+        return grant.first_index, grant.count, grant.commit_index
+
+
+def _span(run: Any) -> RunSpan:
+    return RunSpan(
+        first_index=run.first_index,
+        first_position=run.first_position,
+        first_size=run.first_size,
+        first_term=run.first_term,
+        last_term=run.last_term,
+        count=run.count,
+        size=run.size,
+    )

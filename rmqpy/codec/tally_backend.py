@@ -1,0 +1,26 @@
+"""The kernel of audits, in C or in Python as :mod:`rmqpy.codec.backend` has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqpy.codec import backend
+from rmqpy.codec.scan import StopReason
+from rmqpy.codec.tally import Tally
+
+__all__ = ["tally_frames"]
+
+_TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReason]]
+
+
+def _choose() -> _TallyFrames:
+    if backend.implementation == "c":
+        from rmqpy.codec import native_tally
+
+        return native_tally.tally_frames
+    from rmqpy.codec import tally
+
+    return tally.tally_frames
+
+
+tally_frames = _choose()

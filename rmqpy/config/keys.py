@@ -1,0 +1,361 @@
+"""How a setting is declared: an attribute of an attrs class, all about its Java key in metadata.
+
+``key("mappedFileSizeCommitLog", default=1 << 30, minimum=1024, unit="bytes", doc=...)`` is both the
+default value of the attribute and the only place that knows the key, its text form, its range, its
+effect and its meaning. :mod:`rmqpy.config.loading` reads, prints and documents settings from
+nothing else.
+
+Java's names are kept in files whatever they are called; attributes are the snake_case of the key
+(part of the name ``DLeger`` is spelled ``dledger``). Times and sizes carry no unit in Java's names:
+``unit`` states it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+import attrs
+from attrs import define, field
+
+from rmqpy.model.errors import ConfigFault
+
+V = TypeVar("V")
+
+JAVA_INT_MAX = 2**31 - 1
+JAVA_LONG_MAX = 2**63 - 1
+
+
+class Effect(Enum):
+    """What setting the key does here."""
+
+    USED = "used"
+    ACCEPTED = "accepted"
+    """Known, checked, stored and printed, but rmqpy behaves the same whatever it says."""
+    THREADS = "accepted (Java thread pool)"
+    """As ACCEPTED: sizes a pool, a pool's queue or a buffer that exists only in the Java broker."""
+    LATER = "not yet"
+    """As ACCEPTED, but only in this version: what the key is about is not built."""
+    REFUSED = "only the default"
+    """Another value than the default asks for something that must not be ignored silently: start is
+    refused."""
+
+
+class BrokerRole(Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(Enum):
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+@define(frozen=True, kw_only=True)
+class Kind:
+    """The text form of a value: ``parse`` raises ValueError whose text says what is allowed."""
+
+    java_type: str
+    allowed: str
+    parse: Callable[[str], Any]
+    print: Callable[[Any], str]
+    trims: bool = True
+
+
+@define(frozen=True, kw_only=True)
+class KeyFacts:
+    """What the table knows of one key. ``kind.allowed`` already includes the range of a number.
+
+    ``runtime`` keys may be changed on a running server by an admin request; the list is short on
+    purpose: no path, address, role or access key is on it. The value of a ``secret`` key is shown
+    to nobody.
+    """
+
+    name: str
+    attribute: str
+    kind: Kind
+    default: Any
+    unit: str
+    effect: Effect
+    doc: str
+    runtime: bool
+    secret: bool
+    clamp: Callable[[Any], Any] | None
+
+
+@define(frozen=True, kw_only=True)
+class _Declared:
+    name: str
+    kind: Kind
+    unit: str
+    effect: Effect
+    doc: str
+    runtime: bool
+    secret: bool
+    clamp: Callable[[Any], Any] | None
+
+
+_METADATA = "rmqpy"
+
+
+def key(
+    name: str,
+    *,
+    default: V,
+    doc: str,
+    unit: str = "",
+    effect: Effect = Effect.USED,
+    minimum: int = 0,
+    maximum: int | None = None,
+    long: bool = False,
+    kind: Kind | None = None,
+    runtime: bool = False,
+    secret: bool = False,
+    clamp: Callable[[V], V] | None = None,
+    converter: Callable[[V], V] | None = None,
+) -> V:
+    """Declare the setting of Java key ``name``; its kind follows from the default unless given.
+
+    ``clamp`` moves a value that Java would move too (reported), ``converter`` shapes every value
+    silently.
+    """
+    if kind is None:
+        kind = _kind_of(default, minimum, maximum, long)
+    declared = _Declared(
+        name=name,
+        kind=kind,
+        unit=unit,
+        effect=effect,
+        doc=doc,
+        runtime=runtime,
+        secret=secret,
+        clamp=clamp,
+    )
+    value: V = field(default=default, converter=converter, metadata={_METADATA: declared})
+    return value
+
+
+def key_facts(settings: type[Any]) -> dict[str, KeyFacts]:
+    """The declared keys of a settings class, by Java name, in the order of declaration."""
+    facts: dict[str, KeyFacts] = {}
+    for attribute in attrs.fields(settings):
+        declared: _Declared = attribute.metadata[_METADATA]
+        assert declared.name not in facts, declared.name
+        default = attribute.default
+        facts[declared.name] = KeyFacts(
+            name=declared.name,
+            attribute=attribute.name,
+            kind=declared.kind,
+            default=None if isinstance(default, _FACTORY) else default,
+            unit=declared.unit,
+            effect=declared.effect,
+            doc=declared.doc,
+            runtime=declared.runtime,
+            secret=declared.secret,
+            clamp=declared.clamp,
+        )
+    return facts
+
+
+# The stubs of attrs say that Factory is a function, which isinstance cannot take.
+_FACTORY: type = type(attrs.Factory(list))
+
+
+def printed(settings: Any) -> Mapping[str, str]:
+    """Java key to text for every value that is not null, in the order of declaration."""
+    values = {
+        name: (facts.kind, getattr(settings, facts.attribute))
+        for name, facts in key_facts(type(settings)).items()
+    }
+    return {name: kind.print(value) for name, (kind, value) in values.items() if value is not None}
+
+
+# ------------------------------------------------------------------------------ kinds
+
+
+def number(java_type: str, minimum: int, maximum: int) -> Kind:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise ValueError("not a whole number")
+        value = int(text)
+        if not minimum <= value <= maximum:
+            raise ValueError("out of range")
+        return value
+
+    top = {JAVA_INT_MAX: "2^31-1", JAVA_LONG_MAX: "2^63-1"}.get(maximum, str(maximum))
+    return Kind(java_type=java_type, allowed=f"{minimum} … {top}", parse=parse, print=str)
+
+
+def _parse_boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError:
+        raise ValueError("not a truth value") from None
+
+
+def choice(of: type[Enum]) -> Kind:
+    def parse(text: str) -> Enum:
+        try:
+            return of(text)
+        except ValueError:
+            raise ValueError("no such choice") from None
+
+    return Kind(
+        java_type=of.__name__,
+        allowed=", ".join(str(member.value) for member in of),
+        parse=parse,
+        print=lambda member: str(member.value),
+    )
+
+
+BOOLEAN = Kind(
+    java_type="boolean",
+    allowed="true, false",
+    parse=_parse_boolean,
+    print=lambda value: "true" if value else "false",
+)
+TEXT = Kind(java_type="String", allowed="text", parse=str, print=str, trims=False)
+
+
+def checked_text(allowed: str, check: Callable[[str], object]) -> Kind:
+    """A text that is kept as written, once ``check`` has read it without a ValueError."""
+
+    def parse(text: str) -> str:
+        check(text)
+        return text
+
+    return Kind(java_type="String", allowed=allowed, parse=parse, print=str)
+
+
+def _kind_of(default: Any, minimum: int, maximum: int | None, long: bool) -> Kind:
+    if isinstance(default, bool):
+        return BOOLEAN
+    if isinstance(default, int):
+        if long:
+            return number("long", minimum, JAVA_LONG_MAX if maximum is None else maximum)
+        return number("int", minimum, JAVA_INT_MAX if maximum is None else maximum)
+    if isinstance(default, Enum):
+        return choice(type(default))
+    return TEXT
+
+
+# ------------------------------------------------------------------------------ value syntaxes
+
+
+def parse_hours(text: str) -> tuple[int, ...]:
+    """Hours of the day as in ``deleteWhen``: ``04`` or ``02;04;16``."""
+    if re.fullmatch(r"[0-9]{1,2}(;[0-9]{1,2})*", text) is None:
+        raise ValueError("not a list of hours")
+    hours = tuple(int(part) for part in text.split(";"))
+    if max(hours) > 23:
+        raise ValueError("no such hour")
+    return hours
+
+
+HOURS = Kind(
+    java_type="String",
+    allowed="hours 00 … 23, separated by ;",
+    parse=parse_hours,
+    print=lambda hours: ";".join(f"{hour:02d}" for hour in hours),
+)
+
+_DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Delays in ms of levels 1, 2, … as in ``messageDelayLevel``: ``1s 5s 1m 2h 1d``."""
+    levels = []
+    for part in text.split(" "):
+        match = re.fullmatch(r"([0-9]{1,9})([smhd])", part)
+        if match is None:
+            raise ValueError(f"{part!r} is not a delay")
+        levels.append(int(match[1]) * _DELAY_UNITS_MS[match[2]])
+    return tuple(levels)
+
+
+DELAY_LEVELS = checked_text("delays <number><s|m|h|d>, separated by one blank", parse_delay_levels)
+
+
+def _parse_folder(text: str) -> str:
+    if not text or "," in text:
+        raise ValueError("a log in several folders is not supported" if text else "no folder")
+    return text
+
+
+ONE_FOLDER = checked_text("one folder", _parse_folder)
+
+
+def host_and_port(address: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; the host may be an IPv6 address in brackets."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;\[\]]+):([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ValueError(f"{text!r} is not host:port")
+    return match[1].strip("[]"), int(match[2])
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """The addresses of ``host:port;host:port``; empty pieces are dropped."""
+    parts = tuple(part.strip() for part in text.split(";") if part.strip())
+    if not parts:
+        raise ValueError("no address")
+    for part in parts:
+        split_address(part)
+    return parts
+
+
+ADDRESS = checked_text("host:port", split_address)
+
+ADDRESSES = checked_text("host:port, separated by ;", parse_addresses)
+
+
+@define(frozen=True)
+class DLedgerPeer:
+    """One member of a DLedger group: id, host and port of its own server."""
+
+    peer_id: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+_SELF_ID = re.compile(r"[a-zA-Z][0-9]{1,9}")
+
+
+def is_dledger_id(text: str) -> bool:
+    """One letter and a number: Java takes the number + 1 as broker id and dies on anything else."""
+    return _SELF_ID.fullmatch(text) is not None
+
+
+def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
+    """Members as in ``dLegerPeers``: ``n0-host:port;n1-host:port``. The id ends at the first
+    ``-``."""
+    peers = []
+    for part in text.split(";"):
+        peer_id, dash, address = part.strip().partition("-")
+        if not peer_id or not dash:
+            raise ValueError(f"{part!r} is not id-host:port")
+        peers.append(DLedgerPeer(peer_id, *split_address(address)))
+    for what, seen in (
+        ("id", [peer.peer_id for peer in peers]),
+        ("address", [peer.address for peer in peers]),
+    ):
+        if len(set(seen)) != len(seen):
+            raise ValueError(f"the same {what} twice")
+    return tuple(peers)
+
+
+def config_fault(where: str, name: str, text: str, reason: str, allowed: str) -> ConfigFault:
+    """The one sentence shape of a wrong setting."""
+    return ConfigFault(f"{where}: {name}={text!r}: {reason}; allowed: {allowed}")

@@ -1,0 +1,524 @@
+"""Settings of brokers and name servers: read in Java's form, checked, printed as Java prints them.
+
+The table of keys is ``config_keys_{broker,remoting,store}.py``; nothing here knows a key's range or
+default. Where a value may come from, the later wins:
+
+=====================  =============================================================================
+the table's default    Java 4.9.7's; ``storePathRootDir`` and the name server's files: in ``HOME``
+the environment        ``NAMESRV_ADDR``, ``ROCKETMQ_HOME``; ``HOSTNAME`` for ``brokerName``
+the file               ``key=value`` lines (properties_file.py); a key given twice: the last line
+overrides              of the command line
+=====================  =============================================================================
+
+A wrong value is a :class:`ConfigFault` that names place, key, value and what is allowed (Java keeps
+its default without a word). What is merely odd is a note: unknown keys, keys without effect, values
+that Java would not use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+from attrs import define, field
+
+from rmqpy.config.broker import NOT_NAMED, BrokerSettings
+from rmqpy.config.dledger import DLedgerSettings
+from rmqpy.config.keys import (
+    BrokerRole,
+    DLedgerPeer,
+    Effect,
+    FlushDiskType,
+    KeyFacts,
+    config_fault,
+    is_dledger_id,
+    key_facts,
+    parse_dledger_peers,
+    printed,
+)
+from rmqpy.config.properties_file import (
+    decode_properties_bytes,
+    format_properties,
+    parse_properties,
+)
+from rmqpy.config.remoting import NamesrvSettings, RemotingSettings, ServerSettings
+from rmqpy.config.secure_profile import secure_additions
+from rmqpy.config.security import SecurityMode, SecuritySettings
+from rmqpy.config.store import StoreSettings
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.ids import MASTER_ID
+
+__all__ = [
+    "BrokerConfiguration",
+    "BrokerRole",
+    "BrokerSettings",
+    "DLedgerPeer",
+    "DLedgerSettings",
+    "FlushDiskType",
+    "LoadedConfiguration",
+    "LoadedNamesrvConfiguration",
+    "NamesrvConfiguration",
+    "NamesrvSettings",
+    "RemotingSettings",
+    "SecuritySettings",
+    "ServerSettings",
+    "StoreSettings",
+    "configuration_text",
+    "effective_lines",
+    "load_broker_configuration",
+    "load_namesrv_configuration",
+    "updated_configuration",
+]
+
+LOOPBACK = "127.0.0.1"
+NAMESRV_PORT = 9876
+HIDDEN = "******"
+"""What is shown of a secret."""
+ELECTED_ID = -1
+"""brokerId of a DLedger member until its group has elected a leader."""
+
+
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+class BrokerConfiguration:
+    """Everything a broker is told at start."""
+
+    broker: BrokerSettings = field(factory=BrokerSettings)
+    remoting: RemotingSettings = field(factory=RemotingSettings)
+    store: StoreSettings = field(factory=StoreSettings)
+    dledger: DLedgerSettings = field(factory=DLedgerSettings)
+    security: SecuritySettings = field(factory=SecuritySettings)
+
+
+@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+class NamesrvConfiguration:
+    """Everything a name server is told at start."""
+
+    namesrv: NamesrvSettings = field(factory=NamesrvSettings)
+    server: ServerSettings = field(factory=lambda: ServerSettings(listen_port=NAMESRV_PORT))
+    security: SecuritySettings = field(factory=SecuritySettings)
+
+    @property
+    def bind_address(self) -> str:
+        """Where to listen: ``bindAddress``, else loopback."""
+        return self.server.bind_address or LOOPBACK
+
+
+@define(frozen=True, repr=False, unsafe_hash=False)
+class LoadedConfiguration:
+    """A broker's settings, and what the operator should know about how they came about.
+
+    ``unknown``: keys of the file that mean nothing here; kept when the file is written again, which
+    is at ``path``, None where there is no file.
+    """
+
+    configuration: BrokerConfiguration
+    notes: list[str]
+    unknown: dict[str, str] = field(factory=dict)
+    path: str | None = None
+
+
+@define(frozen=True, repr=False, unsafe_hash=False)
+class LoadedNamesrvConfiguration:
+    """The same of a name server."""
+
+    configuration: NamesrvConfiguration
+    notes: list[str]
+    unknown: dict[str, str] = field(factory=dict)
+
+
+def load_broker_configuration(
+    path: str | Path | None,
+    overrides: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> LoadedConfiguration:
+    """Settings of a broker from a file (None: no file), command line and environment."""
+    environment = environment or {}
+    reading = _Reading(BrokerConfiguration())
+    reading.take_file(path)
+    reading.take_overrides(overrides or {})
+    reading.take_absent("namesrvAddr", environment, "NAMESRV_ADDR")
+    reading.take_absent("rocketmqHome", environment, "ROCKETMQ_HOME")
+    reading.name_the_broker(environment)
+    reading.place_below_home("storePathRootDir", "store", environment)
+    reading.secure()
+    configuration = reading.built()
+    configuration = _with_broker_rules(configuration, reading)
+    security = configuration.security
+    if (
+        security.security_mode is SecurityMode.SECURE
+        and security.inner_client_authentication_credentials is None
+    ):
+        raise ConfigFault(
+            "securityMode=secure: set innerClientAuthenticationCredentials, the account that this "
+            "broker signs its registrations and its requests to masters with (docs/security.md)"
+        )
+    reading.note_what_has_no_effect()
+    if not configuration.remoting.bind_address and not configuration.broker.broker_ip1:
+        reading.note_loopback("brokerIP1 and bindAddress are absent")
+    where = str(path) if path is not None else None
+    return LoadedConfiguration(configuration, reading.notes, reading.unknown, where)
+
+
+def load_namesrv_configuration(
+    path: str | Path | None,
+    overrides: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> LoadedNamesrvConfiguration:
+    """Settings of a name server from a file (None: no file), command line and environment."""
+    environment = environment or {}
+    reading = _Reading(NamesrvConfiguration())
+    reading.take_file(path)
+    reading.take_overrides(overrides or {})
+    reading.take_absent("rocketmqHome", environment, "ROCKETMQ_HOME")
+    reading.place_below_home("kvConfigPath", "namesrv/kvConfig.json", environment)
+    if path is not None:
+        reading.values.setdefault("configStorePath", str(path))
+    reading.place_below_home("configStorePath", "namesrv/namesrv.properties", environment)
+    reading.secure()
+    configuration = reading.built()
+    reading.note_what_has_no_effect()
+    if not configuration.server.bind_address:
+        reading.note_loopback("bindAddress is absent")
+    return LoadedNamesrvConfiguration(configuration, reading.notes, reading.unknown)
+
+
+C = TypeVar("C", BrokerConfiguration, NamesrvConfiguration)
+
+
+_NEVER_BY_REQUEST = re.compile(
+    "path|dir|file|home|addr|ip[0-9]|port|name|role|acl|auth|access|secret|password|credential|tls|"
+    "list|plugin|class|command|script|shell|filterserver",
+    re.IGNORECASE,
+)
+
+
+def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
+    """``configuration`` with the keys of an admin request changed: all or, by a Refusal, none.
+
+    Only keys that may change at run time pass. Unknown keys are ignored, as in Java, unless their
+    name says that they would be of the kind that no request may ever change.
+    """
+    facts = _all_facts(configuration)
+    reading = _Reading(configuration)
+    for name in changes:
+        if name in facts and not facts[name].runtime:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"{name} can only be changed in the file, before a start",
+            )
+        if name not in facts and _NEVER_BY_REQUEST.search(name):
+            raise Refusal(ResponseCode.NO_PERMISSION, f"{name[:128]} is not changed by requests")
+    try:
+        for name, text in changes.items():
+            if name in facts:
+                reading.take("request", name, text)
+    except ConfigFault as fault:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+    return attrs.evolve(
+        configuration,
+        **{
+            part: attrs.evolve(settings, **reading.changes_of(type(settings)))
+            for part, settings in _parts(configuration).items()
+        },
+    )
+
+
+def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) -> dict[str, str]:
+    """Java key to text of every setting that is not null: what is stored and told to admins."""
+    values: dict[str, str] = {}
+    for settings in _parts(configuration).values():
+        values.update(printed(settings))
+    return values
+
+
+def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -> list[str]:
+    """``key=value`` lines as Java prints them: nothing escaped, keys without a value left out, and
+    of secrets only that they are there.
+    """
+    facts = _all_facts(configuration)
+    return [
+        f"{name}={HIDDEN if facts[name].secret else text}"
+        for name, text in effective_values(configuration).items()
+    ]
+
+
+def configuration_text(
+    configuration: BrokerConfiguration | NamesrvConfiguration,
+    unknown: Mapping[str, str] | None = None,
+) -> str:
+    """The file that a changed configuration is written to; reading it gives the same settings."""
+    return format_properties({**(unknown or {}), **effective_values(configuration)})
+
+
+# ------------------------------------------------------------------------ names that are not keys
+
+_FORMER_NAMES = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
+"""Still in many old files. Java 4.9.7 does not read them and keeps its default, and so it is here.
+"""
+
+_OTHER_SPELLINGS = {"enableBatchPush": "isEnableBatchPush"}
+"""What a file says, and how it is printed: Java's setter and field differ."""
+
+_ADDRESS_SERVER_NAMES = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
+"""Java copies these to the system properties; they belong to fetchNamesrvAddrByAddressServer."""
+
+
+class _Reading:
+    """One pass over the sources: typed values by key, where each came from, and the notes."""
+
+    def __init__(self, base: BrokerConfiguration | NamesrvConfiguration) -> None:
+        self._base = base
+        self._facts = _all_facts(base)
+        self.values: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+        self._where: dict[str, str] = {}
+
+    def take_file(self, path: str | Path | None) -> None:
+        if path is None:
+            return
+        try:
+            raw = Path(path).read_bytes()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigFault(f"{path}: the configuration file cannot be read: {reason}") from error
+        seen: dict[str, int] = {}
+        for item in parse_properties(decode_properties_bytes(raw), str(path)):
+            if item.key in seen:
+                self.notes.append(
+                    f"{path}:{item.line}: {item.key} was already set in line {seen[item.key]};"
+                    " this line counts"
+                )
+            seen[item.key] = item.line
+            self.take(f"{path}:{item.line}", item.key, item.value)
+
+    def take_overrides(self, overrides: Mapping[str, str]) -> None:
+        for name, text in overrides.items():
+            self.take("command line", name, text)
+
+    def take(self, where: str, name: str, text: str) -> None:
+        """One assignment of any name."""
+        if name in _FORMER_NAMES:
+            new_name = _FORMER_NAMES[name]
+            self.notes.append(
+                f"{where}: {name} is the former name of {new_name} and is not used (nor by Java "
+                "4.9.7);"
+                f" write {new_name}={text} if the files of the store have that size"
+            )
+            return
+        if name in _ADDRESS_SERVER_NAMES:
+            self.notes.append(f"{where}: {name} has no effect: no address server is asked")
+            return
+        if name == "isEnableBatchPush" and text.lower() == "true":
+            self.notes.append(f"{where}: {name} is used, but Java 4.9.7 reads enableBatchPush only")
+        name = _OTHER_SPELLINGS.get(name, name)
+        if name not in self._facts:
+            self.notes.append(f"{where}: {name} is unknown and ignored{self._nearest(name)}")
+            self.unknown[name] = text
+            return
+        self._where[name], self._texts[name] = where, text
+        self.values[name] = self._parsed(where, self._facts[name], text)
+
+    def take_absent(self, name: str, environment: Mapping[str, str], variable: str) -> None:
+        """A key that nothing set so far is taken from the environment, if it is there."""
+        if name not in self.values and environment.get(variable):
+            self.take(f"environment {variable}", name, environment[variable])
+
+    def name_the_broker(self, environment: Mapping[str, str]) -> None:
+        if self.values.get("brokerName"):
+            return
+        name = environment.get("HOSTNAME") or NOT_NAMED
+        self.values["brokerName"] = name
+        self.notes.append(
+            f"brokerName is not set: {name} is used; set it: slaves and routes depend on the name"
+        )
+
+    def place_below_home(self, name: str, relative: str, environment: Mapping[str, str]) -> None:
+        if self.values.get(name):
+            return
+        home = environment.get("HOME")
+        if not home:
+            raise ConfigFault(f"{name} is not set and HOME is absent: no default; set {name}")
+        self.values[name] = str(Path(home) / relative)
+
+    def secure(self) -> None:
+        """With ``securityMode=secure``: all that it means."""
+        if self.values.get("securityMode") is SecurityMode.SECURE:
+            for name, text in secure_additions(self._texts, set(self._facts)).items():
+                self.take("securityMode=secure", name, text)
+
+    def built(self) -> Any:
+        """The configuration of the values read so far."""
+        return type(self._base)(
+            **{
+                part: type(settings)(**self._defaults_of(part), **self.changes_of(type(settings)))
+                for part, settings in _parts(self._base).items()
+            }
+        )
+
+    def changes_of(self, settings: type[Any]) -> dict[str, Any]:
+        """The values that belong to one settings class, by attribute."""
+        return {
+            facts.attribute: self.values[name]
+            for name, facts in key_facts(settings).items()
+            if name in self.values
+        }
+
+    def fault(self, name: str, reason: str, allowed: str) -> ConfigFault:
+        """The fault of a value that is wrong in view of other keys."""
+        if name not in self._texts:
+            return ConfigFault(f"{name} is not set: {reason}; allowed: {allowed}")
+        return config_fault(self._where[name], name, self._texts[name], reason, allowed)
+
+    def is_set(self, name: str) -> bool:
+        return name in self._texts
+
+    def where(self, name: str) -> str:
+        return self._where[name]
+
+    def note_what_has_no_effect(self) -> None:
+        """One note for all the pools of Java's threads, one each for the rest."""
+        set_here = [
+            self._facts[name]
+            for name in self._texts
+            if not self._where[name].startswith("environment")
+        ]
+        threads = sorted(facts.name for facts in set_here if facts.effect is Effect.THREADS)
+        if threads:
+            self.notes.append(
+                "accepted without effect, for they size threads, queues and buffers of the Java "
+                "program: " + ", ".join(threads)
+            )
+        later = sorted(facts.name for facts in set_here if facts.effect is Effect.LATER)
+        if later:
+            self.notes.append("without effect in this version: " + ", ".join(later))
+        for facts in set_here:
+            if facts.effect is Effect.ACCEPTED and self.values[facts.name] != facts.default:
+                self.notes.append(
+                    f"{self._where[facts.name]}: {facts.name}={self._texts[facts.name]} is accepted"
+                    f" without effect: {facts.doc}"
+                )
+
+    def note_loopback(self, because: str) -> None:
+        self.notes.append(
+            f"listening on {LOOPBACK} only, because {because}; write bindAddress=0.0.0.0 for all "
+            "addresses"
+            " (what Java does)"
+        )
+
+    def _defaults_of(self, part: str) -> dict[str, Any]:
+        if part == "server" and "listenPort" not in self.values:
+            return {"listen_port": NAMESRV_PORT}
+        return {}
+
+    def _nearest(self, name: str) -> str:
+        import difflib  # rarely: only where a key is not known
+
+        by_lower = {known.lower(): known for known in self._facts}
+        near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
+        return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+    def _parsed(self, where: str, facts: KeyFacts, text: str) -> Any:
+        trimmed = text.strip() if facts.kind.trims else text
+        if trimmed != text:
+            self.notes.append(
+                f"{where}: white space around the value of {facts.name} is ignored"
+                " (Java 4.9.7 would keep its default)"
+            )
+        try:
+            value = facts.kind.parse(trimmed)
+        except ValueError as error:
+            allowed = facts.kind.allowed + (f" ({facts.unit})" if facts.unit else "")
+            raise config_fault(where, facts.name, text, str(error), allowed) from None
+        if facts.effect is Effect.REFUSED and value != facts.default:
+            allowed = "nothing" if facts.default in ("", None) else facts.kind.print(facts.default)
+            raise config_fault(where, facts.name, text, facts.doc.rstrip("."), allowed)
+        if facts.clamp is not None and facts.clamp(value) != value:
+            self.notes.append(
+                f"{where}: {facts.name}={text} is moved to {facts.clamp(value)}, as Java does"
+            )
+            value = facts.clamp(value)
+        return value
+
+
+# ------------------------------------------------------------------------ rules between keys
+
+
+def _with_broker_rules(
+    configuration: BrokerConfiguration, reading: _Reading
+) -> BrokerConfiguration:
+    store = configuration.store
+    port = configuration.remoting.listen_port
+    if reading.is_set("haListenPort") and store.ha_listen_port != port + 1:
+        reading.notes.append(
+            f"{reading.where('haListenPort')}: haListenPort={store.ha_listen_port} is not used: "
+            "the port of"
+            f" the replication is always listenPort + 1, here {port + 1} (as in Java 4.9.7)"
+        )
+    store = attrs.evolve(store, ha_listen_port=port + 1)
+    if store.enable_dledger_commit_log:
+        _check_dledger(store, reading)
+        broker_id = ELECTED_ID
+    else:
+        broker_id = _classic_broker_id(configuration, reading)
+    broker = attrs.evolve(configuration.broker, broker_id=broker_id)
+    return attrs.evolve(configuration, broker=broker, store=store)
+
+
+def _classic_broker_id(configuration: BrokerConfiguration, reading: _Reading) -> int:
+    broker_id = configuration.broker.broker_id
+    if configuration.store.broker_role is BrokerRole.SLAVE:
+        if broker_id <= MASTER_ID:
+            raise reading.fault("brokerId", "a slave needs an id of its own", "a number above 0")
+        return broker_id
+    if broker_id != MASTER_ID:
+        reading.notes.append(
+            f"{reading.where('brokerId')}: brokerId={broker_id} is not used: a master has id 0"
+        )
+    return MASTER_ID
+
+
+def _check_dledger(store: StoreSettings, reading: _Reading) -> None:
+    if not store.dledger_group:
+        raise reading.fault("dLegerGroup", "enableDLegerCommitLog=true needs it", "a name")
+    self_id = store.dledger_self_id or ""
+    if not is_dledger_id(self_id):
+        raise reading.fault(
+            "dLegerSelfId",
+            "enableDLegerCommitLog=true needs an id whose number gives the broker id",
+            "one letter and a number, for example n0; rename the member in dLegerPeers of all "
+            "members,"
+            " too, before the first start",
+        )
+    syntax = "id-host:port of every member, separated by ;"
+    try:
+        peers = parse_dledger_peers(store.dledger_peers or "")
+    except ValueError as error:
+        raise reading.fault("dLegerPeers", str(error), syntax) from None
+    if self_id not in [peer.peer_id for peer in peers]:
+        raise reading.fault(
+            "dLegerPeers", f"this member, dLegerSelfId={self_id}, is not among them", syntax
+        )
+
+
+def _parts(configuration: BrokerConfiguration | NamesrvConfiguration) -> dict[str, Any]:
+    return {
+        part.name: getattr(configuration, part.name) for part in attrs.fields(type(configuration))
+    }
+
+
+def _all_facts(configuration: BrokerConfiguration | NamesrvConfiguration) -> dict[str, KeyFacts]:
+    facts: dict[str, KeyFacts] = {}
+    for settings in _parts(configuration).values():
+        own = key_facts(type(settings))
+        assert facts.keys().isdisjoint(own), facts.keys() & own.keys()
+        facts.update(own)
+    return facts

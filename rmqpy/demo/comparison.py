@@ -1,0 +1,202 @@
+"""Everything that a client can read of a store, as values, and the comparison of two such
+readings."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from attrs import define, field
+
+from rmqpy.client.core.base_consumer import PullStatus
+from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.pull_consumer import PullConsumer
+from rmqpy.codec.layout import CRC_MASK
+from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.remoting.bodies import MessageQueue
+
+PAGE = 32
+LOOKUPS_A_TOPIC = 50
+"""How many messages of a topic are also fetched by key and by id."""
+
+Place = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+
+@define(slots=True, frozen=True)
+class MessageValue:
+    """What must not change."""
+
+    physical_offset: int
+    size: int
+    msg_id: str
+    offset_msg_id: str
+    body_crc: int
+    store_timestamp_ms: int
+    properties: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @classmethod
+    def of(cls, message: ReceivedMessage) -> MessageValue:
+        stored = message.stored
+        if zlib.crc32(stored.body) & CRC_MASK != stored.body_crc and stored.body:
+            raise RmqError(f"message {message.offset_msg_id}: the body does not have its CRC")
+        return cls(
+            stored.physical_offset,
+            stored.size,
+            message.msg_id,
+            message.offset_msg_id,
+            stored.body_crc,
+            stored.store_timestamp_ms,
+            tuple(sorted(stored.properties.items())),
+            stored.body,
+        )
+
+
+@define(slots=True)
+class Reading:
+    """``lookups`` counts messages that were fetched by id and by key as well; ``closed`` queues
+    that no client may read.
+    """
+
+    messages: dict[Place, MessageValue] = field(factory=dict)
+    lookups: int = 0
+    closed: list[tuple[str, int]] = field(factory=list)
+
+
+async def read_everything(
+    consumer: PullConsumer, broker_name: str, queues: Iterable[tuple[str, int]]
+) -> Reading:
+    """Pull every queue from its smallest to its largest offset, and look some messages up by id and
+    key.
+    """
+    reading = Reading()
+    looked_up: Counter[str] = Counter()
+    for topic, queue_id in queues:
+        queue = MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
+        try:
+            async for message in _pull_queue(consumer, queue):
+                value = MessageValue.of(message)
+                reading.messages[topic, queue_id, message.queue_offset] = value
+                if looked_up[topic] < LOOKUPS_A_TOPIC:
+                    looked_up[topic] += 1
+                    reading.lookups += await _look_up(consumer, message, value)
+        except Refusal:
+            # Topics without a configuration, as the transaction service's own: no client can read
+            # them, in Java neither.
+            reading.closed.append((topic, queue_id))
+    return reading
+
+
+async def _pull_queue(
+    consumer: PullConsumer, queue: MessageQueue
+) -> AsyncIterator[ReceivedMessage]:
+    offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+    while offset < end:
+        page = await consumer.pull(queue, offset, PAGE)
+        for message in page.messages:
+            yield message
+        if page.status is not PullStatus.FOUND and page.next_begin_offset <= offset:
+            raise RmqError(
+                f"{queue.topic} queue {queue.queue_id}: nothing to read at {offset} before {end}"
+            )
+        offset = page.next_begin_offset
+
+
+async def _look_up(consumer: PullConsumer, message: ReceivedMessage, value: MessageValue) -> int:
+    by_id = await consumer.view_message(message.offset_msg_id, message.queue)
+    if MessageValue.of(by_id) != value:
+        raise RmqError(f"message {message.offset_msg_id} reads differently by its id")
+    stored_ms = value.store_timestamp_ms
+    for key in message.keys.split():
+        found = await consumer.query_by_key(
+            message.topic, key, PAGE, begin_ms=stored_ms - 1000, end_ms=stored_ms + 1000
+        )
+        # A full page holds the newest; an older message of the same second need not be on it.
+        if len(found) < PAGE and all(MessageValue.of(each) != value for each in found):
+            raise RmqError(f"message {message.offset_msg_id} is not found by its key {key}")
+    return 1
+
+
+@define(slots=True)
+class TopicRow:
+    before: int = 0
+    below: int = 0
+    above: int = 0
+    same: int = 0
+
+
+@define(slots=True)
+class Comparison:
+    """The later reading against the earlier one."""
+
+    rows: dict[str, TopicRow]
+    differences: list[str]
+    lookups: int
+
+    @property
+    def is_same(self) -> bool:
+        return not self.differences
+
+    def table(self) -> Iterator[str]:
+        width = max([5, *map(len, self.rows)])
+
+        def line(name: str, *columns: object) -> str:
+            return f"{name:<{width}}" + "".join(f"  {column:>8}" for column in columns)
+
+        yield ""
+        yield line("topic", "before", "below", "above", "same")
+        for topic, row in sorted(self.rows.items()):
+            yield line(topic, row.before, row.below, row.above, row.same)
+        yield (
+            "(messages read before the switch; after it, below and above the divided offset;"
+            " earlier ones that read the same)"
+        )
+        yield f"{self.lookups} of them also fetched by id and by key"
+        for difference in self.differences[:20]:
+            yield f"DIFFERENT {difference}"
+        if self.is_same:
+            yield "every earlier message reads the same after the switch"
+        else:
+            yield f"{len(self.differences)} differences"
+
+
+def compare(before: Reading, after: Reading, divided_offset: int) -> Comparison:
+    """Every message of ``before`` must be in ``after``, below the divided offset and equal. What is
+    new may be below, too: it came between that reading and the switch.
+    """
+    rows: dict[str, TopicRow] = {}
+    differences = [
+        f"{topic} queue {queue}: cannot be read any more"
+        for topic, queue in after.closed
+        if (topic, queue) not in before.closed
+    ]
+    for place, value in before.messages.items():
+        row = rows.setdefault(place[0], TopicRow())
+        row.before += 1
+        now = after.messages.get(place)
+        if now == value:
+            row.same += 1
+        else:
+            differences.append(
+                f"{place[0]} queue {place[1]} offset {place[2]}: {_what(value, now)}"
+            )
+    for place, value in after.messages.items():
+        row = rows.setdefault(place[0], TopicRow())
+        if value.physical_offset < divided_offset:
+            row.below += 1
+        else:
+            row.above += 1
+        if place in before.messages and value.physical_offset >= divided_offset:
+            differences.append(
+                f"{place[0]} queue {place[1]} offset {place[2]}: on the wrong side of the divide"
+            )
+    return Comparison(rows, differences, after.lookups)
+
+
+def _what(value: MessageValue, now: MessageValue | None) -> str:
+    if now is None:
+        return "missing"
+    names = [name for name in MessageValue.__slots__ if name != "__weakref__"]
+    return ", ".join(name for name in names if getattr(value, name) != getattr(now, name))

@@ -1,0 +1,84 @@
+"""A producer that does not stop while the group is switched, loses its leader and goes back: what
+was acknowledged, and for how long nothing was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+from attrs import define, field
+
+from rmqpy.client.core.message import Message
+from rmqpy.client.producer import Producer
+from rmqpy.model.errors import RmqError
+
+LOAD_TOPIC = "DemoLoad"
+PAUSE_SECONDS = 0.01
+AGAIN_SECONDS = 0.1
+TIMEOUT_MS = 1000
+
+
+@define(eq=False, repr=False)
+class Load:
+    """One message after the other, each until it is acknowledged. ``acknowledged`` are its keys."""
+
+    name_server: str
+    acknowledged: list[str] = field(factory=list)
+    attempts_failed: int = 0
+    _last_s: float = 0.0
+    _longest_s: float = 0.0
+    _task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._send())
+        await self.wait_for(20)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def wait_for(self, count: int) -> None:
+        """So many more are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        while len(self.acknowledged) < wanted:
+            if self._task is not None and self._task.done():
+                self._task.result()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def longest_gap_s(self) -> float:
+        """The longest time without an acknowledgement since the last call."""
+        longest = max(self._longest_s, time.monotonic() - self._last_s)
+        self._longest_s = 0.0
+        return longest
+
+    async def _send(self) -> None:
+        self._last_s = time.monotonic()
+        async with Producer("demo_load", self.name_server) as producer:
+            number = 0
+            while True:
+                key = f"load-{number}"
+                body = f"{key} of the demo".encode()
+                try:
+                    await producer.send(
+                        Message(topic=LOAD_TOPIC, body=body, keys=key), timeout_ms=TIMEOUT_MS
+                    )
+                except RmqError:
+                    self.attempts_failed += 1
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    continue
+                now_s = time.monotonic()
+                self._longest_s = max(self._longest_s, now_s - self._last_s)
+                self._last_s = now_s
+                self.acknowledged.append(key)
+                number += 1
+                await asyncio.sleep(PAUSE_SECONDS)

@@ -1,0 +1,385 @@
+"""NameServer: the answers of a name server, from the tables of ``routes`` and ``kv_config``.
+
+An unknown code is answered with code 3 (Java's name server gives no answer, and its callers run
+into their time-outs). A slave learns its master, a broker the order topics, from the answer of 103.
+
+Invariants: each request that is not oneway gets exactly one answer, unless its channel closes
+first; a refused request has changed nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define, field
+
+from rmqpy.config.loading import (
+    NamesrvConfiguration,
+    configuration_text,
+    effective_lines,
+    updated_configuration,
+)
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.files import FileLayer
+from rmqpy.namesrv.access import NamesrvAccess
+from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from rmqpy.namesrv.names import check_address, check_name
+from rmqpy.namesrv.registration import read_registration
+from rmqpy.namesrv.route_info import NamesrvLimits, RouteTables
+from rmqpy.remoting.bodies import DataVersion, KVTable, TopicList
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from rmqpy.store.files.deferred_write import SavedFile
+
+LOG = logging.getLogger(__name__)
+
+FIRST_SCAN_MS = 5_000
+SCAN_PERIOD_MS = 10_000
+
+VERSION_STRICT_JSON = 401
+"""V4_9_4: from here on callers read routes as strict JSON."""
+
+ROUTES_CACHED = 4_096
+"""Encoded routes kept until a table changes."""
+
+NO_ROUTE = (
+    "No topic route info in name server for the topic: {}\n"
+    "See http://rocketmq.apache.org/docs/faq/ for further details."
+)
+
+Answer = Callable[[Channel, RemotingCommand], RemotingCommand | None]
+"""The response, or None when it is sent later."""
+
+
+@define(slots=True)
+class NameServerCounts:
+    """What happened since the start."""
+
+    refused: int = 0
+    failures: int = 0
+    expired: int = 0
+
+
+@define(slots=True, eq=False, repr=False)
+class NameServer:
+    """A ``RequestHandler``. ``start()`` reads kvConfig.json and begins to watch the brokers.
+
+    ``unknown`` are keys of the settings file that mean nothing here; kept when it is written again.
+    """
+
+    configuration: NamesrvConfiguration
+    scheduler: Scheduler
+    files: FileLayer
+    unknown: Mapping[str, str] = field(factory=dict)
+    limits: NamesrvLimits = NamesrvLimits()  # noqa: RUF009 - a frozen value
+    counts: NameServerCounts = field(factory=NameServerCounts)
+    routes: RouteTables = field(init=False)
+    kv_config: KvConfig = field(init=False)
+    access: NamesrvAccess = field(init=False)
+    _settings_file: SavedFile = field(init=False)
+    _answers: dict[int, Answer] = field(init=False)
+    _encoded_routes: dict[tuple[str, bool], bytes | None] = field(factory=dict, init=False)
+    _encoded_version: int = field(default=-1, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.configuration.namesrv
+        self.routes = RouteTables(self.limits)
+        kv_file = SavedFile(settings.kv_config_path, self.files, self.scheduler)
+        self.kv_config = KvConfig(kv_file, self.limits.settings)
+        self._settings_file = SavedFile(settings.config_store_path, self.files, self.scheduler)
+        self.access = NamesrvAccess.of(self.configuration, self.files, self.scheduler)
+        self._answers = self._answers_by_code()
+
+    def start(self) -> None:
+        """Raises StoreFault when there are settings on disk and they cannot be read, ConfigFault
+        for access files.
+        """
+        self.access.start()
+        self.kv_config.load(self.files)
+        self._timer = self.scheduler.call_later(FIRST_SCAN_MS, self._scan)
+
+    def stop(self) -> None:
+        self.access.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- RequestHandler
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        for command in commands:
+            if command.is_response:
+                LOG.info("an answer of %s:%d to no request", *channel.peer)
+                continue
+            response = self._answer(channel, command)
+            if response is not None:
+                self._reply(channel, command, response)
+            if channel.closed:  # cut off: it asks for more than it reads
+                break
+
+    def turn_ended(self) -> None:
+        """Nothing is collected over a turn."""
+
+    def channel_closed(self, channel: Channel) -> None:
+        for address in self.routes.channel_closed(channel):
+            LOG.warning("broker %s is gone: its connection was closed", address)
+
+    # -- walking a request
+
+    def _answer(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        answer = self._answers.get(command.code)
+        if answer is None:
+            remark = f" request type {command.code} not supported"
+            return _refused(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        try:
+            self.access.check(channel, command)
+            return answer(channel, command)
+        except Refusal as refusal:
+            self.counts.refused += 1
+            return _refused(command, refusal.code, refusal.remark)
+        except Exception as error:
+            self.counts.failures += 1
+            LOG.exception("request %d of %s:%d failed", command.code, *channel.peer)
+            return _refused(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _reply(self, channel: Channel, command: RemotingCommand, response: RemotingCommand) -> None:
+        if command.is_oneway:
+            return
+        try:
+            frame = encode_command(response)
+        except Refusal as refusal:  # larger than a frame
+            frame = encode_command(_refused(command, refusal.code, refusal.remark))
+        channel.write(frame)
+
+    def _scan(self) -> None:
+        self._timer = self.scheduler.call_later(SCAN_PERIOD_MS, self._scan)
+        for address, channel in self.routes.tick(self.scheduler.monotonic_ms()):
+            self.counts.expired += 1
+            LOG.warning("broker %s is gone: it did not register in time", address)
+            channel.close()
+
+    def _answers_by_code(self) -> dict[int, Answer]:
+        routes = self.routes
+        return {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(routes.all_topics),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(routes.system_topics),
+            RequestCode.GET_UNIT_TOPIC_LIST: _list(routes.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(routes.unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(routes.unit_sub_ununit_topics),
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_settings,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_settings,
+        }
+
+    # -- brokers
+
+    def _register(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        read = read_registration(command)
+        registration = read.registration
+        if self.routes.needs_topics(registration):
+            registration = read.complete()
+        now_ms = self.scheduler.monotonic_ms()
+        master = self.routes.register(registration, channel, now_ms)
+        header = RegisterBrokerResponseHeader(
+            ha_server_addr=master.ha_address, master_addr=master.master_address
+        )
+        order_topics = self.kv_config.namespace(ORDER_TOPIC_CONFIG)
+        body = b"" if order_topics is None else KVTable(order_topics).encode()
+        return RemotingCommand.response_to(command, header=header, body=body)
+
+    def _unregister(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = UnRegisterBrokerRequestHeader.decode(command.ext_fields)
+        self.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        return RemotingCommand.response_to(command)
+
+    def _query_data_version(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = QueryDataVersionRequestHeader.decode(command.ext_fields)
+        check_name("brokerName", header.broker_name)
+        check_address("brokerAddr", header.broker_addr)
+        changed = self.routes.topics_changed(header.broker_addr, DataVersion.decode(command.body))
+        if not changed:
+            self.routes.touch(header.broker_addr, self.scheduler.monotonic_ms())
+        known = self.routes.data_version(header.broker_addr)
+        return RemotingCommand.response_to(
+            command,
+            header=QueryDataVersionResponseHeader(changed=changed),
+            body=known.encode() if known is not None else b"",
+        )
+
+    # -- routes and lists
+
+    def _route(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = GetRouteInfoRequestHeader.decode(command.ext_fields)
+        strict = command.version >= VERSION_STRICT_JSON or bool(header.accept_standard_json_only)
+        body = self._encoded_route(header.topic, strict)
+        if body is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
+        return RemotingCommand.response_to(command, body=body)
+
+    def _encoded_route(self, topic: str, strict: bool) -> bytes | None:
+        if self._encoded_version != self.routes.version or (
+            len(self._encoded_routes) >= ROUTES_CACHED
+        ):
+            self._encoded_routes.clear()
+            self._encoded_version = self.routes.version
+        key = (topic, strict)
+        if key in self._encoded_routes:
+            return self._encoded_routes[key]
+        route = self.routes.route(topic)
+        if route is None:
+            return None
+        if self.configuration.namesrv.order_message_enable:
+            route.order_topic_conf = self.kv_config.get(ORDER_TOPIC_CONFIG, topic)
+        body = self._encoded_routes[key] = route.encode(strict=strict)
+        return body
+
+    def _forget_encoded_routes(self) -> None:
+        self._encoded_version = -1
+
+    def _cluster_info(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(command, body=self.routes.cluster_info().encode())
+
+    def _topics_of_cluster(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = GetTopicsByClusterRequestHeader.decode(command.ext_fields)
+        topics = self.routes.topics_of_cluster(header.cluster)
+        return RemotingCommand.response_to(command, body=topics.encode())
+
+    # -- administration
+
+    def _wipe_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields)
+        count = self.routes.wipe_write_perm(header.broker_name)
+        LOG.info("write permission taken from %d topics of %s", count, header.broker_name)
+        answer = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
+        return RemotingCommand.response_to(command, header=answer)
+
+    def _add_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields)
+        count = self.routes.add_write_perm(header.broker_name)
+        LOG.info("write permission given to %d topics of %s", count, header.broker_name)
+        answer = AddWritePermOfBrokerResponseHeader(add_topic_count=count)
+        return RemotingCommand.response_to(command, header=answer)
+
+    def _delete_topic(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return RemotingCommand.response_to(command)
+
+    def _put_kv(self, channel: Channel, command: RemotingCommand) -> None:
+        header = PutKVConfigRequestHeader.decode(command.ext_fields)
+        self.kv_config.put(
+            header.namespace, header.key, header.value, self._reply_when_saved(channel, command)
+        )
+        self._forget_encoded_routes()
+
+    def _delete_kv(self, channel: Channel, command: RemotingCommand) -> None:
+        header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
+        self.kv_config.delete(
+            header.namespace, header.key, self._reply_when_saved(channel, command)
+        )
+        self._forget_encoded_routes()
+
+    def _get_kv(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = GetKVConfigRequestHeader.decode(command.ext_fields)
+        value = self.kv_config.get(header.namespace, header.key)
+        if value is None:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return RemotingCommand.response_to(command, header=GetKVConfigResponseHeader(value=value))
+
+    def _list_kv(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        header = GetKVListByNamespaceRequestHeader.decode(command.ext_fields)
+        table = self.kv_config.namespace(header.namespace)
+        if table is None:
+            raise Refusal(
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
+            )
+        return RemotingCommand.response_to(command, body=KVTable(table).encode())
+
+    def _update_settings(
+        self, channel: Channel, command: RemotingCommand
+    ) -> RemotingCommand | None:
+        self._settings_file.check_not_full()
+        try:
+            text = decode_properties_bytes(command.body)
+            assigned = parse_properties(text, source="the request")
+        except ConfigFault as fault:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+        changes = {each.key: each.value for each in assigned}
+        changed = updated_configuration(self.configuration, changes)
+        if changed == self.configuration:
+            return RemotingCommand.response_to(command)
+        LOG.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
+        self.configuration = changed
+        self._forget_encoded_routes()
+        self._settings_file.save(
+            lambda: configuration_text(self.configuration, self.unknown).encode(),
+            self._reply_when_saved(channel, command),
+        )
+        return None
+
+    def _get_settings(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        body = "".join(f"{line}\n" for line in effective_lines(self.configuration)).encode()
+        return RemotingCommand.response_to(command, body=body)
+
+    def _reply_when_saved(
+        self, channel: Channel, command: RemotingCommand
+    ) -> Callable[[BaseException | None], None]:
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                response = RemotingCommand.response_to(command)
+            else:
+                remark = f"in effect, but not on disk: {error}"
+                response = _refused(command, ResponseCode.SYSTEM_ERROR, remark)
+            self._reply(channel, command, response)
+
+        return saved
+
+
+def _list(topics: Callable[[], TopicList]) -> Answer:
+    def answer(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response_to(command, body=topics().encode())
+
+    return answer
+
+
+def _refused(command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
+    return RemotingCommand.response_to(command, code, remark)

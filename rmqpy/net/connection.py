@@ -1,0 +1,464 @@
+"""One TCP connection as a ``remoting.channel.Channel``, the same for a server and for a client.
+
+States of a connection::
+
+    state     enters by                          reads  writes  leaves by
+    open      connection_made                    yes    yes     close, abort, peer, fault
+    held      turn budget used, or peer does     no     yes     next turn, or peer has read
+              not read what we wrote, or
+              requests are postponed
+    closing   close(), fault of the peer         no     flush   connection_lost, linger deadline
+    lost      connection_lost                    no     no      -
+
+Writes are collected and go to the kernel once at the end of the loop turn (:class:`Turns`), so that
+all replies of a turn to one peer are one system call, behind the commit of the handler.
+
+Invariants: ``closed`` never goes back; for each ``connected`` the owner hears
+``lost`` exactly once; not more than ``limits.pending_bytes`` wait for one peer, else it is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from attrs import define, field
+
+from rmqpy.config.loading import ServerSettings
+from rmqpy.model.errors import RemoteFault
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import MAX_FRAME
+from rmqpy.remoting.frame_decoder import FrameReceiver
+
+READ_SIZE = 128 * 1024
+"""Bytes of one read, usually; the buffer is shared by all connections of an owner."""
+
+FLUSH_AT = 256 * 1024
+"""Collected replies beyond this go to the transport before the turn ends."""
+
+
+@define(slots=True, frozen=True)
+class ConnectionLimits:
+    """Bounds of every connection. Times in ms, sizes in bytes.
+
+    ``idle_close_ms``: closed after so long without traffic in either direction.
+    ``head_deadline_ms``: an unfinished frame may be so old until its header is there, and
+    ``frame_deadline_ms`` until all of it is; then its sender is cut off.
+    ``read_bytes``: of one read at the most.
+    ``turn_bytes``: read from one peer in one loop turn before the others have theirs.
+    ``high_water``/``low_water``: while more waits for a peer than the first, nothing is read from
+    it, until less than the second waits.
+    ``pending_bytes``/``pending_bytes_all``: who lets more wait is cut off; the second counts all
+    peers above their high water together.
+    ``backlog``: connections that may wait to be accepted.
+    ``linger_ms``: after ``close`` the queued bytes have so long to leave.
+    """
+
+    max_frame: int = MAX_FRAME
+    idle_close_ms: int = 120_000
+    head_deadline_ms: int = 20_000
+    frame_deadline_ms: int = 60_000
+    turn_bytes: int = 256 * 1024
+    read_bytes: int = READ_SIZE
+    high_water: int = 1024 * 1024
+    low_water: int = 256 * 1024
+    pending_bytes: int = 64 * 1024 * 1024
+    pending_bytes_all: int = 256 * 1024 * 1024
+    linger_ms: int = 5_000
+    backlog: int = 1024
+    max_connections: int = 20_000
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> ConnectionLimits:
+        """The limits that the settings of a server name."""
+        return cls(
+            idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,
+            backlog=settings.server_socket_backlog,
+            head_deadline_ms=settings.frame_header_timeout_millis,
+            frame_deadline_ms=settings.frame_timeout_millis,
+            max_connections=settings.max_connections,
+        )
+
+    @property
+    def sweep_ms(self) -> int:
+        """How often deadlines are looked at: late by a quarter of the shortest at the most."""
+        deadlines = (self.frame_deadline_ms, self.head_deadline_ms, self.linger_ms)
+        shortest = min(self.idle_close_ms, *deadlines)
+        return max(10, min(5_000, shortest // 4))
+
+
+class ConnectionOwner(Protocol):
+    """What a connection tells of itself."""
+
+    @property
+    def limits(self) -> ConnectionLimits: ...
+
+    @property
+    def turns(self) -> Turns: ...
+
+    def connected(self, connection: Connection) -> None: ...
+
+    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+        """All complete frames of one read, at least one."""
+        ...
+
+    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+        """The peer broke the protocol; the connection is being closed."""
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+@define(slots=True, eq=False, repr=False)
+class Mark:
+    """``left`` bytes that are not read yet were there at ``seen_ms``
+    (:mod:`rmqpy.net.server.stall_detector`)."""
+
+    seen_ms: int
+    left: int
+
+
+class Markable(Protocol):
+    """A connection whose unread bytes are marked."""
+
+    def marked(self, seen_ms: int, unread: int) -> None: ...
+
+
+class Turns:
+    """The end of a loop turn: commit, then flush, then let the held ones read again.
+
+    The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
+    turn and before the next ones. So ``turn_ended`` runs once however many connections were read.
+    A ``patient`` one lets one more turn of the loop pass before it.
+    """
+
+    def __init__(
+        self,
+        scheduler: AsyncioScheduler,
+        turn_ended: Callable[[], None],
+        read_bytes: int = READ_SIZE,
+        *,
+        patient: bool = False,
+    ) -> None:
+        """``patient``: ``turn_ended`` costs more than a look at the sockets; what comes with those
+        that are there already is waited for.
+        """
+        self.scheduler = scheduler
+        self.number = 0
+        self.buffer = memoryview(bytearray(read_bytes))
+        self.pending_bytes_all = 0
+        self.committing = False
+        """Whether the loop is in ``turn_ended``."""
+        self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
+        """By whoever watches a commit: its turn, when, and the bytes that waited then."""
+        self._turn_ended = turn_ended
+        self._patient = patient
+        self._waited = False
+        self._asked = False
+        self._handled = False
+        self._written: list[Connection] = []
+        self._held: dict[Connection, None] = {}
+
+    def handled(self) -> None:
+        self._handled = True
+        if not self._asked:
+            self._ask()
+
+    def written(self, connection: Connection) -> None:
+        self._written.append(connection)
+        self._ask()
+
+    def held(self, connection: Connection) -> None:
+        self._held[connection] = None
+        self._ask()
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self.scheduler.call_soon(self._end)
+
+    def _end(self) -> None:
+        if self._patient and self._handled and not self._waited:
+            self._waited = True
+            self.scheduler.call_soon(self._end)
+            return
+        self._waited = False
+        self.number += 1
+        if self._handled:
+            self._handled = False
+            self.committing = True
+            self._guard(self._turn_ended)
+            self.committing = False
+            if self.found is not None:
+                self._take_over_found()
+        self._asked = False
+        written, self._written = self._written, []
+        held, self._held = self._held, {}
+        for connection in written:
+            self._guard(connection.flush)
+        for connection in held:
+            self._guard(connection.turn_over)
+
+    def _take_over_found(self) -> None:
+        assert self.found is not None
+        (number, seen_ms, unread), self.found = self.found, None
+        if number == self.number:
+            for connection, count in unread:
+                connection.marked(seen_ms, count)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """One step that fails must not keep the other connections from their replies."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self.scheduler.supervisor.report("the end of a loop turn", error)
+
+
+@define(slots=True, eq=False, repr=False)
+class Connection(asyncio.BufferedProtocol):
+    """A ``Channel``. Made by the protocol factory of an owner, or by hand for a client."""
+
+    owner: ConnectionOwner
+    turns: Turns
+    receiver: FrameReceiver
+    peer: tuple[str, int] = ("", 0)
+    local_port: int = 0
+    opened: bool = False
+    closed: bool = False
+    last_traffic_ms: int = 0
+    last_read_ms: int = 0
+    partial_since_ms: int | None = None
+    partial_head: bool = False
+    """Of the unfinished frame not even the header is whole."""
+
+    closing_since_ms: int | None = None
+    mark: Mark | None = None
+    waited_ms: int = 0
+    """How long the frames that are being received have waited, as far as is known."""
+    _transport: asyncio.Transport | None = None
+    _out: bytearray = field(factory=bytearray)
+    _turn: int = -1
+    _turn_bytes: int = 0
+    _budget_used: bool = False
+    _congested: bool = False
+    _reading: bool = True
+    _postponed: Sequence[RemotingCommand] = ()
+    _counted_bytes: int = 0
+    _swept_bytes: int = 0
+
+    # -- Channel
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.closed:
+            return
+        if not self._out:
+            if len(data) >= FLUSH_AT and isinstance(data, bytes) and self._transport is not None:
+                self._hand_over(data)
+                return
+            self.turns.written(self)
+        self._out += data
+        if len(self._out) >= FLUSH_AT:
+            self.flush()
+
+    def write_pieces(self, pieces: Sequence[bytes], now_ms: int) -> None:
+        """A frame in pieces: to the transport as they are, behind what was collected."""
+        if self.closed or self._transport is None:
+            return
+        if self._out:
+            self.flush()
+        self._transport.writelines(pieces)
+        self.last_traffic_ms = now_ms
+        if self._congested and not self.closed:
+            self._count_pending()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.flush()
+        self.closed = True
+        self.closing_since_ms = self.turns.scheduler.monotonic_ms()
+        if self._transport is not None:
+            self._transport.close()
+
+    def mark_unread(self) -> None:
+        """A read has filled its buffer. Nobody asks here how long the rest waits."""
+
+    def taken(self, nbytes: int) -> int:
+        """So many marked bytes were read now; how long they have waited, in ms."""
+        mark = self.mark
+        assert mark is not None and nbytes <= mark.left
+        mark.left -= nbytes
+        if not mark.left:
+            self.mark = None
+        return self.turns.scheduler.monotonic_ms() - mark.seen_ms
+
+    # -- owner and Turns
+
+    def abort(self) -> None:
+        """Close at once; what is queued is dropped."""
+        self.closed = True
+        self._out = bytearray()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def flush(self) -> None:
+        if not self._out or self._transport is None or self.closed:
+            return
+        out, self._out = self._out, bytearray()  # the transport may keep what it is given
+        self._hand_over(out)
+
+    def _hand_over(self, out: bytes | bytearray) -> None:
+        assert self._transport is not None
+        self._transport.write(out)
+        self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
+        if self._congested and not self.closed:
+            self._count_pending()
+
+    @property
+    def postponing(self) -> bool:
+        """Whether requests of this connection wait for the next turn."""
+        return bool(self._postponed)
+
+    def postpone(self, commands: Sequence[RemotingCommand]) -> None:
+        """Let the owner receive these in the next turn; nothing is read before."""
+        self._postponed = commands
+        self.turns.held(self)
+        self._choose_reading()
+
+    def turn_over(self) -> None:
+        self._budget_used = False
+        postponed, self._postponed = self._postponed, ()
+        if postponed and not self.closed:
+            self.owner.received(self, list(postponed))
+        self._choose_reading()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Written by us, not yet taken by the kernel."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + len(self._out)
+
+    def overdue(self, now_ms: int) -> str | None:
+        """Why this connection has to go now, or None. Called by the owner's sweep."""
+        limits = self.owner.limits
+        if self.closing_since_ms is not None:
+            late = now_ms - self.closing_since_ms > limits.linger_ms
+            return "its last bytes were not taken" if late else None
+        waiting = self.pending_bytes
+        if waiting != self._swept_bytes:  # a slow reader is a reader
+            self._swept_bytes = waiting
+            self.last_traffic_ms = now_ms
+        if now_ms - self.last_traffic_ms >= limits.idle_close_ms:
+            return f"no traffic for {now_ms - self.last_traffic_ms} ms"
+        if self.partial_since_ms is not None and self._reading:
+            age_ms = now_ms - self.partial_since_ms
+            if self.partial_head and age_ms >= limits.head_deadline_ms:
+                return f"an unfinished frame without its header for {age_ms} ms"
+            if age_ms >= limits.frame_deadline_ms:
+                return f"an unfinished frame of {self.receiver.pending_bytes} bytes for {age_ms} ms"
+        return None
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        limits = self.owner.limits
+        transport.set_write_buffer_limits(limits.high_water, limits.low_water)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername")
+        self.peer = (peer[0], peer[1]) if peer else ("", 0)  # None: it has gone already
+        self.local_port = transport.get_extra_info("sockname")[1]
+        self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
+        self.opened = True
+        self.owner.connected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.turns.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.closed:
+            self.use_budget(nbytes)
+            self.take_in(self.turns.buffer[:nbytes])
+
+    def take_in(self, data: memoryview) -> None:
+        """Bytes for the receiver; the frames that they complete, to the owner."""
+        now_ms = self.turns.scheduler.monotonic_ms()
+        self.last_traffic_ms = self.last_read_ms = now_ms
+        try:
+            commands = self.receiver.receive(data)
+        except RemoteFault as fault:
+            self.owner.faulted(self, fault)
+            self.close()
+            return
+        if not self.receiver.pending_bytes:
+            self.partial_since_ms = None
+        else:
+            if commands or self.partial_since_ms is None:
+                self.partial_since_ms = now_ms
+            self.partial_head = not self.receiver.is_head_whole
+        if commands:
+            self.owner.received(self, commands)
+
+    def use_budget(self, nbytes: int) -> None:
+        """So many bytes were read; beyond ``limits.turn_bytes`` the others have their turn."""
+        if self._turn != self.turns.number:
+            self._turn = self.turns.number
+            self._turn_bytes = 0
+        self._turn_bytes += nbytes
+        if self._turn_bytes >= self.owner.limits.turn_bytes and not self._budget_used:
+            self._budget_used = True
+            self.turns.held(self)
+            self._choose_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._congested = True
+        self._choose_reading()
+        self._count_pending()
+
+    def resume_writing(self) -> None:
+        self._congested = False
+        self._uncount_pending()
+        self._choose_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._transport = None
+        self._out = bytearray()
+        self._uncount_pending()
+        self.owner.lost(self)
+
+    # -- inside
+
+    def _choose_reading(self) -> None:
+        wanted = not (self._budget_used or self._congested or self._postponed)
+        if wanted == self._reading or self.closed or self._transport is None:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _count_pending(self) -> None:
+        assert self._transport is not None
+        self._uncount_pending()
+        waiting = self._transport.get_write_buffer_size()
+        limits = self.owner.limits
+        alone_too_much = waiting > limits.pending_bytes
+        if alone_too_much or self.turns.pending_bytes_all + waiting > limits.pending_bytes_all:
+            self.owner.faulted(
+                self, RemoteFault(f"it does not read: {waiting} bytes are waiting for it")
+            )
+            self.abort()
+            return
+        self._counted_bytes = waiting
+        self.turns.pending_bytes_all += waiting
+
+    def _uncount_pending(self) -> None:
+        self.turns.pending_bytes_all -= self._counted_bytes
+        self._counted_bytes = 0

@@ -1,0 +1,419 @@
+"""DLedgerDriver: tells the DLedger core what happens to one member of a group, and has carried out
+what it asks.
+
+The core (``dledger.node``) computes, the entry store keeps bytes, ``net.dledger_peers`` speaks with
+the other members, ``net.dledger_carrier`` does with both what was decided. The driver knows only
+the scheduler, the network and the channels that it is given, so a simulator runs it as it is.
+
+=======================  ======================================================================
+when                     what
+=======================  ======================================================================
+the turn's puts are      ``Stored``: what they appended is pushed, all of it to a member at once
+written
+frames of the peers'     pushes that are granted go by :mod:`rmqpy.net.dledger.push_fast_path`; the
+others port                     are ``Received`` each; then one Ready for all of them
+answers of members       ``Answered`` for all of a loop turn, then one Ready
+a sync has ended         ``Synced``
+every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: until it leads)
+=======================  ======================================================================
+
+Invariants: nothing is staged and unreported when the core is stepped. While the disk has no room
+for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), nothing else happens: the member is as if
+it were
+paused. Once a Ready could not be carried out for any other reason it neither votes nor answers any
+more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rmqpy.dledger.handshake import Introduction
+from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.node import (
+    Answered,
+    DiskReport,
+    Event,
+    Node,
+    Proposal,
+    Refused,
+    Stored,
+    Synced,
+)
+from rmqpy.model.clock import Timer
+from rmqpy.model.errors import RemoteFault
+from rmqpy.model.ids import LedgerIndex
+from rmqpy.net.dledger.context import DriverSurroundings
+from rmqpy.net.dledger.peers import Peers
+from rmqpy.net.dledger.push_fast_path import PushLane
+from rmqpy.net.dledger.ready_processor import ReadyCarrier
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.ledger.classic_prefix import FileDigest, OldLogMark
+from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.store.ledger.entry_scrub import Scrub
+
+EVENTS_MAX: Final = 32
+ASK_ENDS_MS: Final = 1000
+CHECKPOINT_INTERVAL_MS: Final = 3000
+"""checkPointInterval."""
+
+_log = logging.getLogger(__name__)
+
+
+class DLedgerDriver:
+    """See the module. A ``RequestHandler`` for the peers' port, and the log's ``Proposer``."""
+
+    def __init__(
+        self, membership: Membership, options: Options, around: DriverSurroundings
+    ) -> None:
+        self.membership = membership
+        self._alone = len(membership.peers) == 1
+        self.options = options
+        self._around = around
+        self.entries = around.log.entries
+        self._store = around.store
+        self._scheduler = around.scheduler
+        self.node = Node(
+            membership,
+            self.entries.member_files.load_hard_state(),
+            self.entries,
+            self.entries.committed_index,
+            options,
+        )
+        self.peers = Peers(
+            membership,
+            options,
+            around.network,
+            around.scheduler,
+            self._answered,
+            self.introduce,
+            lambda: self._store.tell_queue_ends() if self.carrier.leads else None,
+            self.node.take_batches,
+            around.vouch,
+        )
+        self._lane = PushLane(self.node, self.entries, self.peers)
+        self.carrier = ReadyCarrier(around, self.node, self.peers, self._lane.receipts, self._note)
+        self._inbox: list[Answered] = []
+        self._timers: dict[str, Timer] = {}
+        self._ask_ends_ms = 0
+        self.disk = Disk.GOOD
+        self._scrub = Scrub(self.entries, self._fetch)
+        self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
+        """(wall clock, sentence): what became of the role, and why."""
+        self.grants = 1
+        """Counts whatever may change what the core would grant."""
+        self._busy = False
+        """While it is set, nothing is carried out by those who are called in between; who sets it
+        is called by the loop, never by another one who has.
+        """
+        self._planned = self._saving = self._granted = False
+
+    def introduce(self) -> Introduction:
+        """What this member says of itself."""
+        divided = self._store.divided_offset
+        old_log = self._store.old_log
+        mark = OldLogMark() if old_log is None else old_log.mark
+        return Introduction(
+            group=self.membership.group,
+            member=self.membership.self_id,
+            file_size=self.entries.file_size,
+            divided_offset=-1 if divided is None else divided,
+            old_log_end=mark.end,
+            old_log_digest=mark.digest,
+            end_index=self.entries.end.index,
+            peers=self.options.addresses,
+        )
+
+    # ------------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Begin as a candidate; in a group of one leadership is there when this returns."""
+        self._around.log.proposer = self
+        self.entries.on_stored = self._entries_stored
+        self.entries.on_flushed = self._entries_flushed
+        self.entries.on_damage = self._damage_met
+        end = self.entries.end
+        if end.index >= 0:  # recovery has made sure of it
+            self._step(Synced(end.index, end.term))
+        if not self._alone:
+            self._around.on_role(self.node.role)
+        self._timers["checkpoint"] = self._scheduler.call_later(
+            CHECKPOINT_INTERVAL_MS, self._save_checkpoint
+        )
+        if not self._alone:
+            self._read_old_log()
+        self._tick()
+
+    def _read_old_log(self) -> None:
+        """The next file of the old log, where it may block; once all are read, every member is met
+        again.
+        """
+        old_log = self._store.old_log
+        work = None if old_log is None else old_log.next_work()
+        if old_log is None or work is None:
+            return
+
+        def read(found: FileDigest | None, error: BaseException | None) -> None:
+            if self.carrier.is_over:
+                return
+            if error is not None:
+                _log.warning("an old commit log file cannot be read for its digest: %s", error)
+            old_log.take(found)
+            if old_log.next_work() is None:
+                self.peers.tell_more()
+            else:
+                self._read_old_log()
+
+        self._scheduler.run_blocking(work, read)
+
+    def stop(self) -> None:
+        """Take part no more. What is stored still counts in a group of one."""
+        self.carrier.stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+
+    # --------------------------------------------------------------------------------- proposer
+
+    def propose(self, count: int) -> Proposal | Refused:
+        # Behind a grant the answers wait: they may end the leadership in which it was given.
+        granted, self._granted = self._granted, False
+        self.grants += 1
+        if self._planned and not self._busy and not granted:
+            self._work()
+        return Refused.DISK_ERROR if self.carrier.dead else self.node.propose(count)
+
+    def grant(self) -> tuple[Proposal, int]:
+        if self._planned and not self._busy:
+            self._work()
+        proposal, room = self.node.grant()
+        self._granted = room > 0 and not self.carrier.dead
+        return proposal, 0 if self.carrier.dead else room
+
+    def take_granted(self, count: int) -> None:
+        self.node.take_granted(count)
+
+    # -------------------------------------------------------------------------- the peers' port
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        if self.carrier.stopped or self.carrier.dead:
+            return
+        self._busy = True
+        try:
+            if not self._before_steps():
+                return
+            for command in commands:
+                if self._lane.take(channel, command) or command.is_response:
+                    continue
+                if not self.carrier.finish():
+                    break  # as if the rest had come while nothing can be written
+                received = self.peers.receive(channel, command)
+                if received is not None:
+                    self._step(received)
+        finally:
+            self._busy = False
+        self._carry_out()
+
+    def turn_ended(self) -> None:
+        """Everything was done at the end of ``handle``."""
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Its requests are answered into the void."""
+
+    # ----------------------------------------------------------------------------------- events
+
+    def _plan_tick(self) -> None:
+        """A leader that is alone has nothing to wait for but its disk."""
+        if self._alone and self.node.role is Role.LEADER and self.disk is Disk.GOOD:
+            return
+        if "tick" not in self._timers and not self.carrier.stopped:
+            self._timers["tick"] = self._scheduler.call_later(self._around.tick_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timers.pop("tick", None)
+        self._plan_tick()
+        if self.carrier.dead:
+            return
+        now_ms = self._scheduler.monotonic_ms()
+        self._busy = True
+        try:
+            if self._before_steps():
+                self._guarded(lambda: self.node.tick(now_ms))
+                if not self._alone:
+                    self._guarded(lambda: self._scrub.tick(now_ms))
+                    if self._store.queue_ends.wanted:
+                        self._want_queue_ends(now_ms)
+        finally:
+            self._busy = False
+        self._carry_out()
+
+    def _entries_stored(self, index: LedgerIndex) -> None:
+        if self.node.counts_stored:
+            self._step(Stored(index))
+        if self.options.ack_after_sync:
+            self._around.flush()
+        if not self._busy:
+            self._carry_out()
+
+    def _entries_flushed(self, end: LedgerEnd) -> None:
+        self._busy = True
+        try:
+            if end.index >= 0 and self._before_steps():
+                self._step(Synced(end.index, end.term))
+        finally:
+            self._busy = False
+        if self.options.ack_after_sync:
+            self._around.flush()
+        self._carry_out()
+
+    def _answered(self, answer: Answered) -> None:
+        """An answer to one of our requests; all of a turn are stepped together."""
+        self._inbox.append(answer)
+        if not self._planned:
+            self._planned = True
+            self._scheduler.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._planned = False
+        answers, self._inbox = self._inbox, []
+        if self.carrier.is_over:
+            return
+        self._busy = True
+        try:
+            if self._before_steps():
+                for answer in answers:
+                    self._step(answer)
+        finally:
+            self._busy = False
+        self._carry_out()
+
+    def _before_steps(self) -> bool:
+        """What is staged is reported, and so is the disk. False: the core may not be stepped."""
+        self.grants += 1
+        self._store.commit()
+        if self.carrier.dead or not self.carrier.finish():
+            return False
+        disk = self._disk_now()
+        if disk is not self.disk:
+            self.disk = disk
+            self._step(DiskReport(disk))
+            self._plan_tick()
+        return True
+
+    def _disk_now(self) -> Disk:
+        if self._store.failure is not None:
+            return Disk.FAILED
+        if self._scrub.damaged and not self._alone:
+            return Disk.DAMAGED
+        lacks_tables = self._store.queue_ends.wanted or self._around.lacks_tables()
+        if lacks_tables and not self._alone:
+            return Disk.LACKS_TABLES
+        return Disk.FULL if self._store.disk_full else Disk.GOOD
+
+    def _step(self, event: Event) -> None:
+        self.grants += 1
+        try:
+            self.node.step(event)
+        except DamagedEntry as fault:
+            self._entry_damaged(fault)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """One call that may meet a damaged entry."""
+        try:
+            step()
+        except DamagedEntry as fault:
+            self._entry_damaged(fault)
+
+    def _entry_damaged(self, fault: DamagedEntry) -> None:
+        """Who has one does not lead until it is whole."""
+        self._scrub.found(fault)
+        if not self._alone and self.disk is not Disk.FAILED:
+            self.disk = Disk.DAMAGED
+            self.node.step(DiskReport(Disk.DAMAGED))
+
+    def _want_queue_ends(self, now_ms: int) -> None:
+        """Ask the leader, every second, until it answers."""
+        leader = self.node.leader_id
+        if leader is None or leader == self.membership.self_id or now_ms < self._ask_ends_ms:
+            return
+        self._ask_ends_ms = now_ms + ASK_ENDS_MS
+        self.peers.ask_queue_ends(leader, self._queue_ends_told)
+
+    def _queue_ends_told(self, body: bytes) -> None:
+        ends = self._store.queue_ends
+        if self.carrier.is_over or not ends.wanted:
+            return
+        try:
+            if body:
+                ends.told(body)
+            else:
+                ends.nobody_knows()
+        except (RemoteFault, OSError) as error:
+            _log.error("the ends of silent queues are not known yet: %s", error)
+
+    def _damage_met(self, fault: DamagedEntry) -> bool:
+        """A reader has met it; the next tick does what follows."""
+        if self._alone:
+            return False
+        self._scrub.found(fault)
+        return True
+
+    @property
+    def damaged(self) -> frozenset[int]:
+        """Indexes of entries that wait for a whole copy."""
+        return frozenset(self._scrub.damaged)
+
+    def _fetch(self, index: int, done: Callable[[Entry | None], None]) -> bool:
+        """Ask the leader for an entry; False when there is none to ask."""
+        leader = self.node.leader_id
+        if leader is None or leader == self.membership.self_id:
+            return False
+        self.peers.fetch(leader, index, done, lambda: self._expired(index))
+        return True
+
+    def _expired(self, index: int) -> None:
+        """The leader has let go of an entry that is damaged here."""
+        if self.carrier.is_over or index not in self._scrub.damaged:
+            return
+        self._note(f"entry {index} is damaged here and has expired with the leader: it goes")
+        try:
+            self._store.let_go_to(index)
+        except OSError as error:
+            _log.error("files up to entry %d are kept for now: %s", index, error)
+
+    # ------------------------------------------------------------------------------ carrying out
+
+    def _carry_out(self) -> None:
+        """Do all that the core asks, unless somebody who is busy does it at his end."""
+        if self._busy or self.carrier.dead:
+            return
+        self.grants += 1
+        self._busy = True
+        try:
+            self.carrier.carry_all()
+        finally:
+            self._busy = False
+        self.peers.write_replies()
+
+    def _note(self, text: str) -> None:
+        if not self.events or self.events[-1][1] != text:
+            self.events.append((self._scheduler.now_ms(), text))
+
+    # -------------------------------------------------------------------------------- checkpoint
+
+    def _save_checkpoint(self) -> None:
+        self._timers["checkpoint"] = self._scheduler.call_later(
+            CHECKPOINT_INTERVAL_MS, self._save_checkpoint
+        )
+        if not self._saving:
+            self._saving = True
+            self._scheduler.run_blocking(self.entries.checkpoint_task(), self._checkpoint_saved)
+
+    def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
+        self._saving = False
+        if error is not None:
+            _log.error("the committed index could not be saved: %s", error)

@@ -1,0 +1,506 @@
+"""The wire of a member: its requests to the others, theirs to it, and the answers both ways.
+
+``send`` takes a request of the core to its member and brings the answer back as ``Answered``, None
+where there is none. ``receive`` makes a ``Received`` of a frame; the answer goes back to where it
+came from. All answers of a turn to one connection leave in one write.
+
+=========================================  =====================================================
+a frame                                    gets
+=========================================  =====================================================
+a request that can be read                 the core's answer, remoting code 200
+a request that cannot                      its response with UNEXPECTED_ARGUMENT
+PULL (51003; Java has no handler either)   remoting code 1
+any other code                             remoting code 3
+=========================================  =====================================================
+
+Before anything else is sent to a member it is asked for its handshake (``dledger.handshake``), and
+again after each failure, as somebody else may have come back::
+
+    state     a send         its requests            leaves by
+    unknown   waits, asks    taken, once it was      an answer; no answer -> unknown, what waits
+                             judged; else dropped,   gets None
+                             and it is asked
+    verified  goes out       taken                   a failure, or more to tell -> unknown
+    java      goes out       taken                   the same
+    refused   gets None      UNEXPECTED_MEMBER       after ``REFUSED_MS``, or when it introduces
+                                                     itself and fits
+
+A member introduces itself before it sends, so it has been judged by then. A Java member does not:
+with an old log in front of ours it has to be vouched for (a certificate, or the operator's word).
+
+Invariants: nothing that cannot be read reaches the core; a line is logged once a cause and peer,
+not once a frame; nothing of ours is sent to a member whose files do not fit, and nothing of its is
+taken; where there is an old log, no vote and no entry of a member that was not judged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from attrs import define, evolve, field
+
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.dledger.handshake import Introduction, compare, decode_introduction
+from rmqpy.dledger.member import Membership, Options
+from rmqpy.dledger.messages import (
+    REQUESTS,
+    RESPONSES,
+    AppendEntryResponse,
+    DLedgerResponseCode,
+    Entry,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    Request,
+    Response,
+)
+from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
+from rmqpy.dledger.wire import (
+    RESPONSE_FRAME_CODE,
+    decode_request,
+    decode_response,
+    encode,
+    encode_in_pieces,
+)
+from rmqpy.model.clock import Clock
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.remoting.channel import Channel, Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+_CODE = DLedgerResponseCode
+
+SAID_MAX: Final = 256
+"""Causes that are remembered as logged."""
+
+WAITING_MAX: Final = 64
+"""Requests to one member that may wait for its handshake."""
+
+REFUSED_MS: Final = 10_000
+
+_STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
+
+_log = logging.getLogger(__name__)
+
+
+@define(slots=True)
+class Asked:
+    """A request of somebody that has no answer yet."""
+
+    channel: Channel
+    command: RemotingCommand
+    request: Request
+    physical_offset: int = -1
+
+
+class Once:
+    """Logs a sentence the first time that it is about this; the oldest causes are forgotten."""
+
+    def __init__(self) -> None:
+        self._said: dict[object, None] = {}
+
+    def warn(self, cause: object, text: str, *arguments: object) -> None:
+        if cause not in self._said:
+            if len(self._said) >= SAID_MAX:
+                del self._said[next(iter(self._said))]
+            self._said[cause] = None
+            _log.warning(text, *arguments)
+
+    def forget(self, cause: object) -> None:
+        """It is over: the next time is news again."""
+        if self._said:
+            self._said.pop(cause, None)
+
+
+class Standing(Enum):
+    """What is known of a member."""
+
+    UNKNOWN = "unknown"
+    VERIFIED = "verified"
+    JAVA = "java"
+    REFUSED = "refused"
+
+
+@define(slots=True, eq=False, repr=False)
+class Way:
+    """One member, seen from here."""
+
+    name: str
+    standing: Standing = Standing.UNKNOWN
+    reason: str = ""
+    """Why it is refused."""
+
+    judged: bool = False
+    """Was found to fit since this one runs."""
+
+    ask_again_ms: int = 0
+    asking: bool = False
+    waiting: list[Send] = field(factory=list)
+
+
+@define(slots=True, eq=False, repr=False)
+class Peers:
+    """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
+    queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,
+    ``vouch`` says why a Java member may not be joined ("" when it may).
+    """
+
+    membership: Membership
+    options: Options
+    network: Network
+    clock: Clock
+    answered: Callable[[Answered], None]
+    introduce: Callable[[], Introduction]
+    queue_ends: Callable[[], bytes | None]
+    takes_batches: Callable[[str, bool], None]
+    vouch: Callable[[str], str]
+    ways: dict[str, Way] = field(init=False)
+    once: Once = field(factory=Once)
+    _ticket: int = 0
+    _asked: dict[int, Asked] = field(factory=dict)
+    _replies: dict[Channel, list[bytes]] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.ways = {name: Way(name) for name in self.membership.others}
+
+    # -------------------------------------------------------------------------------- outgoing
+
+    def send(self, send: Send) -> None:
+        """A request of the core."""
+        way = self.ways[send.to]
+        if way.standing is Standing.REFUSED:
+            if self.clock.monotonic_ms() < way.ask_again_ms:
+                self.answered(Answered(send.ticket, None))
+                return
+            way.standing = Standing.UNKNOWN
+        if way.standing is not Standing.UNKNOWN:
+            self._transmit(send)
+        elif len(way.waiting) >= WAITING_MAX:
+            self.answered(Answered(send.ticket, None))
+        else:
+            way.waiting.append(send)
+            if not way.asking:
+                self._ask(way)
+
+    def _ask(self, way: Way) -> None:
+        """For the handshake of a member."""
+        way.asking = True
+        self.network.request(
+            self.options.addresses[way.name],
+            RemotingCommand.request(
+                RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=self.introduce().encode()
+            ),
+            self.options.rpc_timeout_ms,
+            partial(self._introduced, way),
+        )
+
+    def _introduced(
+        self, way: Way, command: RemotingCommand | None, fault: RmqError | None
+    ) -> None:
+        way.asking = False
+        if command is None:
+            self.once.warn(("silent", way.name), "member %s: %s", way.name, fault)
+        else:
+            self.once.forget(("silent", way.name))
+            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._judge(way, None)
+            elif command.code == RESPONSE_FRAME_CODE:
+                self._judge(way, command.body)
+            else:
+                text = "member %s does not introduce itself: %s"
+                self.once.warn(("handshake", way.name), text, way.name, command.remark)
+        waiting, way.waiting = way.waiting, []
+        for send in waiting:
+            if way.standing in (Standing.VERIFIED, Standing.JAVA):
+                self._transmit(send)
+            else:
+                self.answered(Answered(send.ticket, None))
+
+    def _judge(self, way: Way, body: bytes | None) -> None:
+        """``body`` is its introduction; None: it is a Java member."""
+        if body is None:
+            missing = self.vouch(way.name)
+            if missing:
+                self._refuse(way, missing)
+                return
+            way.standing = Standing.JAVA
+            way.judged = True
+            self.takes_batches(way.name, False)
+            return
+        try:
+            other = decode_introduction(body)
+        except RemoteFault as wrong:
+            self.once.warn(("handshake", way.name), "member %s: %s", way.name, wrong)
+            return
+        found = compare(self.introduce(), other)
+        for note in found.notes:
+            self.once.warn(("peers", way.name, note), "member %s: %s", way.name, note)
+        if found.refusals:
+            self._refuse(way, "; ".join(found.refusals))
+        else:
+            self._fits(way)
+
+    def _fits(self, way: Way) -> None:
+        way.standing = Standing.VERIFIED
+        way.reason = ""
+        way.judged = True
+        self.takes_batches(way.name, True)
+
+    def tell_more(self) -> None:
+        """This member can say more of itself: all are met again before anything else is sent."""
+        for way in self.ways.values():
+            if way.standing is Standing.VERIFIED:
+                way.standing = Standing.UNKNOWN
+                if not way.asking:
+                    self._ask(way)
+
+    def _refuse(self, way: Way, reason: str) -> None:
+        way.judged = False
+        way.standing = Standing.REFUSED
+        way.reason = reason
+        way.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
+        self.once.warn(("unfit", way.name, reason), "member %s is refused: %s", way.name, reason)
+
+    def _transmit(self, send: Send) -> None:
+        request = send.request
+        command, pieces = RemotingCommand(int(request.CODE)), encode_in_pieces(request)
+        if len(pieces) == 1:
+            (command.body,), pieces = pieces, ()
+        address, timeout_ms = self.options.addresses[send.to], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, partial(self._came_back, send), pieces)
+
+    def fetch(
+        self,
+        member: str,
+        index: int,
+        done: Callable[[Entry | None], None],
+        expired: Callable[[], None],
+    ) -> None:
+        """One entry of the leader; None when it does not come, ``expired`` when it never will."""
+        request = GetEntriesRequest(
+            group=self.membership.group,
+            remote_id=member,
+            local_id=self.membership.self_id,
+            begin_index=index,
+        )
+
+        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+            entry = None
+            if command is not None and command.code == RESPONSE_FRAME_CODE:
+                with suppress(RemoteFault):
+                    response = decode_response(GetEntriesRequest, command.body)
+                    if isinstance(response, GetEntriesResponse) and response.entries:
+                        entry = response.entries[0]
+                    elif response.code == _CODE.INDEX_LESS_THAN_LOCAL_BEGIN:
+                        expired()
+            done(entry)
+
+        command = RemotingCommand.request(request.CODE, body=encode(request))
+        address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, came)
+
+    def ask_queue_ends(self, member: str, done: Callable[[bytes], None]) -> None:
+        """``done`` gets the answer, b"" from a member that cannot know the question; nothing when
+        none comes.
+        """
+
+        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+            if command is None:
+                return
+            if command.code == RESPONSE_FRAME_CODE:
+                done(command.body)
+            elif command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                done(b"")
+
+        command = RemotingCommand.request(RequestCode.RMQPY_QUEUE_ENDS)
+        address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
+        self.network.request(address, command, timeout_ms, came)
+
+    def _came_back(
+        self, send: Send, command: RemotingCommand | None, fault: RmqError | None
+    ) -> None:
+        self.answered(Answered(send.ticket, self._response(send, command, fault)))
+
+    def _response(
+        self, send: Send, command: RemotingCommand | None, fault: RmqError | None
+    ) -> Response | None:
+        if command is None:
+            self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
+            way = self.ways[send.to]
+            if way.standing is not Standing.REFUSED:
+                way.standing = Standing.UNKNOWN
+            return None
+        self.once.forget(("silent", send.to))
+        kind = type(send.request)
+        if command.code != RESPONSE_FRAME_CODE:
+            text = "member %s answers a %s with code %d: %s"
+            self.once.warn(
+                ("refused", send.to, kind, command.code),
+                text,
+                send.to,
+                kind.__name__,
+                command.code,
+                command.remark,
+            )
+            return None
+        try:
+            return decode_response(kind, command.body)
+        except RemoteFault as wrong:
+            text = "the answer of member %s cannot be read: %s"
+            self.once.warn(("answer", send.to, kind), text, send.to, wrong)
+            return None
+
+    # -------------------------------------------------------------------------------- incoming
+
+    def receive(self, channel: Channel, command: RemotingCommand) -> Received | None:
+        """The request in a frame; None when it has been answered here."""
+        kind = REQUESTS.get(command.code)
+        if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
+            self._write(channel, self._meet(command))
+            return None
+        if command.code == RequestCode.RMQPY_QUEUE_ENDS:
+            self._write(channel, self._queue_ends(command))
+            return None
+        if kind is None:
+            self._write(channel, _unknown(command))
+            return None
+        try:
+            request = decode_request(command.code, command.body)
+        except RemoteFault as wrong:
+            self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, wrong)
+            refusal = RESPONSES[kind](
+                group=self.membership.group,
+                remote_id=self.membership.self_id,
+                code=_CODE.UNEXPECTED_ARGUMENT,
+            )
+            self._write(channel, _answer(command, refusal))
+            return None
+        way = self.ways.get(request.leader_id or request.local_id or "")
+        if way is not None and not self._may_enter(way):
+            if way.standing is Standing.REFUSED:
+                refusal = RESPONSES[kind](
+                    group=self.membership.group,
+                    remote_id=self.membership.self_id,
+                    code=_CODE.UNEXPECTED_MEMBER,
+                )
+                self._write(channel, _answer(command, refusal))
+            return None
+        self._ticket += 1
+        self._asked[self._ticket] = Asked(channel, command, request)
+        return Received(self._ticket, request)
+
+    def _may_enter(self, way: Way) -> bool:
+        """Whether what a member sends is taken; who was never judged is asked who it is."""
+        if way.standing is Standing.REFUSED:
+            if self.clock.monotonic_ms() < way.ask_again_ms:
+                return False
+            way.standing = Standing.UNKNOWN
+        if way.judged or self.introduce().divided_offset < 0:
+            return True
+        if not way.asking:
+            self._ask(way)
+        return False
+
+    def _meet(self, command: RemotingCommand) -> bytes:
+        """A member introduces itself: so does this one, and both judge."""
+        try:
+            other = decode_introduction(command.body)
+        except RemoteFault as wrong:
+            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(wrong))
+            return encode_command(refusal)
+        own = self.introduce()
+        way = self.ways.get(other.member)
+        refusals = compare(own, other).refusals
+        if way is not None and refusals:
+            self._refuse(way, "; ".join(refusals))
+        elif way is not None and way.standing is not Standing.VERIFIED:
+            self._fits(way)
+        answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
+        return encode_command(answer)
+
+    def _queue_ends(self, command: RemotingCommand) -> bytes:
+        ends = self.queue_ends()
+        if ends is None:
+            text = f"{self.membership.self_id} does not lead"
+            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, text)
+            return encode_command(refusal)
+        return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends))
+
+    def reply(self, reply: Reply) -> None:
+        """The core's answer; it leaves with :meth:`write_replies`."""
+        asked = self._asked.pop(reply.ticket, None)
+        if asked is None or reply.response is None:
+            return
+        if reply.response.code in _STRANGERS:
+            request = asked.request
+            self.once.warn(
+                ("stranger", asked.channel.peer[0], type(request), reply.response.code),
+                "%s:%d sends a %s that is not for this member: %s (group %s, to %s, of %s)",
+                *asked.channel.peer,
+                type(request).__name__,
+                _CODE(reply.response.code).name,
+                request.group,
+                request.remote_id,
+                request.leader_id or request.local_id,
+            )
+        self._write(asked.channel, _answer(asked.command, reply.response))
+
+    def write_replies(self) -> None:
+        if not self._replies:
+            return
+        replies, self._replies = self._replies, {}
+        for channel, frames in replies.items():
+            channel.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    # -------------------------------------------------------------- appends of DLedger's clients
+
+    def appended(self, ticket: int, physical_offset: int) -> None:
+        """The record of a client stands there, and waits for its quorum."""
+        self._asked[ticket].physical_offset = physical_offset
+
+    def acknowledge(self, told: Acknowledged) -> None:
+        """What became of it."""
+        asked = self._asked.pop(told.token)
+        success = told.code is _CODE.SUCCESS
+        self._answer_append(asked, told.code, told.index if success else -1)
+
+    def refuse_append(self, ticket: int, code: DLedgerResponseCode) -> None:
+        self._answer_append(self._asked.pop(ticket), code, -1)
+
+    def _answer_append(self, asked: Asked, code: DLedgerResponseCode, index: int) -> None:
+        request = asked.request
+        response = AppendEntryResponse(
+            group=request.group,
+            remote_id=request.remote_id,
+            local_id=request.local_id,
+            leader_id=self.membership.self_id if index >= 0 else request.leader_id,
+            term=request.term,
+            code=code,
+        )
+        if index >= 0:
+            position = asked.physical_offset - ENTRY_HEADER_SIZE
+            response = evolve(response, index=index, position=position)
+        self._write(asked.channel, _answer(asked.command, response))
+
+    def _write(self, channel: Channel, frame: bytes) -> None:
+        self._replies.setdefault(channel, []).append(frame)
+
+
+def _answer(command: RemotingCommand, response: Response) -> bytes:
+    return encode_command(
+        RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=encode(response))
+    )
+
+
+def _unknown(command: RemotingCommand) -> bytes:
+    if command.code == RequestCode.PULL_DLEDGER:
+        code, remark = ResponseCode.SYSTEM_ERROR, "PULL is not implemented"
+    else:
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        remark = f" request type {command.code} not supported"
+    return encode_command(RemotingCommand.response_to(command, code, remark))

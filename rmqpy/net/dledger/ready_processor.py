@@ -1,0 +1,281 @@
+"""ReadyCarrier: carries out what the DLedger core asks, one Ready after the other.
+
+========================  =====================================================================
+in this order             what
+========================  =====================================================================
+the vote is kept          hard state to the disk; the broker is told that it leads no more
+the log is cut            from an entry on, or all of it
+entries are written
+the others are told       members, readers, the broker
+the marker is appended    by a new leader
+clients are served        of DLedger's own protocol
+========================  =====================================================================
+
+Before the Ready: pushes that were taken without one are written, and then answered.
+
+Invariants: a hard state is durable before anything that follows from it is done; a Ready is carried
+out in the order of its fields, save that the loss of leadership is told first: what waits for a
+quorum of the old term must not take the entries of a new one for its own. A step that finds no room
+on the disk is done again later, the ones before it are not; a Ready that cannot be carried out for
+any other reason is the end of this member until a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from rmqpy.codec.message import encode_messages
+from rmqpy.dledger.entries import Part, first_of
+from rmqpy.dledger.member import Role
+from rmqpy.dledger.messages import DLedgerResponseCode
+from rmqpy.dledger.node import ClientAppend, Node, Ready, Reply
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.flags import TRANSACTION_ROLLBACK
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.model.message import MessageDraft
+from rmqpy.model.names import LEADER_MARKER_TOPIC
+from rmqpy.net.dledger.context import DriverSurroundings
+from rmqpy.net.dledger.peers import Peers
+from rmqpy.remoting.channel import Channel
+from rmqpy.store.health import NO_ROOM
+
+_log = logging.getLogger(__name__)
+
+
+class ReadyCarrier:
+    """See the module. ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`; ``note``
+    is told in a sentence what an operator should know later.
+    """
+
+    def __init__(
+        self,
+        around: DriverSurroundings,
+        node: Node,
+        peers: Peers,
+        receipts: list[tuple[Channel, bytes]],
+        note: Callable[[str], None],
+    ) -> None:
+        self._around = around
+        self._store = around.store
+        self._entries = around.log.entries
+        self._node = node
+        self._peers = peers
+        self._receipts = receipts
+        self._note = note
+        self._under_way: Ready | LedgerIndex | None = None
+        """Is not carried out to its end. An index: of a Ready that has nothing but that committed
+        index.
+        """
+        self._steps_done = 0
+        self._steps = (
+            self._keep_vote,
+            self._cut_log,
+            self._write_entries,
+            self._tell,
+            self._append_marker,
+            self._settle_clients,
+        )
+        self._led_term: Term | None = None
+        """The term in which the broker was told that it leads."""
+        self.is_cutting = False
+        """The log is being cut; it stays so while the disk stands in the way, for a while or until
+        a restart: its files and what is said of them may differ, and nobody is told anything."""
+        self.stopped = False
+        """Nothing is sent any more."""
+        self.dead = False
+        """The core and the files may not agree any more."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this member takes part no more."""
+        return self.stopped or self.dead
+
+    @property
+    def leads(self) -> bool:
+        """Whether the broker has been told that it does."""
+        return self._led_term is not None
+
+    def carry_all(self) -> None:
+        """Carry out what is under way, and all that the core asks then."""
+        while self.finish():
+            self._under_way = self._node.take_next()
+            if self._under_way is None:
+                return
+
+    def finish(self) -> bool:
+        """Carry out what is under way; False when it cannot be done now, or never."""
+        ready = self._under_way
+        if ready is None and not self._receipts:
+            return True
+        try:
+            if self._receipts:
+                self._give_receipts()
+            if ready is None:
+                return True
+            if isinstance(ready, Ready):
+                self._carry_out(ready)
+            else:
+                self._entries.commit_to(ready)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self._die(error)
+            self._store.log_write_failed(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - logged, and the end of this member
+            self._die(error)
+            return False
+        self._under_way, self._steps_done = None, 0
+        return True
+
+    def _give_receipts(self) -> None:
+        """Write what the lane has staged; then its answers may leave."""
+        self._entries.commit()
+        for channel, frame in self._receipts:
+            channel.write(frame)
+        self._receipts.clear()
+
+    def _carry_out(self, ready: Ready) -> None:
+        steps = self._steps
+        if ready.tells_only and not self._steps_done:
+            self._tell(ready)  # the other steps would find nothing
+            self._steps_done = len(steps)
+        while self._steps_done < len(steps):
+            steps[self._steps_done](ready)
+            self._steps_done += 1
+        if self._entries.has_staged:
+            self._store.commit()
+
+    def _keep_vote(self, ready: Ready) -> None:
+        if ready.hard_state is not None:
+            self._entries.member_files.save_hard_state(ready.hard_state)
+        self._tell_loss()
+
+    def _cut_log(self, ready: Ready) -> None:
+        self.is_cutting = True
+        if ready.begin_again:
+            first = ready.entries[0]
+            if first_of(first) > 0:
+                self._store.queue_ends.want()
+            self._drop_old_log(first)
+            self._entries.begin_again(first_of(first), first.position)
+            self._store.log_begins_again()
+        elif ready.truncate_from is not None:
+            self._entries.truncate_from(ready.truncate_from)
+        self.is_cutting = False
+
+    def _drop_old_log(self, first: Part) -> None:
+        """This member comes back so late that everything up to ``first`` has expired with the
+        leader: the log in front of the divide goes as its entries go.
+        """
+        divided = self._store.divided_offset
+        if divided is None or first.position == divided:
+            return
+        if first.position < divided or first_of(first) == 0:
+            raise StoreFault(
+                self._entries.data.first.path,
+                f"a leader whose log begins with entry {first_of(first)} at {first.position}, and"
+                f" an old commit log that ends at {divided}",
+                "entry 0 to stand where the old log ends",
+                "compare this directory with the leader's: rmqpy upgrade check names the one that"
+                " is wrong; rmqpy upgrade join gives it what the other has",
+            )
+        self._store.drop_old_log()
+        self._note(
+            f"the old commit log up to {divided} is removed: it has expired with the others, whose"
+            f" log begins at {first.position}"
+        )
+
+    def _write_entries(self, ready: Ready) -> None:
+        if ready.entries:
+            self._entries.receive(ready.entries)
+            self._entries.commit()
+
+    def _tell(self, ready: Ready) -> None:
+        """The other members, the readers, the broker."""
+        for message in ready.messages:
+            if isinstance(message, Reply):
+                self._peers.reply(message)
+            elif not self.stopped:
+                self._peers.send(message)
+        if ready.committed_index is not None:
+            self._entries.commit_to(ready.committed_index)
+        self._tell_role(ready)
+
+    def _settle_clients(self, ready: Ready) -> None:
+        for append in ready.appends:
+            self._append_for(append)
+        for told in ready.acknowledged:
+            self._peers.acknowledge(told)
+        for notice in ready.notices:
+            group, self_id = self._peers.membership.group, self._peers.membership.self_id
+            self._peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
+            self._note(notice)
+
+    def _tell_loss(self) -> None:
+        """Tell the broker, first of all, that it does not lead any more."""
+        leads = self._node.role is Role.LEADER and self._node.term == self._led_term
+        if self._led_term is not None and not leads:
+            self._led_term = None
+            self._around.on_role(Role.CANDIDATE)
+
+    def _tell_role(self, ready: Ready) -> None:
+        if self._node.role is Role.LEADER:
+            if self._led_term is None:
+                self._led_term = self._node.term
+                self._around.on_role(Role.LEADER)
+        elif ready.role is not None:
+            if ready.role is Role.FOLLOWER:
+                self._note(f"follows {self._node.leader_id} in term {self._node.term}")
+            self._around.on_role(ready.role)
+
+    def _append_marker(self, ready: Ready) -> None:
+        """The one entry that a leader makes itself: a record that no queue and no index takes."""
+        proposal = ready.marker
+        if proposal is None:
+            return
+        now_ms = self._around.scheduler.now_ms()
+        draft = MessageDraft(
+            topic=LEADER_MARKER_TOPIC.encode(),
+            queue_id=0,
+            body=f"term {proposal.term} of {self._peers.membership.self_id}".encode(),
+            properties=b"",
+            sys_flag=TRANSACTION_ROLLBACK,
+            born_timestamp_ms=now_ms,
+            born_host=self._around.store_host,
+            store_host=self._around.store_host,
+        )
+        records = encode_messages([draft])
+        self._entries.append(proposal.term, proposal.first_index, records, now_ms)
+
+    def _append_for(self, append: ClientAppend) -> None:
+        """A client of DLedger's own protocol appends records. What stands in front of one that is
+        refused stays, as in Java.
+        """
+        for body in append.bodies:
+            result = self._store.put_record(body)
+            if result.status is not PutMessageStatus.PUT_OK:
+                break
+        else:
+            self._peers.appended(append.ticket, result.physical_offsets[0])
+            self._node.wait(self._entries.end.index, append.ticket)
+            return
+        illegal = result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        refused = self._node.refusal()
+        code = DLedgerResponseCode.INTERNAL_ERROR
+        if illegal:
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        elif refused is not None:
+            code = DLedgerResponseCode(refused.value)
+        self._peers.refuse_append(append.ticket, code)
+
+    def _die(self, error: Exception) -> None:
+        """The core and the files may not agree any more."""
+        self.dead = True
+        if isinstance(error, (OSError, StoreFault)):
+            _log.error("this member leaves its group until a restart: %s", error)
+        else:
+            _log.exception("this member leaves its group until a restart")
+        self._store.fail(f"the DLedger log cannot be kept: {error}")
+        self._around.on_role(Role.CANDIDATE)

@@ -1,0 +1,403 @@
+"""Sockets under the links of classic replication (:mod:`rmqpy.ha.link`): who accepts slaves, and
+who connects to a master.
+
+:class:`HaServer` streams the log to every slave and keeps the watermark ``replicated``: what at
+least one slave has. :func:`dial` makes one connection to a master; when to try, and whom, is its
+caller's matter.
+
+Invariants: not more than ``ROOM_BYTES`` wait for one slave; a turn of the loop gives each slave at
+most as much; not more than ``SLAVES_MAX`` connections are open; ``ended`` of a dialled connection
+is called exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, cast
+
+from attrs import define, field
+
+from rmqpy.ha.frames import Transfer
+from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, SlaveLink
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server.listener import open_sockets
+from rmqpy.net.server.server import Doors, Listener, listen_fault
+from rmqpy.net.tls import TlsContext, adopt
+from rmqpy.store.files.watermark import Watermark
+
+ROOM_BYTES: Final = 1 << 20
+SLAVES_MAX: Final = 64
+"""Connections at the port at a time; those that never report are closed by housekeeping."""
+TICK_MS: Final = 500
+CONNECT_TIMEOUT_MS: Final = 5_000
+
+_log = logging.getLogger(__name__)
+
+
+class StreamedLog(Protocol):
+    """What a master reads of its log: bytes below ``confirm_offset``, which ``written`` tells."""
+
+    written: Watermark
+
+    @property
+    def min_offset(self) -> PhysicalOffset: ...
+
+    @property
+    def confirm_offset(self) -> PhysicalOffset: ...
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None: ...
+
+
+@define(slots=True, frozen=True)
+class SlaveView:
+    """One slave as its master sees it. ``acknowledged``: it has everything below."""
+
+    address: str
+    connected_ms: int
+    acknowledged: int
+    sent: int
+
+
+class HaServer:
+    """``await listen(host, port)`` once, ``await close()`` at the end."""
+
+    def __init__(
+        self,
+        log: StreamedLog,
+        settings: LinkSettings,
+        scheduler: AsyncioScheduler,
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.log = log
+        self.doors = doors
+        self.settings = settings
+        self.scheduler = scheduler
+        self.replicated = Watermark("replicated")
+        self.turned_away = 0
+        self.last_refused = ""
+        """Which connection was closed last because of what its slave said, and why."""
+        self._server: Listener | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._slaves: set[_Slave] = set()
+        self._planned = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def slaves(self) -> list[SlaveView]:
+        """The slaves that have reported, in order of their addresses."""
+        views = [slave.view for slave in self._slaves if slave.link.next_offset is not None]
+        return sorted(views, key=lambda view: view.address)
+
+    @property
+    def has_slaves(self) -> bool:
+        return any(slave.link.next_offset is not None for slave in self._slaves)
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Raises ConfigFault when the address cannot be had."""
+        try:
+            self._server = await self._open(host, port)
+        except OSError as error:
+            setting = "listenPort (the slaves' port is the one above)"
+            raise listen_fault(host, port, error, setting) from error
+        self.log.written.subscribe(self._grown)
+        self._tick()
+        address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return address
+
+    async def _open(self, host: str, port: int) -> Listener:
+        loop = self.scheduler.loop
+        if self.doors.tls is None:
+            return await loop.create_server(lambda: _Slave(self), host, port, reuse_address=True)
+        return await open_sockets(loop, (host, port), SLAVES_MAX, self._accepted)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        """Of a port that speaks TLS only."""
+        tls = self.doors.tls
+        assert tls is not None
+        if len(self._handshakes) >= SLAVES_MAX:
+            self.turned_away += 1
+            sock.close()
+            return
+
+        async def whole() -> None:
+            await adopt(lambda: _Slave(self), sock, tls.context)
+
+        task = self.scheduler.loop.create_task(whole())
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def close(self) -> None:
+        """Let all slaves go; they connect again by themselves."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._handshakes):
+            task.cancel()
+        for slave in list(self._slaves):
+            slave.abort("this broker stops")
+
+    def range(self) -> LogRange:
+        return LogRange(self.log.min_offset, self.log.confirm_offset)
+
+    def enter(self, slave: _Slave) -> bool:
+        """False when there are too many."""
+        if len(self._slaves) >= SLAVES_MAX or self._server is None:
+            self.turned_away += 1
+            return False
+        self._slaves.add(slave)
+        return True
+
+    def leave(self, slave: _Slave) -> None:
+        self._slaves.discard(slave)
+
+    def _grown(self, _end: int) -> None:
+        if self._slaves and not self._planned:
+            self._planned = True
+            self.scheduler.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._planned = False
+        for slave in list(self._slaves):
+            slave.pump()
+
+    def _tick(self) -> None:
+        self._timer = self.scheduler.call_later(TICK_MS, self._tick)
+        now_ms = self.scheduler.monotonic_ms()
+        for slave in list(self._slaves):
+            slave.link.tick(now_ms)
+            slave.pump()
+
+
+class _Slave(asyncio.Protocol):
+    """One connection of a slave."""
+
+    def __init__(self, server: HaServer) -> None:
+        self._server = server
+        self._scheduler = server.scheduler
+        self._transport: asyncio.Transport | None = None
+        self._planned = False
+        self._address = "?"
+        self._connected_ms = self._scheduler.monotonic_ms()
+        self.link = MasterLink(server.settings, server.range(), server.log.read, self._connected_ms)
+
+    @property
+    def view(self) -> SlaveView:
+        return SlaveView(
+            self._address,
+            self._scheduler.monotonic_ms() - self._connected_ms,
+            self.link.acknowledged_offset or 0,
+            self.link.next_offset or 0,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._address = _peer_of(self._transport)
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._server.doors.admits(host) or not self._server.enter(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=ROOM_BYTES, low=ROOM_BYTES // 2)
+        _log.info("slave %s connected", self._address)
+
+    def data_received(self, data: bytes) -> None:
+        self.link.receive(data, self._scheduler.monotonic_ms())
+        self.pump()
+
+    def resume_writing(self) -> None:
+        self.pump()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport = None
+            self._server.leave(self)
+            _log.info("slave %s has gone%s", self._address, _because(self.link.closed))
+
+    def pump(self) -> None:
+        """Carry out what the link wants now, once; more is planned for the next turn."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        room = ROOM_BYTES - transport.get_write_buffer_size()
+        if room <= 0:
+            return
+        self.link.log_grown(self._server.range(), self._scheduler.monotonic_ms())
+        ready = self.link.take_ready(room)
+        if ready is None:
+            return
+        if ready.send:
+            transport.writelines(ready.send)
+        if ready.acknowledged is not None:
+            self._server.replicated.advance(ready.acknowledged)
+        if ready.close is not None:
+            self._server.last_refused = f"{self._address}: {ready.close}"
+            self.abort(ready.close)
+        elif (self.link.next_offset or 0) < self._server.log.confirm_offset:
+            self._plan()
+
+    def abort(self, reason: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            _log.warning("slave %s: connection closed: %s", self._address, reason)
+            self._transport.abort()
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._scheduler.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._planned = False
+        self.pump()
+
+
+# ------------------------------------------------------------------------------------ the slave
+
+
+class Follower(Protocol):
+    """Who dials a master: makes the link, takes the bytes, hears of the end."""
+
+    def connected(self, now_ms: int) -> SlaveLink:
+        """There is a connection: the link for it."""
+
+    def store(self, transfer: Transfer) -> None:
+        """Take bytes that continue the log. Raises StoreFault when that cannot be."""
+
+    def ended(self, link: SlaveLink | None, reason: str) -> None:
+        """The connection is over, or never was (``link`` None)."""
+
+
+class Connection(Protocol):
+    """A connection to a master, made or being made."""
+
+    def close(self) -> None:
+        """Let go of it; ``ended`` is not called any more. Harmless twice."""
+
+
+def dial(
+    address: tuple[str, int],
+    follower: Follower,
+    scheduler: AsyncioScheduler,
+    tls: TlsContext | None = None,
+) -> Connection:
+    """Connect to a master's HA port."""
+    return _Dial(address, follower, scheduler, tls)
+
+
+class _Dial:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        follower: Follower,
+        scheduler: AsyncioScheduler,
+        tls: TlsContext | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._tls = tls
+        self._over = False
+        self._master = _Master(follower, scheduler, self._end)
+        self._follower = follower
+        self._task = scheduler.loop.create_task(self._connect(address))
+
+    def close(self) -> None:
+        self._over = True
+        self._task.cancel()
+        self._master.close()
+
+    async def _connect(self, address: tuple[str, int]) -> None:
+        host, port = address
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                tls = self._tls.current() if self._tls is not None else None
+                await self._scheduler.loop.create_connection(
+                    lambda: self._master, host, port, ssl=tls
+                )
+        except TimeoutError:
+            self._end(None, f"{host}:{port} does not answer within {CONNECT_TIMEOUT_MS} ms")
+        except OSError as error:
+            self._end(None, f"{host}:{port} cannot be reached: {error.strerror or error}")
+
+    def _end(self, link: SlaveLink | None, reason: str) -> None:
+        if not self._over:
+            self._over = True
+            self._follower.ended(link, reason)
+
+
+@define(slots=True, eq=False, repr=False)
+class _Master(asyncio.Protocol):
+    """The connection to the master."""
+
+    follower: Follower
+    scheduler: AsyncioScheduler
+    end: Callable[[SlaveLink | None, str], None]
+    _transport: asyncio.Transport | None = field(default=None, init=False)
+    _link: SlaveLink | None = field(default=None, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _reason: str | None = field(default=None, init=False)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._link = self.follower.connected(self.scheduler.monotonic_ms())
+        self._carry_out()
+        self._timer = self.scheduler.call_later(TICK_MS, self._tick)
+
+    def data_received(self, data: bytes) -> None:
+        if self._link is not None and self._reason is None:
+            self._link.receive(data, self.scheduler.monotonic_ms())
+            self._carry_out()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport = None
+        reason = self._reason or (str(error) if error else "the master has closed the connection")
+        self.end(self._link, reason)
+
+    def close(self) -> None:
+        self._stop("closed by this broker")
+
+    def _tick(self) -> None:
+        self._timer = self.scheduler.call_later(TICK_MS, self._tick)
+        if self._link is not None and self._reason is None:
+            self._link.tick(self.scheduler.monotonic_ms())
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        link = self._link
+        assert link is not None
+        while self._reason is None and (ready := link.take_ready()) is not None:
+            self._store(link, ready.append)
+            if self._reason is None and ready.send and self._transport is not None:
+                self._transport.write(ready.send)
+            if ready.close is not None:
+                self._stop(ready.close)
+
+    def _store(self, link: SlaveLink, transfers: Iterable[Transfer]) -> None:
+        for transfer in transfers:
+            try:
+                self.follower.store(transfer)
+            except StoreFault as fault:
+                self._stop(str(fault))
+                return
+            link.stored(transfer.end, self.scheduler.monotonic_ms())
+
+    def _stop(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _peer_of(transport: asyncio.Transport) -> str:
+    host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""

@@ -1,0 +1,276 @@
+"""The reply gate: a reply leaves when the watermarks of its mode have passed the log offset that it
+needs.
+
+One mechanism for every mode. A put returns where the message ends; which watermarks must pass that
+point (written, flushed, replicated, committed by a quorum) is the store's word, how long each may
+take is the broker's::
+
+    hold ──► waiting ──► released   every watermark of the lane >= end
+                 ├─────► late       the time of all that are behind is over; the last decides
+                 └─────► failed     fail(status): leadership lost, disk failed
+
+Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were
+held, so that one comparison at its head decides. Ends grow along a lane, as positions in a log do;
+a reply whose end is smaller than its predecessor's only leaves later than it could, never earlier.
+
+Invariants: every held reply is answered exactly once; none is released before its watermarks; the
+number of waiting replies never exceeds ``limit``. Writes of one release are joined per channel.
+``release`` must be called once after ``hold`` in the same loop turn; from then on growth of a
+watermark releases by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from attrs import define, field
+
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.files.watermark import Watermark
+
+Ticket = TypeVar("Ticket")
+
+WAITING_LIMIT = 200_000
+"""Replies that may wait at once; beyond it requests are refused before anything is stored."""
+
+
+@define(slots=True, frozen=True)
+class Patience:
+    """How long a reply waits for a watermark, and what it says when the time is over."""
+
+    timeout_ms: int
+    status: PutMessageStatus
+
+
+UNNAMED_PATIENCE = Patience(10_000, PutMessageStatus.UNKNOWN_ERROR)
+"""For a watermark that the broker gave no patience of its own."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Waiting(Generic[Ticket]):
+    """One encoded reply. ``ticket`` is what the broker needs to build another one when this one
+    must not be sent.
+    """
+
+    channel: Channel
+    end: int
+    reply: bytes
+    ticket: Ticket
+    held_ms: int = 0
+    count: int = 1
+    """How many requests it answers: replies that need nearly the same end may wait as one."""
+
+
+LateReply = Callable[[Ticket, PutMessageStatus], bytes]
+"""The frame that answers a reply which was not released."""
+
+
+class ReplyGate(Generic[Ticket]):
+    """See the module's text. ``late`` builds the frames of late and failed replies."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        late: LateReply[Ticket],
+        patience: Mapping[str, Patience],
+        limit: int = WAITING_LIMIT,
+    ) -> None:
+        self._scheduler = scheduler
+        self._late = late
+        self._patience = dict(patience)
+        self._limit = limit
+        self._lanes: dict[tuple[Watermark, ...], _Lane[Ticket]] = {}
+        self._subscribed: set[Watermark] = set()
+        self._timer: Timer | None = None
+        self.late_count = 0
+        self.failed_count = 0
+
+    def change_patience(self, patience: Mapping[str, Patience]) -> None:
+        """From the next reply on."""
+        self._patience = dict(patience)
+        for lane in self._lanes.values():
+            lane.patience = self._patience_of(lane.watermarks)
+
+    @property
+    def waiting(self) -> int:
+        """Replies that wait now."""
+        return sum(lane.count for lane in self._lanes.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no reply waits."""
+        return not any([lane.replies for lane in self._lanes.values()])
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` more replies may wait. Ask before storing what they answer."""
+        for lane in self._lanes.values():
+            count += lane.count
+        return count <= self._limit
+
+    def waits_for(self, watermark: Watermark) -> bool:
+        """Whether some reply needs ``watermark`` to grow (group commit begins a flush then)."""
+        return any(
+            lane.replies and lane.replies[0].end > watermark.value
+            for lane in self._lanes.values()
+            if watermark in lane.watermarks
+        )
+
+    def hold(self, watermarks: Sequence[Watermark], replies: Iterable[Waiting[Ticket]]) -> None:
+        """Keep ``replies`` until all of ``watermarks`` have passed their ends."""
+        lane = self._lane(tuple(watermarks))
+        now_ms = self._scheduler.monotonic_ms()
+        for waiting in replies:
+            waiting.held_ms = now_ms
+            lane.replies.append(waiting)
+            lane.count += waiting.count
+
+    def release(self) -> None:
+        """Send whatever may leave; the rest gets its deadline watched."""
+        for lane in self._lanes.values():
+            if lane.replies:
+                break
+        else:
+            return
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            lane.collect_passed(leaving)
+        _write(leaving)
+        self._watch_deadline()
+
+    def fail(self, status: PutMessageStatus) -> None:
+        """Answer every waiting reply that has not been earned with ``status``."""
+        self.release()
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            while lane.replies:
+                waiting = lane.take()
+                self.failed_count += 1
+                _add(leaving, waiting.channel, self._late(waiting.ticket, status))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        _write(leaving)
+
+    def _lane(self, watermarks: tuple[Watermark, ...]) -> _Lane[Ticket]:
+        lane = self._lanes.get(watermarks)
+        if lane is None:
+            lane = self._lanes[watermarks] = _Lane(watermarks, self._patience_of(watermarks))
+            for mark in watermarks:
+                if mark not in self._subscribed:
+                    self._subscribed.add(mark)
+                    mark.subscribe(self._grown)
+        return lane
+
+    def _patience_of(self, watermarks: tuple[Watermark, ...]) -> list[Patience]:
+        return [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
+
+    def _grown(self, _value: int) -> None:
+        self.release()
+
+    def _watch_deadline(self) -> None:
+        if self._timer is not None:
+            return
+        now_ms = self._scheduler.monotonic_ms()
+        checks = [lane.check_ms(now_ms) for lane in self._lanes.values() if lane.replies]
+        if checks:
+            delay_ms = max(0, min(checks) - now_ms)
+            self._timer = self._scheduler.call_later(delay_ms, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        self._timer = None
+        now_ms = self._scheduler.monotonic_ms()
+        leaving: _Leaving = {}
+        for lane in self._lanes.values():
+            lane.collect_passed(leaving)
+            while lane.replies and lane.deadline_ms(lane.replies[0]) <= now_ms:
+                waiting = lane.take()
+                self.late_count += 1
+                status = lane.status_behind(waiting.end)
+                _add(leaving, waiting.channel, self._late(waiting.ticket, status))
+        _write(leaving)
+        self._watch_deadline()
+
+
+_Leaving = dict[Channel, list[bytes]]
+
+
+@define(slots=True, eq=False, repr=False)
+class _Lane(Generic[Ticket]):
+    watermarks: tuple[Watermark, ...]
+    patience: list[Patience]
+    replies: deque[Waiting[Ticket]] = field(factory=deque)
+    count: int = 0
+
+    def deadline_ms(self, waiting: Waiting[Ticket]) -> int:
+        """When ``waiting`` is late: the longest patience among the watermarks that are behind.
+
+        It never falls along the lane: a reply lacks no watermark that the next one has.
+        """
+        behind = [
+            patience.timeout_ms
+            for mark, patience in zip(self.watermarks, self.patience, strict=True)
+            if mark.value < waiting.end
+        ]
+        return waiting.held_ms + max(behind, default=0)
+
+    def check_ms(self, now_ms: int) -> int:
+        """When to look at the head again: the first patience of the lane that ends later than now,
+        for a watermark that is behind now may have passed by then.
+        """
+        held_ms = self.replies[0].held_ms
+        ends = (held_ms + patience.timeout_ms for patience in self.patience)
+        return min((end for end in ends if end > now_ms), default=now_ms)
+
+    def take(self) -> Waiting[Ticket]:
+        waiting = self.replies.popleft()
+        self.count -= waiting.count
+        return waiting
+
+    def collect_passed(self, leaving: _Leaving) -> None:
+        replies = self.replies
+        if not replies:
+            return
+        marks = self.watermarks
+        if len(marks) == 1:
+            passed = marks[0].value
+        else:
+            passed = min([mark.value for mark in marks], default=replies[-1].end)
+        while replies and replies[0].end <= passed:
+            waiting = replies.popleft()
+            self.count -= waiting.count
+            channel = waiting.channel
+            if channel in leaving:
+                leaving[channel].append(waiting.reply)
+            else:
+                leaving[channel] = [waiting.reply]
+
+    def status_behind(self, end: int) -> PutMessageStatus:
+        """The status of the last watermark that has not passed ``end`` (a replica outweighs the
+        disk).
+        """
+        for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
+            if mark.value < end:
+                return patience.status
+        raise AssertionError("a reply that may leave was not released")
+
+
+def _add(leaving: _Leaving, channel: Channel, reply: bytes) -> None:
+    replies = leaving.get(channel)
+    if replies is None:
+        leaving[channel] = [reply]
+    else:
+        replies.append(reply)
+
+
+def _write(leaving: _Leaving) -> None:
+    for channel, replies in leaving.items():
+        channel.write(replies[0] if len(replies) == 1 else b"".join(replies))
+
+
+SendGate = ReplyGate[RemotingCommand | bytes]
+"""The replies to sends; a ticket is the reply as a command, or the frames of several."""

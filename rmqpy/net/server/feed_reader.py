@@ -1,0 +1,213 @@
+"""The bytes of one connection on their way through a feed, whoever receives them.
+
+=======  ==========================================  =============================
+mode     when                                        who reads
+=======  ==========================================  =============================
+fast     a buffer's worth of frames                  the feed
+partial  the begin of a frame is kept                the feed, behind it
+large    a frame larger than the feed's buffer       the connection's own receiver
+=======  ==========================================  =============================
+
+:class:`rmqpy.net.server.feed_server.FastTransport` drives it with a plain socket,
+:class:`FedConnection`
+with what a transport of asyncio has received: TLS, and loops that cannot watch descriptors.
+
+Invariants: frames reach feed and handler in the order in which they came; nothing is fed once the
+connection has ended, or while requests of it wait for the next turn.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from attrs import define
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.net.connection import Connection
+from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, HotChannel
+from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command, is_head_whole
+
+
+class FeedOwner(Protocol):
+    """The server, as the connections of a feed use it."""
+
+    feed: Feed
+    now_ms: int
+    turn_open: bool
+
+    def open_turn(self) -> None:
+        """The first read of a turn, or the first since others changed what the feed knows."""
+
+    def end_turn_early(self) -> None:
+        """The feed has no room for more replies: commit and let them go now."""
+
+
+@define(slots=True, eq=False, repr=False)
+class FeedReader:
+    """See the module's text. ``number`` is the feed's of the connection; below 0: it has none."""
+
+    owner: FeedOwner
+    connection: Connection
+    number: int = -1
+    rest: bytes = b""
+    """Bytes that wait for more, or for the next turn."""
+    large: bool = False
+
+    def attach(self, channel: HotChannel, fd: int) -> None:
+        self.number = self.owner.feed.attach(channel, fd)
+
+    def detach(self) -> None:
+        """The connection ends; harmless twice."""
+        self.rest = b""
+        if self.number >= 0:
+            self.owner.feed.detach(self.number)
+            self.number = -1
+
+    def open_turn(self) -> None:
+        owner = self.owner
+        if not owner.turn_open or owner.feed.stale:
+            owner.open_turn()
+
+    def take(self, data: memoryview) -> None:
+        """What somebody has received."""
+        feed, connection = self.owner.feed, self.connection
+        while len(data) and self.number >= 0 and not connection.closed:
+            if connection.postponing:
+                self.rest += data
+                return
+            if self.rest and not feed.put_front(self.rest):
+                self.begin_large()
+            if self.large:
+                self.take_large(data)
+                return
+            piece = data[: FEED_BYTES - len(self.rest)]
+            data = data[len(piece) :]
+            feed.give(piece, len(self.rest))
+            self.rest = b""
+            self.go_on(feed.go_on(self.number))
+
+    def take_again(self) -> None:
+        """What was kept when requests were postponed, without anything new."""
+        rest, self.rest = self.rest, b""
+        if rest:
+            self.open_turn()
+            self.take(memoryview(rest))
+
+    def go_on(self, status: int) -> None:
+        """Until the buffer is used up; ``status`` is what the feed has ended with last."""
+        feed, connection = self.owner.feed, self.connection
+        while status > FeedStatus.PARTIAL:
+            if status == FeedStatus.COLD:
+                self._handle_cold()
+            elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
+                feed.make_room(status)
+            elif status == FeedStatus.OUT_FULL:
+                self.owner.end_turn_early()
+            else:
+                assert status == FeedStatus.BAD_FRAME, status
+                self._receive(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
+                assert connection.closed, "the receiver takes what the feed refused"
+            if self.number < 0 or connection.closed:
+                return
+            if connection.postponing:  # what is left of the buffer waits with them
+                status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
+                break
+            status = feed.go_on(self.number)
+        self._keep_rest(status)
+
+    def begin_large(self) -> None:
+        """The connection's receiver takes over a frame; its length may be a fault."""
+        rest, self.rest = self.rest, b""
+        self.large = True
+        self._receive(rest)
+
+    def take_large(self, data: memoryview) -> None:
+        feed, connection = self.owner.feed, self.connection
+        feed.before_cold()
+        connection.take_in(data)
+        feed.after_cold(())
+        self.large = connection.receiver.pending_bytes > 0
+
+    def _receive(self, data: bytes) -> None:
+        """The begin of a frame, to the connection's receiver."""
+        try:
+            self.connection.receiver.receive(data)
+        except RemoteFault as fault:
+            self._fault(fault)
+
+    def _handle_cold(self) -> None:
+        feed, connection = self.owner.feed, self.connection
+        commands = []
+        try:
+            for frame in feed.cold_frames():
+                commands.append(decode_command(frame))
+        except RemoteFault as fault:
+            self._fault(fault)
+            return
+        feed.before_cold()
+        connection.owner.received(connection, commands)
+        feed.after_cold(commands)
+
+    def _keep_rest(self, status: int) -> None:
+        connection, feed = self.connection, self.owner.feed
+        if status == FeedStatus.DONE:
+            connection.partial_since_ms = None
+            return
+        if feed.advanced or connection.partial_since_ms is None:
+            connection.partial_since_ms = self.owner.now_ms
+        self.rest = feed.rest()
+        connection.partial_head = not is_head_whole(self.rest)
+
+    def _fault(self, fault: RemoteFault) -> None:
+        self.connection.owner.faulted(self.connection, fault)
+        self.connection.close()
+
+
+@define(slots=True, eq=False, repr=False)
+class FedConnection(Connection):
+    """A connection whose transport is asyncio's; implements ``HotChannel``."""
+
+    reader: FeedReader | None = None
+
+    # -- HotChannel
+
+    def unsent(self, data: bytes) -> None:
+        self.write(data)
+
+    def send_failed(self, code: int) -> None:
+        raise AssertionError(f"the feed sends nothing here: {code}")
+
+    # -- asyncio.BufferedProtocol and Turns
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader = self.reader
+        if self.closed or reader is None:
+            return
+        reader.open_turn()
+        if reader.number < 0:
+            reader.attach(self, -1)
+        self.last_traffic_ms = self.last_read_ms = reader.owner.now_ms
+        self.use_budget(nbytes)
+        reader.take(self.turns.buffer[:nbytes])
+
+    def turn_over(self) -> None:
+        super().turn_over()
+        if self.reader is not None and not self.postponing:
+            self.reader.take_again()
+
+    def close(self) -> None:
+        reader = self.reader
+        if reader is not None and reader.number >= 0:
+            reader.owner.feed.flush_now(reader.number)
+            reader.detach()
+        super().close()
+
+    def abort(self) -> None:
+        if self.reader is not None:
+            self.reader.detach()
+        super().abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.reader is not None:
+            self.reader.detach()
+        super().connection_lost(exc)

@@ -1,0 +1,514 @@
+"""The server of the hot path: plain TCP, one C call for all connections that can be read.
+
+Instead of asyncio's transport a :class:`FastTransport` stands under each
+:class:`rmqpy.net.connection.Connection`. A :class:`ReadySet` watches the descriptors and lets a
+:class:`Feed` receive and answer; only frames that the feed hands back become commands. Without one
+(no epoll, no C) the loop watches each with ``add_reader``, and there is a call for each. Limits,
+deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
+Connections behind TLS, and all where the loop watches no descriptors, are received by asyncio and
+go through the same feed (:mod:`rmqpy.net.server.feed_reader`).
+
+Replies of the feed leave at the end of the turn, behind the commit; the handler does that
+(``turn_ended``). Those of a turn that has nothing to commit leave at once, and it goes on for a
+moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from attrs import define
+
+from rmqpy.net.connection import READ_SIZE, Connection, ConnectionLimits, Turns
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, ReadySet
+from rmqpy.net.server.feed_reader import FedConnection, FeedReader
+from rmqpy.net.server.server import Doors, RemotingServer
+from rmqpy.net.server.stall_detector import ServedConnection
+from rmqpy.remoting.channel import RequestHandler
+from rmqpy.remoting.frame import LENGTH_BYTES
+from rmqpy.remoting.frame_decoder import FrameReceiver
+
+AGAIN_MS = 1
+"""A turn that stores nothing looks at the sockets again until it is as old: what surrounds a turn
+costs more than a few pulls.
+"""
+
+LOG = logging.getLogger(__name__)
+
+
+class FastServer(RemotingServer):
+    """A ``RemotingServer`` whose connections are read by a feed."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        scheduler: AsyncioScheduler,
+        limits: ConnectionLimits,
+        feed: Feed,
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        *,
+        own_sockets: bool | None = None,
+        patient: bool = False,
+    ) -> None:
+        """``own_sockets`` False: asyncio accepts and receives. None: where its loop watches no
+        descriptors. ``patient``: a turn takes what arrives one loop turn later as well (``Turns``).
+        """
+        super().__init__(handler, scheduler, limits, doors)
+        self.turns = Turns(scheduler, self._turn_ended, patient=patient)
+        self.feed = feed
+        feed.core.frame_max = limits.max_frame - LENGTH_BYTES
+        self.loop = scheduler.loop
+        self.now_ms = 0
+        self.turn_open = False
+        self.own_sockets = watches_descriptors(self.loop) if own_sockets is None else own_sockets
+        self._ready = feed.ready
+        self._ready_fd = -1
+        self._transports: dict[int, FastTransport] = {}
+
+    async def close(self) -> None:
+        await super().close()
+        if self._ready_fd >= 0:
+            self.loop.remove_reader(self._ready_fd)
+        self.feed.close()
+
+    def open_turn(self) -> None:
+        """The first read of a turn."""
+        self.turn_open = True
+        self.now_ms = self._scheduler.monotonic_ms()
+        self.turns.handled()
+        self.feed.refresh()
+
+    def end_turn_early(self) -> None:
+        """The feed has no room for more replies: commit and let them go now."""
+        self._handler.turn_ended()
+        self.feed.refresh()
+
+    def watch(self, transport: FastTransport, number: int) -> None:
+        """Let a transport hear when it can be read. Raises OSError."""
+        if self._ready is None:
+            self.loop.add_reader(transport.fd, transport.readable)
+            return
+        self._ready.watch(number, True)
+        self._transports[number] = transport
+        if self._ready_fd < 0:
+            self._ready_fd = self._ready.fd
+            self.loop.add_reader(self._ready_fd, self._readable)
+
+    def unwatch(self, transport: FastTransport, number: int) -> None:
+        """The reverse of ``watch``; what is being read in this turn still is."""
+        if self._ready is None:
+            self.loop.remove_reader(transport.fd)
+        else:
+            self._ready.watch(number, False)
+
+    def forget(self, number: int) -> None:
+        """The connection has ended."""
+        self._transports.pop(number, None)
+
+    def keep_apart(self, number: int, apart: bool) -> None:
+        """Whether the next read of a connection is that of its transport."""
+        if self._ready is not None:
+            self._ready.keep_apart(number, apart)
+
+    def take_plain(self, sock: socket.socket) -> None:
+        kind = Connection if self.sieve is None else FastConnection
+        connection = kind(self, self.turns, FrameReceiver(self.limits.max_frame))
+        try:
+            transport = FastTransport(self, sock, connection)
+            connection.connection_made(transport)
+        except OSError as error:
+            LOG.debug("a connection ended before it began: %s", error)
+            sock.close()
+            return
+        try:
+            transport.start()
+        except OSError as error:
+            LOG.warning("%s:%d cannot be watched: %s", *connection.peer, error)
+            transport.abort()
+
+    def _connection(self) -> Connection:
+        """One that asyncio receives for."""
+        connection = FedConnection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        connection.reader = FeedReader(self, connection)
+        return connection
+
+    def _readable(self) -> None:
+        """Some of the watched connections are."""
+        ready = self._ready
+        assert ready is not None
+        if not self.turn_open or self.feed.stale:
+            self.open_turn()
+        begun_ms = self.now_ms
+        more = self._receive_from_all(ready)
+        while more and ready.let_go_early():
+            if self._scheduler.monotonic_ms() - begun_ms >= AGAIN_MS:
+                break
+            more = self._receive_from_all(ready)
+
+    def _receive_from_all(self, ready: ReadySet) -> bool:
+        """Once from each that can be read now; False: there was none."""
+        feed, transports = self.feed, self._transports
+        status = ready.receive(feed.core, True)
+        while status != FeedStatus.NONE_LEFT:
+            transport = transports[ready.last]
+            if status == FeedStatus.APART:
+                transport.readable()
+            else:
+                transport.received(status)
+            if feed.stale:
+                self.open_turn()
+            status = ready.receive(feed.core, False)
+        now_ms = self.now_ms
+        seen_to = ready.seen_to()
+        for number in seen_to:
+            if number in transports:
+                connection = transports[number].connection
+                connection.last_traffic_ms = connection.last_read_ms = now_ms
+        return bool(seen_to)
+
+    def _turn_ended(self) -> None:
+        self.turn_open = False
+        self._handler.turn_ended()
+
+
+def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop has ``add_reader``; Windows' does not."""
+    return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+
+
+@define(slots=True, eq=False, repr=False)
+class FastConnection(ServedConnection):
+    """A connection on a ``FastTransport``, whose unread bytes may be marked."""
+
+    def marked(self, seen_ms: int, unread: int) -> None:
+        super().marked(seen_ms, unread)
+        if isinstance(self._transport, FastTransport):
+            self._transport.choose_reader()
+
+
+class FastTransport(asyncio.Transport):
+    """Implements what a ``Connection`` uses of ``asyncio.Transport``, and ``HotChannel``."""
+
+    __slots__ = (
+        "_buffer",
+        "_closing",
+        "_congested",
+        "_core",
+        "_high",
+        "_loop",
+        "_low",
+        "_paused",
+        "_reader",
+        "_receive",
+        "_server",
+        "_sock",
+        "_writing",
+        "connection",
+        "fd",
+    )
+
+    def __init__(self, server: FastServer, sock: socket.socket, connection: Connection) -> None:
+        super().__init__()
+        self._server = server
+        self._loop = server.loop
+        self._sock = sock
+        self.fd = sock.fileno()
+        self.connection = connection
+        self._core = server.feed.core
+        self._receive = server.feed.receive or self._receive_for_feed
+        self._reader = FeedReader(server, connection)
+        self._buffer = bytearray()
+        self._high = self._low = 0
+        self._congested = self._paused = self._closing = self._writing = False
+
+    def start(self) -> None:
+        """Begin to read, unless the connection was turned away."""
+        if self._closing:
+            return
+        self._reader.attach(self, self.fd)
+        self._paused = True  # nothing is to be undone where it cannot be watched
+        self._server.watch(self, self._reader.number)
+        self._paused = False
+
+    # -- Channel, for the gate's replies
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return self.connection.peer
+
+    @property
+    def closed(self) -> bool:
+        return self.connection.closed
+
+    # -- HotChannel
+
+    def unsent(self, data: bytes) -> None:
+        if not self._closing:
+            self._buffer += data
+            self._wait_until_writable()
+
+    def send_failed(self, code: int) -> None:
+        self._end(OSError(code, "sending failed"))
+
+    # -- asyncio.Transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "socket":
+            return self._sock
+        try:
+            if name == "peername":
+                return self._sock.getpeername()
+            if name == "sockname":
+                return self._sock.getsockname()
+        except OSError:
+            return default
+        return default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None and low is not None
+        self._high, self._low = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Of the gate as a channel, of the connection as a transport: what does not leave waits."""
+        if self._closing or not data:
+            return
+        if not self._buffer:
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._end(error)
+                return
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
+        self._buffer += data
+        self._wait_until_writable()
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self._closing:
+            self._paused = True
+            self._server.unwatch(self, self._reader.number)
+
+    def resume_reading(self) -> None:
+        if self._paused and not self._closing:
+            self._paused = False
+            self._server.watch(self, self._reader.number)
+            if self._reader.rest:
+                self._loop.call_soon(self._take_again)
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        if self._reader.number >= 0:
+            self._server.feed.flush_now(self._reader.number)
+        self._stop_reading()
+        if not self._buffer:
+            self._loop.call_soon(self._lost, None)
+
+    def abort(self) -> None:
+        self._end(None)
+
+    # -- reading
+
+    def readable(self) -> None:
+        """Receive, whatever is kept for that."""
+        server, reader, connection = self._server, self._reader, self.connection
+        if not server.turn_open or server.feed.stale:
+            server.open_turn()
+        connection.last_traffic_ms = connection.last_read_ms = server.now_ms
+        if connection.mark is not None:
+            status = self._receive_marked(connection)
+        elif reader.rest:
+            status = self._receive_behind()
+        elif reader.large:
+            status = self._receive_large()
+        else:
+            status = self._receive(self._core, reader.number, 0)
+        self.received(status)
+
+    def received(self, status: int) -> None:
+        """The feed has ended with this status."""
+        reader, connection = self._reader, self.connection
+        if status >= FeedStatus.CLOSED:
+            self._stop(status)
+        elif status:
+            full = self._server.feed.full
+            reader.go_on(status)
+            if full and not self._closing:
+                connection.mark_unread()
+        elif connection.partial_since_ms is not None and not reader.large:
+            connection.partial_since_ms = None
+        self.choose_reader()
+
+    def choose_reader(self) -> None:
+        """Who receives next: this one, or the ready set together with the others."""
+        reader = self._reader
+        if reader.number >= 0:
+            apart = bool(reader.rest) or reader.large or self.connection.mark is not None
+            self._server.keep_apart(reader.number, apart)
+
+    def _receive_marked(self, connection: Connection) -> int:
+        """Bytes that wait since their mark and no others: those that wait too long are not hot."""
+        server, reader, mark = self._server, self._reader, connection.mark
+        assert mark is not None
+        rest = reader.rest
+        if reader.large or (rest and not server.feed.put_front(rest)):
+            connection.mark = None  # in a large frame it is not counted
+            return self._receive_large() if reader.large else self._receive_behind()
+        try:
+            data = self._sock.recv(min(mark.left, FEED_BYTES - len(rest)))
+        except (BlockingIOError, InterruptedError):
+            return FeedStatus.AGAIN
+        except OSError as error:
+            self._end(error)
+            return FeedStatus.AGAIN
+        if not data:
+            return FeedStatus.CLOSED
+        reader.rest = b""
+        server.feed.give(data, len(rest))
+        waited_ms = connection.taken(len(data))
+        if server.sieve is None or waited_ms < server.sieve.patience_ms:
+            return server.feed.go_on(reader.number)
+        connection.waited_ms = waited_ms
+        server.feed.hold_back(True)
+        try:
+            reader.go_on(server.feed.go_on(reader.number))
+        finally:
+            connection.waited_ms = 0
+            server.feed.hold_back(False)
+        return FeedStatus.AGAIN
+
+    def _receive_behind(self) -> int:
+        reader = self._reader
+        rest = reader.rest
+        if not self._server.feed.put_front(rest):
+            reader.begin_large()
+            return FeedStatus.DONE if self._closing else self._receive_large()
+        status = self._receive(self._core, reader.number, len(rest))
+        if status != FeedStatus.AGAIN:
+            reader.rest = b""
+        return status
+
+    def _receive_for_feed(self, core: Any, number: int, have: int) -> int:
+        """For a feed that has no sockets of its own."""
+        try:
+            data = self._sock.recv(READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return FeedStatus.AGAIN
+        except OSError as error:
+            core.wanted = error.errno
+            return FeedStatus.FAILED
+        if not data:
+            return FeedStatus.CLOSED
+        feed = self._server.feed
+        feed.give(data, have)
+        if len(data) == READ_SIZE:
+            self.connection.mark_unread()
+        return feed.go_on(number)
+
+    def _receive_large(self) -> int:
+        buffer = self._server.turns.buffer
+        try:
+            count = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return FeedStatus.DONE
+        except OSError as error:
+            self._end(error)
+            return FeedStatus.DONE
+        if not count:
+            return FeedStatus.CLOSED
+        self.connection.use_budget(count)
+        self._reader.take_large(buffer[:count])
+        return FeedStatus.DONE
+
+    def _take_again(self) -> None:
+        if not (self._paused or self._closing):
+            self._reader.take_again()
+            self.choose_reader()
+
+    def _stop(self, status: int) -> None:
+        if status == FeedStatus.CLOSED:
+            self._peer_ended()
+        elif status == FeedStatus.FAILED:
+            self._end(OSError(self._core.wanted, "receiving failed"))
+
+    def _peer_ended(self) -> None:
+        """The peer has closed its half; what we owe it still leaves."""
+        self.connection.eof_received()
+        self.close()
+
+    # -- writing
+
+    def _wait_until_writable(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._loop.add_writer(self.fd, self._writable)
+            if self._reader.number >= 0:
+                self._server.feed.set_queued(self._reader.number, True)
+        if len(self._buffer) > self._high and not self._congested:
+            self._congested = True
+            self.connection.pause_writing()
+
+    def _writable(self) -> None:
+        try:
+            sent = self._sock.send(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        del self._buffer[:sent]
+        if self._congested and len(self._buffer) <= self._low:
+            self._congested = False
+            self.connection.resume_writing()
+        if not self._buffer:
+            self._stop_writing()
+            if self._closing:
+                self._lost(None)
+            elif self._reader.number >= 0:
+                self._server.feed.set_queued(self._reader.number, False)
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+
+    # -- the end
+
+    def _stop_reading(self) -> None:
+        self._closing = True
+        if self._reader.number >= 0:
+            if not self._paused:
+                self._server.unwatch(self, self._reader.number)
+            self._server.forget(self._reader.number)
+            self._reader.detach()
+
+    def _end(self, error: OSError | None) -> None:
+        """At once; what is queued is dropped."""
+        if self.fd < 0:
+            return
+        if not self._closing:
+            self._stop_reading()
+        self._buffer.clear()
+        self._stop_writing()
+        self._loop.call_soon(self._lost, error)
+
+    def _lost(self, error: OSError | None) -> None:
+        if self.fd < 0:
+            return
+        self._stop_writing()
+        self.fd = -1
+        self._sock.close()
+        self.connection.connection_lost(error)

@@ -1,0 +1,95 @@
+"""Listening sockets whose accepted connections are given on as they are, without a transport.
+
+Has what an ``asyncio.Server`` has for :class:`rmqpy.net.server.server.RemotingServer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import define, field
+
+LOG = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE: Final = 64
+"""Connections taken in one turn before others have theirs."""
+ACCEPT_PAUSE_MS: Final = 1000
+"""No connections are accepted for so long when descriptors or memory ran out."""
+
+_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_GONE = (errno.ECONNABORTED, errno.EPROTO)
+
+Accepted = Callable[[socket.socket], None]
+"""Takes a connected socket, which is set not to block."""
+
+
+async def open_sockets(
+    loop: asyncio.AbstractEventLoop, address: tuple[str, int], backlog: int, accepted: Accepted
+) -> SocketListener:
+    """Listen on every address that ``address`` means; raises OSError."""
+    host, port = address
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listener = SocketListener(loop, backlog, accepted)
+    try:
+        for family, kind, protocol, _, place in dict.fromkeys(found):
+            listener.open(socket.socket(family, kind, protocol), place)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@define(slots=True, eq=False, repr=False)
+class SocketListener:
+    """The listening sockets of one ``listen``."""
+
+    loop: asyncio.AbstractEventLoop
+    backlog: int
+    accepted: Accepted
+    sockets: list[socket.socket] = field(factory=list)
+
+    def open(self, sock: socket.socket, address: Any) -> None:
+        self.sockets.append(sock)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if len(self.sockets) > 1 and address[1] == 0:
+            address = (address[0], self.sockets[0].getsockname()[1], *address[2:])
+        sock.bind(address)
+        sock.listen(self.backlog)
+        self._watch(sock)
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            self.loop.remove_reader(sock.fileno())
+            sock.close()
+
+    def _watch(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self.loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connected, _ = sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                if error.errno not in _NO_MORE_FILES:
+                    raise
+                LOG.error("no connection can be accepted: %s", error)
+                self.loop.remove_reader(sock.fileno())
+                self.loop.call_later(ACCEPT_PAUSE_MS / 1000, self._watch, sock)
+                return
+            connected.setblocking(False)
+            self.accepted(connected)

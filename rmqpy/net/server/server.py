@@ -1,0 +1,345 @@
+"""RemotingServer: listening sockets, and the frames of all their connections to one handler.
+
+Several ports (a broker's main and fast port) share one server, one handler and one turn; a channel
+tells them apart by ``local_port``.
+
+Invariants: the handler hears ``channel_closed`` exactly once for every channel whose frames it was
+given or could have been given; a connection beyond ``limits.max_connections`` never reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from attrs import define
+
+from rmqpy.config.security import TlsMode
+from rmqpy.model.errors import ConfigFault, RemoteFault
+from rmqpy.net.connection import Connection, ConnectionLimits, Turns
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server.listener import open_sockets
+from rmqpy.net.server.stall_detector import ServedConnection, StallWatch
+from rmqpy.net.tls import FirstByte, ServerTls, TlsContext, adopt
+from rmqpy.remoting.channel import Channel, RequestHandler
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame_decoder import FrameReceiver
+
+LOG = logging.getLogger(__name__)
+
+LOG_PERIOD_MS = 60_000
+"""A full server says so once in this time, with the number of connections turned away."""
+LISTEN_PORT = "listenPort (a broker also takes the port 2 below) or bindAddress"
+"""What to change when a port of the server cannot be had."""
+
+
+class Listener(Protocol):
+    """What ``listen`` opens; an ``asyncio.Server`` is one."""
+
+    @property
+    def sockets(self) -> Sequence[Any]: ...
+
+    def close(self) -> None: ...
+
+
+def everybody(_address: str) -> bool:
+    """No address is turned away."""
+    return True
+
+
+@define(slots=True, eq=False, repr=False)
+class ServerCounts:
+    """What happened since the start; for runtime info and tests."""
+
+    accepted: int = 0
+    turned_away: int = 0
+    refused: int = 0
+    """Not admitted: by their address, or plain where TLS is demanded."""
+    faults: int = 0
+    overdue: int = 0
+
+
+def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigFault:
+    """Why there is no listening on a port; the loop hides the system's word in its own sentence."""
+    number = error.errno or 0
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    return ConfigFault(
+        f"cannot listen on {host}:{port}: {reason};"
+        f" stop what uses the port, or set {setting} to another"
+    )
+
+
+class Sieve(Protocol):
+    """Who answers requests that have waited too long, instead of the handler."""
+
+    @property
+    def patience_ms(self) -> int:
+        """Requests that have waited less long are all handled."""
+        ...
+
+    def sift(
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+    ) -> list[RemotingCommand]:
+        """Those that are to be handled all the same."""
+        ...
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class Doors:
+    """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
+
+    tls: ServerTls | None = None
+    admits: Callable[[str], bool] = everybody
+
+
+class RemotingServer:
+    """``await listen(host, port)`` once or more, ``await close()`` at the end."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        scheduler: AsyncioScheduler,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
+        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.limits = limits
+        self.turns = Turns(scheduler, handler.turn_ended, limits.read_bytes)
+        self.counts = ServerCounts()
+        self.sieve: Sieve | None = None
+        self._watch: StallWatch | None = None
+        self.own_sockets = doors.tls is not None
+        """Whether connections are accepted here; asyncio does it otherwise."""
+        self._doors = doors
+        self._undecided: set[FirstByte] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handler = handler
+        self._scheduler = scheduler
+        self._listening: list[Listener] = []
+        self._connections: set[Connection] = set()
+        self._turned_away: set[Connection] = set()
+        self._all_gone = asyncio.Event()
+        self._full_logged_ms: int | None = None
+        self._closing = False
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def sift_by(self, sieve: Sieve, watch: StallWatch) -> None:
+        """Before ``listen``: how long requests wait is told to ``sieve``. The first of the servers
+        of one ``watch`` to close ends it.
+        """
+        self.sieve, self._watch = sieve, watch
+        watch.add(self.turns, lambda: self._connections)
+
+    async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
+        """Accept on ``host`` (an address or name) and ``port`` (0: any free).
+
+        Returns the address that it became. Raises ConfigFault when the address cannot be had; it
+        tells to change ``setting``.
+        """
+        assert not self._closing
+        try:
+            server = await self.open_listener(host, port)
+        except OSError as error:
+            raise listen_fault(host, port, error, setting) from error
+        self._listening.append(server)
+        if self._watch is not None:
+            self._watch.start()
+        if self._sweep_timer is None:
+            self._plan_sweep()
+        return _address(server.sockets[0].getsockname())
+
+    async def open_listener(self, host: str, port: int) -> Listener:
+        """Sockets that listen, and the connections that come of them."""
+        if self.own_sockets:
+            return await open_sockets(
+                self._scheduler.loop, (host, port), self.limits.backlog, self._accepted
+            )
+        return await self._scheduler.loop.create_server(
+            self._connection, host, port, backlog=self.limits.backlog, reuse_address=True
+        )
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Every (address, port) that is listened on."""
+        return [
+            _address(each.getsockname()) for server in self._listening for each in server.sockets
+        ]
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def close(self) -> None:
+        """Accept no more, let queued replies leave (at most ``limits.linger_ms``), close all."""
+        self._closing = True
+        for server in self._listening:
+            server.close()
+        for undecided in list(self._undecided):
+            undecided.close()
+        self._undecided.clear()
+        for task in list(self._handshakes):
+            task.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        self._all_gone.clear()
+        if self._connections:
+            try:
+                async with asyncio.timeout(self.limits.linger_ms / 1000):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                LOG.warning("%d connections did not take their last bytes", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
+                await self._all_gone.wait()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._watch is not None:
+            self._watch.stop()
+
+    def sweep(self) -> None:
+        """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
+        now_ms = self._scheduler.monotonic_ms()
+        for undecided in list(self._undecided):
+            if now_ms - undecided.since_ms >= self.limits.idle_close_ms:
+                self.counts.overdue += 1
+                undecided.close()
+                self._undecided.discard(undecided)
+        for connection in list(self._connections):
+            reason = connection.overdue(now_ms)
+            if reason is not None:
+                self.counts.overdue += 1
+                LOG.info("closing %s:%d: %s", *connection.peer, reason)
+                connection.abort()
+
+    # -- ConnectionOwner
+
+    def connected(self, connection: Connection) -> None:
+        if self._closing or len(self._connections) >= self.limits.max_connections:
+            self._turn_away(connection)
+            return
+        if not self._doors.admits(connection.peer[0]):
+            self.counts.refused += 1
+            self._turned_away.add(connection)
+            connection.abort()
+            return
+        self.counts.accepted += 1
+        self._connections.add(connection)
+
+    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+        self.turns.handled()
+        try:
+            if connection.waited_ms and self.sieve is not None:
+                commands = self.sieve.sift(connection, commands, connection.waited_ms)
+            rest = self._handler.handle(connection, commands)
+            if rest:
+                connection.postpone(rest)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the request handler", error)
+            connection.close()
+
+    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+        self.counts.faults += 1
+        LOG.warning("closing %s:%d: %s", *connection.peer, fault)
+
+    def lost(self, connection: Connection) -> None:
+        if connection in self._turned_away:
+            self._turned_away.discard(connection)
+            return
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+        try:
+            self._handler.channel_closed(connection)
+        except Exception as error:  # noqa: BLE001 - supervision: logged and counted
+            self._scheduler.supervisor.report("the handler's channel_closed", error)
+
+    # -- sockets that are accepted here
+
+    def take_plain(self, sock: socket.socket) -> None:
+        """A connection without TLS."""
+        self._adopt(sock, self._connection, None)
+
+    def tls_connection(self) -> Connection:
+        """The connection behind TLS."""
+        return self._connection()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        if self._doors.tls is None:
+            self.take_plain(sock)
+        elif self._busy >= self.limits.max_connections:
+            self.counts.turned_away += 1
+            sock.close()
+        else:
+            now_ms = self._scheduler.monotonic_ms()
+            undecided = FirstByte(
+                sock, now_ms, self._scheduler.loop, self._decided, self._undecided.discard
+            )
+            self._undecided.add(undecided)
+            undecided.start()
+
+    @property
+    def _busy(self) -> int:
+        return len(self._connections) + len(self._undecided) + len(self._handshakes)
+
+    def _decided(self, undecided: FirstByte, is_tls: bool) -> None:
+        self._undecided.discard(undecided)
+        tls = self._doors.tls
+        assert tls is not None
+        if is_tls:
+            self._adopt(undecided.sock, self.tls_connection, tls.context)
+        elif tls.mode is TlsMode.ENFORCING:
+            self.counts.refused += 1
+            undecided.sock.close()
+        else:
+            self.take_plain(undecided.sock)
+
+    def _adopt(
+        self, sock: socket.socket, factory: Callable[[], Connection], tls: TlsContext | None
+    ) -> None:
+        async def whole() -> None:
+            made = factory()
+            if not await adopt(lambda: made, sock, tls):
+                self.counts.faults += 1
+                if not made.opened:
+                    self.lost(made)
+
+        task = self._scheduler.loop.create_task(whole())
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    # -- inside
+
+    def _connection(self) -> Connection:
+        receiver = FrameReceiver(self.limits.max_frame)
+        if self.sieve is None:
+            return Connection(self, self.turns, receiver)
+        return ServedConnection(self, self.turns, receiver)
+
+    def _turn_away(self, connection: Connection) -> None:
+        self.counts.turned_away += 1
+        self._turned_away.add(connection)
+        connection.abort()
+        now_ms = self._scheduler.monotonic_ms()
+        if self._full_logged_ms is None or now_ms - self._full_logged_ms >= LOG_PERIOD_MS:
+            self._full_logged_ms = now_ms
+            LOG.warning(
+                "%d connections are open, the limit; %s:%d was turned away, %d since the start",
+                len(self._connections),
+                *connection.peer,
+                self.counts.turned_away,
+            )
+
+    def _plan_sweep(self) -> None:
+        def sweep_again() -> None:
+            self._plan_sweep()
+            self.sweep()
+
+        self._sweep_timer = self._scheduler.call_later(self.limits.sweep_ms, sweep_again)
+
+
+def _address(sockname: tuple[str, int]) -> tuple[str, int]:
+    return (sockname[0], sockname[1])

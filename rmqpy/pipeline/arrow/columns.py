@@ -1,0 +1,191 @@
+"""Arrow arrays of parts of a log, in two forms.
+
+* :data:`PLAIN`: strings and binaries as everything reads them; the bytes are copied.
+* :data:`PACKED`: for a Parquet writer. Texts that repeat are a dictionary, which is hashed once;
+  the others are views into the mapped log, from where the writer takes them. What it writes is the
+  same. An array keeps the mapping alive.
+
+Positions count from the begin of the view. Texts that are no UTF-8 are as Java reads them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rmqpy.codec.backend import gather, number_parts, part_views
+from rmqpy.codec.hashes import java_text
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = [
+    "PACKED",
+    "PLAIN",
+    "TIME_MS_MAX",
+    "Form",
+    "is_utf8",
+    "longs",
+    "repeated",
+    "texts",
+    "times",
+]
+
+TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
+"""Further from 1970 no timestamp in microseconds goes."""
+
+Longs = Sequence[int]
+
+
+class Form(Protocol):
+    """How texts and bytes are held."""
+
+    def string(self) -> pyarrow.DataType: ...
+
+    def binary(self) -> pyarrow.DataType: ...
+
+    def repeated_type(self) -> pyarrow.DataType: ...
+
+    def of_few(self, texts: pyarrow.Array, numbers: pyarrow.Array) -> pyarrow.Array:
+        """The text of each number; null where that is null."""
+        ...
+
+    def parts(
+        self, kind: pyarrow.DataType, view: memoryview, positions: Longs, lengths: Longs
+    ) -> pyarrow.Array:
+        """Those parts of the view, as they are."""
+        ...
+
+
+class _Plain:
+    def string(self) -> pyarrow.DataType:
+        import pyarrow as pa
+
+        return pa.string()
+
+    def binary(self) -> pyarrow.DataType:
+        import pyarrow as pa
+
+        return pa.binary()
+
+    def repeated_type(self) -> pyarrow.DataType:
+        return self.string()
+
+    def of_few(self, texts: pyarrow.Array, numbers: pyarrow.Array) -> pyarrow.Array:
+        return texts.take(numbers)
+
+    def parts(
+        self, kind: pyarrow.DataType, view: memoryview, positions: Longs, lengths: Longs
+    ) -> pyarrow.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        ends = pc.cumulative_sum(longs(lengths))
+        places = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+        data = pa.py_buffer(gather(view, positions, lengths))
+        return pa.Array.from_buffers(kind, len(lengths), [None, places.buffers()[1], data])
+
+
+class _Packed:
+    def string(self) -> pyarrow.DataType:
+        import pyarrow as pa
+
+        return pa.string_view()
+
+    def binary(self) -> pyarrow.DataType:
+        import pyarrow as pa
+
+        return pa.binary_view()
+
+    def repeated_type(self) -> pyarrow.DataType:
+        import pyarrow as pa
+
+        return pa.dictionary(pa.int32(), pa.string())
+
+    def of_few(self, texts: pyarrow.Array, numbers: pyarrow.Array) -> pyarrow.Array:
+        import pyarrow as pa
+
+        return pa.DictionaryArray.from_arrays(numbers, texts)
+
+    def parts(
+        self, kind: pyarrow.DataType, view: memoryview, positions: Longs, lengths: Longs
+    ) -> pyarrow.Array:
+        import pyarrow as pa
+
+        views = pa.py_buffer(part_views(view, positions, lengths))
+        return pa.Array.from_buffers(kind, len(lengths), [None, views, pa.py_buffer(view)])
+
+
+PLAIN: Final[Form] = _Plain()
+PACKED: Final[Form] = _Packed()
+
+
+def longs(values: Longs) -> pyarrow.Array:
+    """Without a copy of an array."""
+    import pyarrow as pa
+
+    held = values if isinstance(values, array) else array("q", values)
+    return pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
+
+
+def times(values_ms: array[int]) -> pyarrow.Array:
+    """UTC; null where it is no time that a timestamp can hold."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    stored, kind = longs(values_ms), pa.timestamp("us", tz="UTC")
+    least, most = pc.min_max(stored).values()
+    if not (least.is_valid and least.as_py() >= -TIME_MS_MAX and most.as_py() <= TIME_MS_MAX):
+        low, high = pa.scalar(-TIME_MS_MAX, pa.int64()), pa.scalar(TIME_MS_MAX, pa.int64())
+        is_time = pc.and_(pc.greater_equal(stored, low), pc.less_equal(stored, high))
+        stored = pc.if_else(is_time, stored, pa.scalar(None, pa.int64()))
+    return pc.multiply(stored, 1000).view(kind)
+
+
+def repeated(
+    form: Form,
+    view: memoryview,
+    positions: Longs,
+    lengths: Longs,
+    text: Callable[[bytes], str] = java_text,
+) -> pyarrow.Array:
+    """Texts of which there are few; null where the length is 0."""
+    import pyarrow as pa
+
+    numbered = number_parts(view, positions, lengths)
+    texts = pa.array(map(text, numbered.texts), pa.string())
+    held = [_present(lengths), pa.py_buffer(numbered.numbers)]
+    return form.of_few(texts, pa.Array.from_buffers(pa.int32(), len(lengths), held))
+
+
+def texts(
+    form: Form, view: memoryview, positions: Longs, lengths: Longs, *, with_null: bool = False
+) -> pyarrow.Array:
+    """``with_null``: null where the length is 0."""
+    import pyarrow as pa
+
+    made = form.parts(form.string(), view, positions, lengths)
+    if not is_utf8(made):
+        raw = form.parts(form.binary(), view, positions, lengths).to_pylist()
+        made = pa.array([java_text(each) for each in raw], form.string())
+    if not with_null:
+        return made
+    return pa.Array.from_buffers(made.type, len(made), [_present(lengths), *made.buffers()[1:]])
+
+
+def is_utf8(made: pyarrow.Array) -> bool:
+    import pyarrow as pa
+
+    try:
+        made.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _present(lengths: Longs) -> Any:
+    """A bit for each: is it longer than 0?"""
+    import pyarrow.compute as pc
+
+    return pc.greater(longs(lengths), 0).buffers()[1]

@@ -1,0 +1,75 @@
+"""Which messages of a log are wanted, told by what a scan knows, and their batches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from rmqpy.audit.checks.messages import MessageWalk
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.scan import Scan
+from rmqpy.model.names import is_system_topic
+from rmqpy.pipeline.arrow.rows import BATCH_BYTES, MessageColumns, ScanRows, slices
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["BOUNDED", "Wanted", "log_batches"]
+
+BOUNDED: Final = {
+    "queueId": "queue_id",
+    "queueOffset": "queue_offset",
+    "physicalOffset": "physical_offset",
+    "storeTimestamp": "store_timestamp_ms",
+}
+"""Columns that can be bounded, with the scan's."""
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Wanted:
+    """``topics``: only these, None: all; without ``internal_topics`` never the system's own.
+    ``bounds``: (least, most) by column, times in ms.
+    """
+
+    internal_topics: bool = False
+    topics: frozenset[str] | None = None
+    bounds: Mapping[str, tuple[int, int]] = field(factory=dict)
+
+    def takes_topic(self, name: bytes) -> bool:
+        topic = java_text(name)
+        if self.topics is not None and topic not in self.topics:
+            return False
+        return self.internal_topics or not is_system_topic(topic)
+
+    def rows(self, scan: Scan, count: int) -> Sequence[int]:
+        """Of the first ``count`` rows."""
+        names = set(scan.topic)
+        taken = set(filter(self.takes_topic, names))
+        bounds: list[tuple[array[int], int, int]] = []
+        for column, (least, most) in self.bounds.items():
+            values: array[int] = getattr(scan, BOUNDED[column])[:count]
+            if values and (min(values) < least or max(values) > most):
+                bounds.append((values, least, most))
+        if taken == names and not bounds:
+            return range(count)
+        return [
+            row
+            for row in range(count)
+            if scan.topic[row] in taken
+            and all(least <= values[row] <= most for values, least, most in bounds)
+        ]
+
+
+def log_batches(
+    walk: MessageWalk, places: tuple[int, int], make: MessageColumns, wanted: Wanted
+) -> Iterator[pyarrow.RecordBatch]:
+    """Of the frames that begin from the first to before the second of ``places`` in the file."""
+    for scan, view, count in walk.scans(*places):
+        rows = wanted.rows(scan, count)
+        if rows:
+            found = ScanRows(scan, view, rows, walk.file.record_shift)
+            for first, end in slices(found.numbers("size"), BATCH_BYTES):
+                yield make.batch(found.part(range(first, end)))

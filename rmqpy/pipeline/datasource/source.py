@@ -1,0 +1,392 @@
+"""``format("rocketmq")`` for Spark: store directories and live brokers as tables.
+
+==================================  ==============================================================
+``spark.read`` with a path          the messages in store directories (this module)
+``spark.read`` with nameServer      the messages that live brokers have (:mod:`.stream`)
+``spark.readStream``                the messages that live brokers get (:mod:`.stream`)
+``df.write``, ``df.writeStream``    sends rows as messages (:mod:`.writer`)
+==================================  ==============================================================
+
+A task reads the frames that begin in its range of a log file. Where its first one begins it learns
+from all frames before it, not by a search: nothing behind the task could correct a wrong guess.
+Only the columns of the schema are built: a schema given by the user prunes.
+
+What is wanted is told by options (topic, queueId, startingTimestamp, endingTimestamp). With the
+option ``pushFilters`` filters on topic, queueId, queueOffset, physicalOffset and storeTimestamp are
+taken over from Spark too. Only with it: Spark 4.3 keeps what was pushed down for *every* use of the
+DataFrame, so one that is used twice, with other filters or without, would lack rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, evolve
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rmqpy import __version__
+from rmqpy.audit.checks.messages import MessageWalk, Selection, file_view
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import LogFile, read_directory
+from rmqpy.audit.scan.ranges import WorkRange, split_row
+from rmqpy.model.errors import ConfigFault, RmqError, StoreFault
+from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
+from rmqpy.pipeline.arrow.message_filter import BOUNDED, Wanted, log_batches
+from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns, json_texts
+from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.spark.distributed_map import prepare_worker
+from rmqpy.store.files.disk import Disk
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+__all__ = ["FORMAT", "TYPES", "RocketMqSource", "checked_columns", "register", "shaped"]
+
+FORMAT: Final = "rocketmq"
+SPLIT_BYTES: Final = 256 << 20
+LONG_MIN: Final = -(1 << 63)
+LONG_MAX: Final = (1 << 63) - 1
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+STORE_OPTIONS: Final = frozenset(
+    [
+        "path",
+        "paths",
+        "brokerName",
+        "includeInternalTopics",
+        "splitBytes",
+        "failOnDataLoss",
+        "topic",
+        "queueId",
+        "startingTimestamp",
+        "endingTimestamp",
+        "pushFilters",
+        "propertiesFormat",
+    ]
+)
+TYPES: Final[Mapping[str, DataType]] = {
+    **dict.fromkeys(COLUMNS, LongType()),
+    **dict.fromkeys(["topic", "tags", "keys", "bornHost", "storeHost"], StringType()),
+    **dict.fromkeys(["queueId", "size", "flag", "sysFlag", "reconsumeTimes"], IntegerType()),
+    **dict.fromkeys(["bornTimestamp", "storeTimestamp"], TimestampType()),
+    "bodyCrc": IntegerType(),
+    "crcOk": BooleanType(),
+    "body": BinaryType(),
+    "properties": MapType(StringType(), StringType()),
+    "brokerName": StringType(),
+}
+PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
+    "map": TYPES["properties"],
+    "string": StringType(),
+}
+"""By the option propertiesFormat; as a string they are one JSON object, as the old connector had
+them.
+"""
+
+
+def register(session: SparkSession) -> None:
+    """Make ``format("rocketmq")`` known to the session."""
+    session.dataSource.register(RocketMqSource)
+
+
+class RocketMqSource(DataSource):
+    """What Spark asks for by name."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        columns = COLUMNS if _is_store(self.options) else LIVE_COLUMNS
+        kinds = {**TYPES, "properties": properties_type(self.options)}
+        return StructType([StructField(name, kinds[name]) for name in columns])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        properties_type(self.options)
+        if not _is_store(self.options):
+            from rmqpy.pipeline.datasource.stream import LiveReader
+
+            return LiveReader(self.options, schema)
+        pushes = Options(self.options, STORE_OPTIONS).flag("pushFilters", False)
+        return (PushingStoreReader if pushes else StoreReader)(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> Any:
+        properties_type(self.options)
+        if _is_store(self.options):
+            raise ConfigFault("a store directory is no stream: give nameServer, or read it once")
+        from rmqpy.pipeline.datasource.stream import LiveStreamReader
+
+        return LiveStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from rmqpy.pipeline.datasource.writer import MessageWriter
+
+        return MessageWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        from rmqpy.pipeline.datasource.writer import MessageStreamWriter
+
+        return MessageStreamWriter(self.options, schema, overwrite)
+
+
+LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("term", "entryIndex"))
+
+
+def _is_store(options: Mapping[str, str]) -> bool:
+    return "path" in options or "paths" in options
+
+
+def properties_type(options: Mapping[str, str]) -> DataType:
+    """Of the column properties, without a schema of the user's; ConfigFault where it is none."""
+    told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
+    kind = PROPERTIES_TYPES.get(told.lower())
+    if kind is None:
+        raise ConfigFault(f"the option propertiesFormat is {told!r}, neither map nor string")
+    return kind
+
+
+def checked_columns(schema: StructType) -> tuple[str, ...]:
+    """The names of the columns; ConfigFault where one is not ours, or of another type."""
+    for column in schema.fields:
+        kind = TYPES.get(column.name)
+        if kind is None:
+            raise ConfigFault(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
+        allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
+        if column.dataType not in allowed:
+            raise ConfigFault(
+                f"the column {column.name} is {kind.simpleString()}, "
+                f"not {column.dataType.simpleString()}"
+            )
+    return tuple(column.name for column in schema.fields)
+
+
+def shaped(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
+    """Batches as Spark wants them: of exactly its schema."""
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for batch in batches:
+        pairs = zip(batch.columns, wanted, strict=True)
+        columns = [
+            json_texts(column)
+            if pyarrow.types.is_map(column.type) and not pyarrow.types.is_map(field.type)
+            else column.cast(field.type)
+            for column, field in pairs
+        ]
+        yield pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+class StorePart(InputPartition):
+    """A range of a log file. ``root``: of its store."""
+
+    def __init__(self, work: WorkRange, root: str) -> None:
+        super().__init__(None)
+        self.work = work
+        self.root = root
+
+
+class StoreReader(DataSourceReader):
+    """Reads store directories. They may be a running broker's: then as far as a consume queue
+    leads.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        given = Options(options, STORE_OPTIONS)
+        self._version = __version__
+        self._schema = schema
+        self._columns = checked_columns(schema)
+        self._roots = _roots(given)
+        self._broker_name = given.text("brokerName", None)
+        self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
+        self._fails = given.flag("failOnDataLoss", True)
+        self.wanted = wanted_by(given)
+
+    def partitions(self) -> list[InputPartition]:
+        return [StorePart(work, root) for root in self._roots for work in self._works(root)]
+
+    def _works(self, root: str) -> Iterator[WorkRange]:
+        files = Disk()
+        directory = read_directory(files, root)
+        limit = read_facts(files, root).confirmed_end
+        least, most = self.wanted.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
+        for row in directory.logs:
+            for file in row.files:
+                if file.size != row.file_size and self._fails:
+                    name = directory.relative(file.path)
+                    raise self._loss(root, name, file.first_offset, file.size)
+            for work in split_row(row, directory.root, self._split_bytes, limit):
+                if least < work.stop and most >= work.start:
+                    yield work
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        prepare_worker(self._version)
+        if isinstance(partition, StorePart):
+            yield from shaped(self._batches(partition), self._schema)
+
+    def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
+        work = part.work
+        log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
+        file = file_view(Disk(), log_file, work.framing, work.limit)
+        walk = MessageWalk(file, Selection())
+        begin = walk.skip(work.start - work.first_offset)
+        stop = min(work.stop - work.first_offset, len(file.view))
+        if walk.closed or begin >= stop:
+            return
+
+        def passed(at: int, size: int) -> None:
+            if self._fails:
+                raise self._loss(part.root, work.file, at, size)
+
+        walk = MessageWalk(file, Selection(), passed)
+        make = MessageColumns(self._columns, self._broker_name)
+        yield from log_batches(walk, (begin, stop), make, self.wanted)
+
+    @staticmethod
+    def _loss(root: str, file: str, at: int, size: int) -> StoreFault:
+        return StoreFault(
+            f"{root}/{file}",
+            f"{size} bytes at offset {at} that are no message",
+            "messages to the end",
+            "rmqpy pipeline audit tells more, and the option failOnDataLoss=false passes them",
+        )
+
+
+def wanted_by(given: Options) -> Wanted:
+    """What options tell."""
+    wanted = Wanted(internal_topics=given.flag("includeInternalTopics", False))
+    topics = given.text("topic", None)
+    if topics is not None:
+        names = (name.strip() for name in topics.split(","))
+        wanted = evolve(wanted, topics=frozenset(filter(None, names)))
+    bounds = {}
+    if given.text("queueId", None) is not None:
+        number = given.count("queueId", 0, least=0)
+        bounds["queueId"] = number, number
+    since = given.count("startingTimestamp", 0, least=0)
+    until = given.count("endingTimestamp", TIME_MS_MAX, least=0)
+    if since or until < TIME_MS_MAX:
+        bounds["storeTimestamp"] = since, until - 1
+    return evolve(wanted, bounds=bounds)
+
+
+def _roots(given: Options) -> list[str]:
+    paths: list[str] = json.loads(given.text("paths", "[]") or "[]")
+    path = given.text("path", None)
+    if path is not None:
+        paths.append(path)
+    for name in paths:
+        if not Path(name).is_dir():
+            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
+    return [str(Path(name).resolve()) for name in paths]
+
+
+class PushingStoreReader(StoreReader):
+    """Takes over the filters that a scan can answer."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for each in filters:
+            taken = narrowed(self.wanted, each)
+            if taken is None:
+                yield each
+            else:
+                self.wanted = taken
+
+
+@define(slots=True, frozen=True)
+class Span:
+    """Values from ``least`` to ``most``."""
+
+    least: int = LONG_MIN
+    most: int = LONG_MAX
+
+
+def narrowed(wanted: Wanted, condition: Filter) -> Wanted | None:
+    """``wanted`` and ``condition``; None where a scan cannot tell."""
+    column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
+    if column == "topic":
+        return _narrowed_topics(wanted, condition)
+    if column not in BOUNDED:
+        return None
+    span = _span(condition, column)
+    if span is None:
+        return None
+    least, most = wanted.bounds.get(column, (LONG_MIN, LONG_MAX))
+    if column == "storeTimestamp":
+        least, most = max(least, -TIME_MS_MAX), min(most, TIME_MS_MAX)
+    bounds = {**wanted.bounds, column: (max(least, span.least), min(most, span.most))}
+    return evolve(wanted, bounds=bounds)
+
+
+def _narrowed_topics(wanted: Wanted, condition: Filter) -> Wanted | None:
+    values: Sequence[Any]
+    match condition:
+        case IsNotNull():
+            return wanted
+        case EqualTo():
+            values = [condition.value]
+        case In():
+            values = condition.value
+        case _:
+            return None
+    topics = frozenset(value for value in values if isinstance(value, str))
+    return evolve(wanted, topics=topics if wanted.topics is None else wanted.topics & topics)
+
+
+def _span(condition: Filter, column: str) -> Span | None:
+    """Times in ms: what is stored has no finer."""
+    if isinstance(condition, IsNotNull):
+        return Span()
+    value: Any = getattr(condition, "value", None)
+    is_time = column == "storeTimestamp"
+    if not isinstance(value, datetime if is_time else int) or isinstance(value, bool):
+        return None
+    low, high = (value, value) if isinstance(value, int) else _milliseconds(value)
+    match condition:
+        case EqualTo():
+            return Span(low, high)
+        case GreaterThanOrEqual():
+            return Span(least=low)
+        case GreaterThan():
+            return Span(least=high + 1)
+        case LessThanOrEqual():
+            return Span(most=high)
+        case LessThan():
+            return Span(most=low - 1)
+    return None
+
+
+def _milliseconds(moment: datetime) -> tuple[int, int]:
+    """The first ms not before it, and the last not behind."""
+    told = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    micros = (told - EPOCH) // timedelta(microseconds=1)
+    return -(-micros // 1000), micros // 1000

@@ -1,0 +1,272 @@
+"""``format("rocketmq")`` over live brokers: what Spark asks for, batch and stream.
+
+A batch of a stream is a range of offsets of every queue, which Spark writes to its log before
+anything of it is read; reading it again gives the same messages. So a sink that takes a batch once
+takes every message once. What may go wrong and what follows:
+
+==================================  ==============================================================
+no answer, no leader, a refusal     again until ``brokerTimeoutMs`` is over, with a new route
+that passes
+a broker that has not come so far   the same: another member of the group has it
+offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) goes on at
+                                    the first
+a queue's end before the start      no new messages; when it stays so for brokerTimeoutMs the query
+                                    fails, or (failOnDataLoss=false) begins at its first
+a queue that appears                from its first message on; a topic of the pattern too
+a queue that is in no route         its offset stays
+==================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rmqpy import __version__
+from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.arrow.rows import MessageColumns
+from rmqpy.pipeline.datasource.cluster_access import ACCESS_OPTIONS, ClusterAccess
+from rmqpy.pipeline.datasource.live_reader import (
+    BrokerAccess,
+    QueueRange,
+    QueueReader,
+    TopicChoice,
+    reader_for,
+)
+from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.datasource.source import checked_columns, shaped
+from rmqpy.pipeline.datasource.stream_offsets import (
+    EARLIEST,
+    LATEST,
+    Boundary,
+    Position,
+    limited,
+    position_of,
+    read_boundary,
+    tree_of,
+)
+from rmqpy.pipeline.spark.distributed_map import prepare_worker
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["LiveReader", "LiveStreamReader"]
+
+GROUP: Final = "rmqpy-spark"
+BROKER_TIMEOUT_MS: Final = 60_000
+PULL_COUNT: Final = 32
+PULL_COUNT_MAX: Final = 1024
+
+SHARED_OPTIONS: Final = ACCESS_OPTIONS.union(
+    [
+        "topic",
+        "topicPattern",
+        "propertiesFormat",
+        "startingOffsets",
+        "startingTimestamp",
+        "failOnDataLoss",
+        "subExpression",
+        "group",
+        "pullBatchSize",
+        "brokerTimeoutMs",
+        "maxRecordsPerPartition",
+    ]
+)
+BATCH_OPTIONS: Final = SHARED_OPTIONS | {"endingOffsets"}
+STREAM_OPTIONS: Final = SHARED_OPTIONS | {"maxOffsetsPerTrigger", "commitGroup"}
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LiveSettings:
+    """What both ways of reading have."""
+
+    access: BrokerAccess
+    topics: TopicChoice
+    start: Boundary
+    part_max: int | None
+
+    @classmethod
+    def of(cls, given: Options, start: str) -> LiveSettings:
+        part_max = given.count("maxRecordsPerPartition", 0, least=0)
+        return cls(
+            access=BrokerAccess(
+                cluster=ClusterAccess.of(given),
+                group=given.text("group", GROUP),
+                expression=given.text("subExpression", "*"),
+                pull_count=min(given.count("pullBatchSize", PULL_COUNT), PULL_COUNT_MAX),
+                patience_ms=given.count("brokerTimeoutMs", BROKER_TIMEOUT_MS),
+                fails=given.flag("failOnDataLoss", True),
+            ),
+            topics=_topics(given),
+            start=_start(given, start),
+            part_max=part_max or None,
+        )
+
+
+def _topics(given: Options) -> TopicChoice:
+    pattern = given.text("topicPattern", None)
+    if pattern is None:
+        names = (name.strip() for name in given.required("topic").split(","))
+        return TopicChoice(tuple(filter(None, names)))
+    if given.text("topic", None) is not None:
+        raise ConfigFault("give either topic or topicPattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigFault(f"the option topicPattern is {pattern!r}: {error}") from None
+    return TopicChoice(pattern=pattern)
+
+
+def _start(given: Options, default: str) -> Boundary:
+    if given.text("startingTimestamp", None) is None:
+        return read_boundary("startingOffsets", given.text("startingOffsets", default), EARLIEST)
+    if given.text("startingOffsets", None) is not None:
+        raise ConfigFault("give either startingOffsets or startingTimestamp")
+    return Boundary(time_ms=given.count("startingTimestamp", 0, least=0))
+
+
+class QueuePart(InputPartition):
+    """A range of a queue."""
+
+    def __init__(self, part: QueueRange) -> None:
+        super().__init__(None)
+        self.part = part
+
+
+class _Live:
+    """``read`` and ``partitions`` of both."""
+
+    def __init__(self, settings: LiveSettings, schema: StructType) -> None:
+        self._version = __version__
+        self._settings = settings
+        self._schema = schema
+        self._columns = checked_columns(schema)
+
+    @property
+    def _reader(self) -> QueueReader:
+        """Of this process: the driver's, or a worker's."""
+        return reader_for(self._settings.access)
+
+    def _parts(self, begin: Position, end: Position) -> list[InputPartition]:
+        step = self._settings.part_max
+        parts: list[InputPartition] = []
+        for queue in sorted(end):
+            first, last = begin[queue], end[queue]
+            for start in range(first, last, step or max(last - first, 1)):
+                stop = min(start + step, last) if step else last
+                parts.append(QueuePart(QueueRange(queue, start, stop)))
+        return parts
+
+    def _read(self, partition: InputPartition) -> Iterator[Any]:
+        prepare_worker(self._version)
+        if isinstance(partition, QueuePart):
+            yield from shaped(self._batches(partition.part), self._schema)
+
+    def _batches(self, part: QueueRange) -> Iterator[pyarrow.RecordBatch]:
+        make = MessageColumns(self._columns, part.queue.broker_name)
+        for rows in self._reader.rows(part):
+            yield make.batch(rows)
+
+
+class LiveReader(_Live, DataSourceReader):
+    """What is in the queues now, from startingOffsets to before endingOffsets."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        given = Options(options, BATCH_OPTIONS)
+        super().__init__(LiveSettings.of(given, "earliest"), schema)
+        text = given.text("endingOffsets", "latest")
+        self._end = read_boundary("endingOffsets", text, LATEST)
+
+    def partitions(self) -> list[InputPartition]:
+        reader = self._reader
+        queues = reader.queues(self._settings.topics)
+        begin = reader.resolve(queues, self._settings.start)
+        end = reader.resolve(queues, self._end)
+        return self._parts(begin, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._read(partition)
+
+
+IDLE_SECONDS: Final = 0.1
+"""So long nothing is asked when the last answer was that nothing is new: Spark itself would ask a
+hundred times a second.
+"""
+
+
+class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Positions as trees (:mod:`.offsets`)."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        given = Options(options, STREAM_OPTIONS)
+        super().__init__(LiveSettings.of(given, "latest"), schema)
+        self._count_max = given.count("maxOffsetsPerTrigger", 0, least=0) or None
+        self._commit_group = given.text("commitGroup", None)
+        self._target: Position | None = None
+        self._latest: Position | None = None
+        self._idle_until = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:
+        queues = self._reader.queues(self._settings.topics)
+        return tree_of(self._reader.resolve(queues, self._settings.start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._count_max) if self._count_max else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        time.sleep(max(0.0, self._idle_until - time.monotonic()))
+        before = position_of(start)
+        known, topics = self._target, self._settings.topics
+        self._latest = self._reader.ends(before, topics, every=known is not None)
+        end = dict(self._latest)
+        if known is not None:
+            end = {
+                queue: min(at, max(known[queue], before.get(queue, 0)))
+                for queue, at in end.items()
+                if queue in known
+            }
+        end = {**before, **end}
+        if isinstance(limit, ReadMaxRows):
+            begin = self._begins(before, end)
+            end = limited(begin, end, limit.max_rows)
+            end = {queue: at for queue, at in end.items() if queue in before or at > begin[queue]}
+        self._idle_until = time.monotonic() + IDLE_SECONDS if end == before else 0.0
+        return tree_of(end)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._reader.ends({}, self._settings.topics, every=True)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else tree_of(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        before, behind = position_of(start), position_of(end)
+        return self._parts(self._begins(before, behind), behind)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._commit_group is not None:
+            self._reader.show_progress(self._commit_group, position_of(end))
+
+    def stop(self) -> None:
+        """The connection is the process's and ends with it."""
+
+    def _begins(self, before: Position, end: Position) -> Position:
+        """A queue that was not there before, or began anew, begins with its first message."""
+        new = [queue for queue, at in end.items() if at < before.get(queue, at + 1)]
+        first = self._reader.resolve(new, Boundary(other=EARLIEST)) if new else {}
+        return {queue: first.get(queue, before.get(queue, 0)) for queue in end}

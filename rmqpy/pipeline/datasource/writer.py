@@ -1,0 +1,257 @@
+"""Rows sent as messages: ``df.write.format("rocketmq")`` and ``df.writeStream``.
+
+====================  ===============  ========================================================
+column                type             meaning
+====================  ===============  ========================================================
+body                  binary, string   needed
+topic                 string           needed, unless the option ``topic`` names one for all
+tags                  string
+keys                  string           several with blanks between
+properties            map of strings
+flag                  int
+delayLevel            int
+shardingKey           string           messages of one key go to one queue, in the order of rows
+====================  ===============  ========================================================
+
+At least once: a task that is done again sends its rows again, and so does a batch of a stream that
+was not committed. Rows of a stream carry SPARK_QUERY, SPARK_BATCH, SPARK_PARTITION and SPARK_ROW as
+properties, so that a consumer can tell a repetition where the query's rows come in a fixed order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from rmqpy import __version__
+from rmqpy.client.core.instance import ClientInstance
+from rmqpy.client.core.message import Message
+from rmqpy.client.producer import Producer, ProducerSettings
+from rmqpy.model.errors import ConfigFault
+from rmqpy.pipeline.datasource.cluster_access import ACCESS_OPTIONS, ClusterAccess
+from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.spark.distributed_map import prepare_worker
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["MessageStreamWriter", "MessageWriter"]
+
+OPTIONS: Final = ACCESS_OPTIONS.union(
+    ["topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
+)
+"""The last two are Spark's own, which tells them to the sink too."""
+GROUP: Final = "rmqpy-spark-writer"
+UNDER_WAY: Final = 64
+"""Messages that wait for their answer at a time."""
+RETRIES: Final = 16
+SEND_TIMEOUT_MS: Final = 30_000
+
+TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
+    "body": (BinaryType(), StringType()),
+    "topic": (StringType(),),
+    "tags": (StringType(),),
+    "keys": (StringType(),),
+    "properties": (MapType(StringType(), StringType()),),
+    "flag": (IntegerType(),),
+    "delayLevel": (IntegerType(),),
+    "shardingKey": (StringType(),),
+}
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SendPlan:
+    """``topic``: of rows that name none."""
+
+    cluster: ClusterAccess
+    group: str
+    topic: str | None
+    settings: ProducerSettings
+    version: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> SendPlan:
+        """ConfigFault where rows of ``schema`` cannot be messages."""
+        if overwrite:
+            raise ConfigFault("topics are not overwritten: write with mode append")
+        given = Options(options, OPTIONS)
+        _check(schema, has_topic="topic" in {name.lower() for name in options})
+        return cls(
+            cluster=ClusterAccess.of(given),
+            group=given.text("group", GROUP),
+            topic=given.text("topic", None),
+            settings=ProducerSettings(
+                retries=given.count("retries", RETRIES, least=0),
+                timeout_ms=given.count("sendTimeoutMs", SEND_TIMEOUT_MS),
+                avoid_faults=True,
+            ),
+            version=__version__,
+        )
+
+
+def _check(schema: StructType, has_topic: bool) -> None:
+    for column in schema.fields:
+        kinds = TYPES.get(column.name)
+        if kinds is None:
+            raise ConfigFault(
+                f"no column {column.name!r} of a message to send; there are: {', '.join(TYPES)}"
+            )
+        if not any(_same(column.dataType, kind) for kind in kinds):
+            names = " or ".join(kind.simpleString() for kind in kinds)
+            raise ConfigFault(
+                f"the column {column.name} is {column.dataType.simpleString()}, not {names}"
+            )
+    if "body" not in schema.names:
+        raise ConfigFault("a message to send needs the column body")
+    if "topic" not in schema.names and not has_topic:
+        raise ConfigFault("give the column topic, or the option topic")
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    return bool(one.simpleString() == other.simpleString())
+
+
+class Sent(WriterCommitMessage):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class MessageWriter(DataSourceArrowWriter):
+    """Nothing is left to commit: what was sent is there."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._plan = SendPlan.of(options, schema, overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _write(self._plan, iterator, {})
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        pass
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        pass
+
+
+class MessageStreamWriter(DataSourceStreamArrowWriter):
+    """The same for each batch; rows are marked with it."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._plan = SendPlan.of(options, schema, overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        marks: dict[str, str] = {}
+        if context is not None:
+            marks = {
+                "SPARK_QUERY": context.getLocalProperty("sql.streaming.queryId") or "",
+                "SPARK_BATCH": context.getLocalProperty("streaming.sql.batchId") or "",
+                "SPARK_PARTITION": str(context.partitionId()),
+            }
+        return _write(self._plan, iterator, {name: text for name, text in marks.items() if text})
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        pass
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        pass
+
+
+def _write(
+    plan: SendPlan, batches: Iterator[pyarrow.RecordBatch], marks: Mapping[str, str]
+) -> WriterCommitMessage:
+    prepare_worker(plan.version)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return Sent(asyncio.run(_send(plan, rows, marks)))
+
+
+async def _send(plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]) -> int:
+    instance = await ClientInstance.open(plan.cluster.settings())
+    try:
+        async with Producer(plan.group, settings=plan.settings, instance=instance) as producer:
+            return await _send_all(producer, plan, rows, marks)
+    finally:
+        await instance.close()
+
+
+async def _send_all(
+    producer: Producer, plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]
+) -> int:
+    """Rows of one sharding key one after the other, all else up to ``UNDER_WAY`` at a time."""
+    count = 0
+    under_way: set[asyncio.Task[Any]] = set()
+    last_of: dict[str, asyncio.Task[Any]] = {}
+    for count, row in enumerate(rows, 1):
+        own = {**marks, "SPARK_ROW": str(count - 1)} if marks else {}
+        message, key = _message(plan, row, own), row.get("shardingKey")
+        before = last_of.get(key) if key else None
+        task = asyncio.create_task(_send_one(producer, message, key, before))
+        if key:
+            last_of[key] = task
+        under_way.add(task)
+        if len(under_way) >= UNDER_WAY:
+            _, under_way = await _some(under_way)
+            last_of = {key: task for key, task in last_of.items() if not task.done()}
+    while under_way:
+        _, under_way = await _some(under_way)
+    return count
+
+
+async def _some(
+    tasks: set[asyncio.Task[Any]],
+) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
+    """(done, not done); raises the first fault."""
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    faults = [task.exception() for task in done]
+    for fault in faults:
+        if fault is not None:
+            for task in left:
+                task.cancel()
+            raise fault
+    return done, left
+
+
+async def _send_one(
+    producer: Producer, message: Message, key: str | None, before: asyncio.Task[Any] | None
+) -> None:
+    if key is None or not key:
+        await producer.send(message)
+        return
+    if before is not None:
+        await before
+    await producer.send_ordered(message, key)
+
+
+def _message(plan: SendPlan, row: Mapping[str, Any], marks: Mapping[str, str]) -> Message:
+    topic = row.get("topic") or plan.topic
+    if topic is None:
+        raise ConfigFault("a row has no topic, and there is no option topic")
+    body = row["body"]
+    if body is None:
+        raise ConfigFault("a row has no body: a message must have one")
+    return Message(
+        topic=topic,
+        body=body.encode() if isinstance(body, str) else body,
+        tags=row.get("tags"),
+        keys=row.get("keys") or "",
+        properties={**dict(row.get("properties") or {}), **marks},
+        flag=row.get("flag") or 0,
+        delay_level=row.get("delayLevel") or 0,
+    )

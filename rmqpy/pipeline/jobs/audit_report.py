@@ -1,0 +1,57 @@
+"""Gathers what the page of an audit shows, store by store while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rmqpy.audit.checks.engine import StoreAudit
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.pipeline.jobs.html_report import Axis, PageStore, render_page, take_findings
+from rmqpy.pipeline.jobs.timeline import Run, TimeTask, count_over_time, run_here
+from rmqpy.store.files.disk import Disk
+
+__all__ = ["AuditPicture"]
+
+Sink = Callable[[list[Finding]], None]
+
+
+class AuditPicture:
+    """``roots``: of the stores that will be audited, in this order. ``run``: who reads the logs
+    once more, for the times.
+    """
+
+    def __init__(self, roots: Sequence[str], run: Run = run_here) -> None:
+        self._axis = Axis.over([read_facts(Disk(), root) for root in roots])
+        self._run = run
+        self._stores: list[PageStore] = []
+
+    def sink(self, root: str, told: Sink) -> Sink:
+        """Findings of the next store go to ``told`` and onto the page."""
+        store = PageStore(root=root)
+        self._stores.append(store)
+
+        def take(findings: list[Finding]) -> None:
+            take_findings(store, self._axis, findings)
+            told(findings)
+
+        return take
+
+    def add(self, audit: StoreAudit) -> None:
+        """The audit of the store whose sink was asked for last."""
+        self._stores[-1].audit = audit
+
+    def write(self, file: str) -> None:
+        """Count the messages over time, and draw."""
+        tallies = [log.tally for store in self._stores for log in store.audit.logs]
+        times = [(tally.min_store_ms, tally.max_store_ms) for tally in tallies if tally.records > 0]
+        first = min((time for time, _ in times), default=0)
+        last = max((time for _, time in times), default=0)
+        for store in self._stores:
+            limit = store.audit.facts.confirmed_end
+            directory = read_directory(Disk(), store.root)
+            store.over_time = count_over_time(directory, TimeTask(first, last), limit, self._run)
+        page = render_page(self._stores, self._axis, (first, last))
+        Path(file).write_text(page, encoding="utf-8")

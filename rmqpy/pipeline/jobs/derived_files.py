@@ -1,0 +1,201 @@
+"""Consume queues and index files from what the ranges have packed: a queue, or an index file, is
+one piece of work.
+
+Each is written to ``<folder>/<a name of its own>`` and synced; the driver renames it. So a worker
+that dies, or a second attempt, leaves nothing but a name that nobody asks for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+from uuid import uuid4
+
+from attrs import define
+
+from rmqpy.audit.scan.directory import FileRow
+from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.packing import KEY
+from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.index.index_file import IndexFile
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+
+__all__ = ["BuiltFile", "FileTask", "IndexPiece", "QueuePiece", "Span"]
+
+CHUNK_UNITS: Final = 1 << 16
+
+
+@define(slots=True, frozen=True)
+class Span:
+    """``count`` items at ``position`` of a range's file; of a queue from queue offset ``first``."""
+
+    path: str
+    position: int
+    count: int
+    first: int = 0
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class QueuePiece:
+    """One queue. ``first`` and ``end`` of the spans follow the log."""
+
+    topic: str
+    queue_id: int
+    spans: tuple[Span, ...]
+    file_size: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class IndexPiece:
+    """Index file ``number``. ``before``: where the last entry of the one in front of it stands."""
+
+    number: int
+    spans: tuple[Span, ...]
+    before: Span | None
+    slot_count: int
+    entry_count: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class BuiltFile:
+    """A folder (of a queue) or file (of the index) ``path``. ``begin_ms``: store time of an index
+    file's first entry.
+    """
+
+    piece: QueuePiece | IndexPiece
+    path: str
+    items: int
+    begin_ms: int = 0
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class FileTask:
+    """What is done with a piece, here or on a worker. ``logs``: the store's, for store times."""
+
+    folder: str
+    logs: tuple[FileRow, ...]
+
+    def __call__(self, piece: QueuePiece | IndexPiece) -> BuiltFile:
+        path = f"{self.folder}/{uuid4().hex}"
+        if isinstance(piece, IndexPiece):
+            return _build_index(piece, path)
+        return self._build_queue(piece, path)
+
+    def _build_queue(self, piece: QueuePiece, path: str) -> BuiltFile:
+        files = Disk()
+        os.mkdir(path)
+        queue = ConsumeQueue(files, path, piece.file_size)
+        try:
+            for first, units in _unit_chunks(piece):
+                _put(queue, first, units)
+            sync = queue.take_sync()
+            if sync is not None:
+                sync.run()
+            ends = [(file.path, _last_unit(file.view)) for file in queue.row]
+            items = int(queue.max_offset)
+        finally:
+            queue.close()
+        for name, offset in ends:
+            stored_ms = self._stored_ms(offset)
+            if stored_ms is not None:
+                files.set_mtime_ms(name, stored_ms)
+        files.sync_dir(path)
+        return BuiltFile(piece=piece, path=path, items=items)
+
+    def _stored_ms(self, offset: int) -> int | None:
+        """Store time of the message at a physical offset: Java looks for a time by the times of a
+        queue's files.
+        """
+        for row in self.logs:
+            file = row.file_at(offset)
+            if file is None:
+                continue
+            entries = row.framing is Framing.DLEDGER
+            frame = offset - file.first_offset - (ENTRY_HEADER_SIZE if entries else 0)
+            view = map_file(Disk(), file.path)[frame:]
+            scan = scan_records(
+                view, file.first_offset + frame, dledger=entries, check_crc=False, max_records=1
+            )
+            if len(scan):
+                return scan.store_timestamp_ms[0]
+        return None
+
+
+def _unit_chunks(piece: QueuePiece) -> Iterator[tuple[int, bytes]]:
+    """(queue offset of the first, units) of a queue, in the order of the log."""
+    for span in piece.spans:
+        for done in range(0, span.count, CHUNK_UNITS):
+            count = min(CHUNK_UNITS, span.count - done)
+            position = span.position + done * QUEUE_UNIT_SIZE
+            yield span.first + done, _read(span.path, position, count * QUEUE_UNIT_SIZE)
+
+
+def _read(path: str, position: int, size: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(position)
+        data = file.read(size)
+    assert len(data) == size, f"{path} is shorter than it was written"
+    return data
+
+
+def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
+    """As dispatch does: a run that continues the queue as a whole, else unit by unit."""
+    offset, size, _ = QUEUE_UNIT.unpack_from(units)
+    if queue.continues(first, offset):
+        offset, size, _ = QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)
+        queue.put_run(first, units, offset + size)
+        return
+    for number, (offset, size, tags_code) in enumerate(QUEUE_UNIT.iter_unpack(units), first):
+        queue.put(number, offset, size, tags_code)
+
+
+def _last_unit(view: memoryview) -> int:
+    """Physical offset of the last unit in a queue file."""
+    low, high = 0, len(view) // QUEUE_UNIT_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        if any(view[middle * QUEUE_UNIT_SIZE : (middle + 1) * QUEUE_UNIT_SIZE]):
+            low = middle + 1
+        else:
+            high = middle
+    return int(QUEUE_UNIT.unpack_from(view, max(low - 1, 0) * QUEUE_UNIT_SIZE)[0])
+
+
+def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
+    size = index_file_size(piece.slot_count, piece.entry_count)
+    opened = Disk().open(path, size=size)
+    file = IndexFile(opened, piece.slot_count, piece.entry_count)
+    try:
+        if piece.before is not None:
+            (keys,) = _key_chunks(piece.before)
+            _, offset, stored_ms = KEY.unpack(keys)
+            file.continue_from(IndexHeader(end_timestamp_ms=stored_ms, end_offset=offset))
+        for span in piece.spans:
+            for keys in _key_chunks(span):
+                _put_keys(file, keys)
+        file.sync()
+        header = file.header
+        items, begin_ms = header.index_count - 1, header.begin_timestamp_ms
+    finally:
+        file.close()
+    return BuiltFile(piece=piece, path=path, items=items, begin_ms=begin_ms)
+
+
+def _put_keys(file: IndexFile, keys: bytes) -> None:
+    done = 0
+    while done < len(keys):
+        file.reserve()
+        room = (file.reserved_entries - file.header.index_count) * KEY.size
+        file.put_packed(keys[done : done + room])
+        done += room
+
+
+def _key_chunks(span: Span) -> Iterator[bytes]:
+    for done in range(0, span.count, CHUNK_UNITS):
+        count = min(CHUNK_UNITS, span.count - done)
+        yield _read(span.path, span.position + done * KEY.size, count * KEY.size)

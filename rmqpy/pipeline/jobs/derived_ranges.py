@@ -1,0 +1,117 @@
+"""What a range of the log gives to consume queues and key index: packed, a run at a time.
+
+Units are those of the broker's dispatch. A range writes one file, which nobody but
+:mod:`.derived_files` reads: units and behind them keys, as :mod:`rmqpy.codec.packing` packs them.
+
+A run is what follows without a gap in one queue; what comes back for it is one small value, so the
+driver never holds a message. A queue's runs must join: where one does not begin at the queue offset
+at which the one before has ended, messages are missing or there twice.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from attrs import define, field
+
+from rmqpy.codec.backend import pack_records
+from rmqpy.codec.packing import KEY
+from rmqpy.codec.scan import Scan
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.pipeline.spark.work_units import OpenPiece, Piece, PieceResult
+from rmqpy.store.dispatcher import set_deliver_times
+
+__all__ = ["DeriveTask", "Derived", "UnitRun"]
+
+
+@define(slots=True, frozen=True)
+class UnitRun:
+    """``count`` units from queue offset ``first`` on, at ``position`` of the range's file."""
+
+    topic: bytes
+    queue_id: int
+    first: int
+    count: int
+    position: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Derived(PieceResult):
+    """Units in runs; key entries stand at ``keys_position`` of the file ``path``."""
+
+    runs: tuple[UnitRun, ...] = ()
+    keys: int = 0
+    keys_position: int = 0
+
+
+@define(slots=True)
+class _Run:
+    first: int
+    next: int
+    units: bytearray = field(factory=bytearray)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class DeriveTask:
+    """What is done with a range, here or on a worker. ``delay_levels``: level → delay in ms."""
+
+    folder: str
+    delay_levels: dict[int, int]
+    with_keys: bool = True
+
+    def __call__(self, piece: Piece) -> Derived:
+        opened = OpenPiece(piece)
+        path: str | None = None
+        runs: list[UnitRun] = []
+        keys = keys_position = 0
+        if opened.places is not None:
+            packing = _Packing(self)
+            for scan, view, count in opened.walk.scans(*opened.places):
+                packing.take(scan, view, count)
+            path, runs, keys, keys_position = packing.write()
+        return Derived(
+            **opened.outcome(path), runs=tuple(runs), keys=keys, keys_position=keys_position
+        )
+
+
+class _Packing:
+    def __init__(self, task: DeriveTask) -> None:
+        self._task = task
+        self._open: dict[tuple[bytes, int], _Run] = {}
+        self._done: list[tuple[tuple[bytes, int], _Run]] = []
+        self._keys = bytearray()
+
+    def take(self, scan: Scan, view: memoryview, count: int) -> None:
+        """The first ``count`` records of a scan."""
+        set_deliver_times(scan, self._task.delay_levels)
+        packed = pack_records(view, scan, count, with_keys=self._task.with_keys)
+        for row, first, units, position in packed.runs:
+            queue = scan.topic[row], scan.queue_id[row]
+            run = self._open.get(queue)
+            if run is None or run.next != first:
+                run = self._begin(queue, first)
+            start, stop = position * QUEUE_UNIT.size, (position + units) * QUEUE_UNIT.size
+            run.units += packed.units[start:stop]
+            run.next += units
+        self._keys += packed.keys
+
+    def _begin(self, queue: tuple[bytes, int], queue_offset: int) -> _Run:
+        before = self._open.get(queue)
+        if before is not None:
+            self._done.append((queue, before))
+        run = self._open[queue] = _Run(queue_offset, queue_offset)
+        return run
+
+    def write(self) -> tuple[str | None, list[UnitRun], int, int]:
+        """The file, its runs in the order of each queue, the key entries' number and position."""
+        done = [*self._done, *self._open.items()]
+        if not done and not self._keys:
+            return None, [], 0, 0
+        path = f"{self._task.folder}/{uuid4().hex}"
+        runs, position = [], 0
+        with open(path, "xb") as file:
+            for (topic, queue_id), run in done:
+                runs.append(UnitRun(topic, queue_id, run.first, run.next - run.first, position))
+                position += file.write(run.units)
+            file.write(self._keys)
+        return path, runs, len(self._keys) // KEY.size, position

@@ -1,0 +1,247 @@
+"""Consume queues and key index of a store from its logs, in a folder aside.
+
+Ranges of the log are packed (:mod:`.derived_ranges`), the driver proves that they join and sorts
+their runs by queue, then every queue and every index file is written by one task
+(:mod:`.derived_files`). What comes out is byte for byte what the broker's dispatch would have
+written; the tables of the index hold what they must, by entry numbers that follow the log.
+
+Not from the log: queues whose messages have all expired. They say where the queue goes on, so their
+files are copied. Queues of topics that were deleted do not come back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy.audit.checks.engine import NoProgress, Progress
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.facts.small_files import living_topics
+from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.audit.scan.queue_units import map_row, read_ends
+from rmqpy.audit.scan.ranges import RANGE_BYTES
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.layout import INDEX_ENTRY_SIZE
+from rmqpy.codec.packing import KEY
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.config.loading import StoreSettings
+from rmqpy.pipeline.jobs.derived_files import BuiltFile, FileTask, IndexPiece, QueuePiece, Span
+from rmqpy.pipeline.jobs.derived_ranges import Derived, DeriveTask
+from rmqpy.pipeline.spark.work_units import Chain, Passed, Piece, split_store
+from rmqpy.store.files.disk import Disk
+from rmqpy.store.index.index_file import index_file_name
+from rmqpy.store.queues.table import is_queue_name
+
+__all__ = ["INDEX", "QUEUES", "QueueBreak", "Rebuild", "RebuildPlan"]
+
+TEMPORARY: Final = "_temporary"
+QUEUES: Final = "consumequeue"
+INDEX: Final = "index"
+
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""Does all pieces of a kind; results in their order."""
+
+
+@define(slots=True, frozen=True)
+class QueueBreak:
+    """A message whose queue offset does not follow the one before in its queue."""
+
+    topic: str
+    queue_id: int
+    found: int
+    expected: int
+
+    def __str__(self) -> str:
+        what = "are missing" if self.found > self.expected else "are there twice"
+        count = abs(self.found - self.expected)
+        return (
+            f"{self.topic} queue {self.queue_id}: queue offset {self.found} where {self.expected}"
+            f" follows: {count} {what}"
+        )
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class RebuildPlan:
+    """``target``: a folder of our own, made anew. ``settings`` tell sizes and delay levels.
+    ``packing`` is told of bytes of the log, ``writing`` of bytes of consume queues and key index.
+    """
+
+    root: str
+    target: str
+    settings: StoreSettings
+    range_bytes: int = RANGE_BYTES
+    packing: Progress = field(factory=NoProgress)
+    writing: Progress = field(factory=NoProgress)
+
+
+def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
+    """One after the other in this process."""
+    return map(task, pieces)
+
+
+@define(slots=True)
+class Rebuild:
+    """One rebuild; the fields tell afterwards what was done. Broken queues are built as the broker
+    would: what is missing becomes filler, what is there twice counts once.
+    """
+
+    plan: RebuildPlan
+    run_pieces: Run = run_here
+    queues: int = 0
+    units: int = 0
+    index_files: int = 0
+    keys: int = 0
+    copied: int = 0
+    breaks: list[QueueBreak] = field(factory=list)
+    passed: list[Passed] = field(factory=list)
+    _spans: dict[tuple[bytes, int], list[Span]] = field(factory=dict)
+    _key_spans: list[Span] = field(factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.breaks or self.passed)
+
+    def run(self) -> None:
+        plan = self.plan
+        target = Path(plan.target)
+        shutil.rmtree(target, ignore_errors=True)
+        for name in (TEMPORARY, QUEUES, INDEX):
+            (target / name).mkdir(parents=True)
+        directory = read_directory(Disk(), plan.root, plan.settings)
+        self._pack(directory)
+        self._build(directory)
+        self._copy_expired(directory)
+        shutil.rmtree(target / TEMPORARY)
+        _sync_folders(target)
+
+    def _pack(self, directory: StoreDirectory) -> None:
+        plan = self.plan
+        limit = read_facts(Disk(), plan.root, plan.settings).confirmed_end
+        levels = plan.settings.delay_levels_ms
+        task = DeriveTask(
+            folder=f"{plan.target}/{TEMPORARY}",
+            delay_levels={number: delay for number, delay in enumerate(levels, 1)},
+            with_keys=plan.settings.message_index_enable,
+        )
+        works, left_out = split_store(directory, plan.range_bytes, limit)
+        self.passed += left_out
+        plan.packing.expect(sum(work.stop - work.start for work in works))
+        chain: Chain[Derived] = Chain(task)
+        for derived in self.run_pieces(task, map(Piece, works)):
+            taken = chain.take(derived)
+            if taken is not None:
+                self._take(taken)
+            plan.packing.advance(derived.work.stop - derived.work.start)
+
+    def _take(self, derived: Derived) -> None:
+        self.passed += derived.passed
+        if derived.path is None:
+            return
+        for run in derived.runs:
+            spans = self._spans.setdefault((run.topic, run.queue_id), [])
+            expected = spans[-1].first + spans[-1].count if spans else run.first
+            if run.first != expected:
+                topic = java_text(run.topic)
+                self.breaks.append(QueueBreak(topic, run.queue_id, run.first, expected))
+            spans.append(Span(derived.path, run.position, run.count, run.first))
+        if derived.keys:
+            self._key_spans.append(Span(derived.path, derived.keys_position, derived.keys))
+
+    def _build(self, directory: StoreDirectory) -> None:
+        plan = self.plan
+        task = FileTask(folder=f"{plan.target}/{TEMPORARY}", logs=directory.logs)
+        pieces: list[QueuePiece | IndexPiece] = [*self._queue_pieces(directory)]
+        pieces += self._index_pieces()
+        newest = ""
+        plan.writing.expect(sum(map(_piece_bytes, pieces)))
+        for built in self.run_pieces(task, pieces):
+            piece = built.piece
+            if isinstance(piece, QueuePiece):
+                self._place_queue(built, piece)
+            else:
+                newest = index_file_name(built.begin_ms, newest)
+                os.rename(built.path, f"{plan.target}/{INDEX}/{newest}")
+                self.index_files += 1
+                self.keys += built.items
+            plan.writing.advance(_piece_bytes(piece))
+
+    def _place_queue(self, built: BuiltFile, piece: QueuePiece) -> None:
+        folder = Path(self.plan.target, QUEUES, piece.topic)
+        folder.mkdir(exist_ok=True)
+        os.rename(built.path, folder / str(piece.queue_id))
+        self.queues += 1
+        self.units += sum(span.count for span in piece.spans)
+
+    def _queue_pieces(self, directory: StoreDirectory) -> Iterator[QueuePiece]:
+        living = living_topics(Disk(), directory.paths.config, directory.paths.consume_queue)
+        for (topic, queue_id), spans in sorted(self._spans.items()):
+            name = java_text(topic)
+            if not is_queue_name(topic, queue_id) or (living is not None and name not in living):
+                continue
+            yield QueuePiece(
+                topic=name,
+                queue_id=queue_id,
+                spans=tuple(spans),
+                file_size=self.plan.settings.mapped_file_size_consume_queue,
+            )
+
+    def _index_pieces(self) -> Iterator[IndexPiece]:
+        settings = self.plan.settings
+        per_file = settings.max_index_num - 1
+        before: Span | None = None
+        for number, spans in enumerate(_parts(self._key_spans, per_file)):
+            yield IndexPiece(
+                number=number,
+                spans=spans,
+                before=before,
+                slot_count=settings.max_hash_slot_num,
+                entry_count=settings.max_index_num,
+            )
+            last = spans[-1]
+            before = Span(last.path, last.position + (last.count - 1) * KEY.size, 1)
+
+    def _copy_expired(self, directory: StoreDirectory) -> None:
+        files = Disk()
+        begin = min((row.first_offset for row in directory.logs), default=0)
+        for queue in directory.queues:
+            folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
+            units = map_row(files, queue.row)
+            if folder.exists() or units is None:
+                continue
+            if read_ends(queue, units, 0).end_physical > begin:
+                continue
+            shutil.copytree(queue.row.files[0].path.rpartition("/")[0], folder)
+            self.copied += 1
+
+
+def _piece_bytes(piece: QueuePiece | IndexPiece) -> int:
+    """What its messages or keys take in the file."""
+    size = QUEUE_UNIT.size if isinstance(piece, QueuePiece) else INDEX_ENTRY_SIZE
+    return size * sum(span.count for span in piece.spans)
+
+
+def _parts(spans: list[Span], size: int) -> Iterator[tuple[Span, ...]]:
+    """The entries of all spans, so many at a time."""
+    part: list[Span] = []
+    room = size
+    for span in spans:
+        while span.count:
+            taken = min(room, span.count)
+            part.append(Span(span.path, span.position, taken))
+            span = Span(span.path, span.position + taken * KEY.size, span.count - taken)
+            room -= taken
+            if not room:
+                yield tuple(part)
+                part, room = [], size
+    if part:
+        yield tuple(part)
+
+
+def _sync_folders(target: Path) -> None:
+    for folder, _, _ in os.walk(target, topdown=False):
+        Disk().sync_dir(folder)

@@ -1,0 +1,99 @@
+"""Ranges of a store over Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
+
+Workers open the store's files themselves, under the path that the driver knows them by; what is
+mapped stays with them. A range whose begin was guessed wrong, and the last one of a log, are done
+once more in the driver, from the offset that the range before has proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from rmqpy.audit.checks.engine import ThreadRunner
+from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
+from rmqpy.audit.scan.directory import StoreDirectory
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.queue_units import QueueUnits, map_row
+from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
+from rmqpy.codec.tally import TallyPlan
+from rmqpy.pipeline.spark.distributed_map import WAVE_PIECES, run_pieces
+from rmqpy.store.files.disk import Disk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["RangeTask", "SparkRunner"]
+
+
+@define(slots=True, kw_only=True)
+class RangeTask:
+    """What a worker does with ranges: a tally plan without what is mapped, which is mapped once for
+    all ranges of a Spark task.
+    """
+
+    directory: StoreDirectory
+    dledger: bool
+    digests: bool
+    blocks: bool
+    units: bool
+    entry_units: bool
+    keys: tuple[int, int] | None
+    _plan: TallyPlan | None = field(init=False, default=None)
+
+    @classmethod
+    def of(cls, plan: TallyPlan, directory: StoreDirectory) -> RangeTask:
+        return cls(
+            directory=directory,
+            dledger=plan.dledger,
+            digests=plan.digests,
+            blocks=plan.blocks,
+            units=plan.units_of is not None,
+            entry_units=plan.entry_units is not None,
+            keys=plan.keys,
+        )
+
+    def __call__(self, work: WorkRange) -> RangeResult:
+        if self._plan is None:
+            self._plan = self._open()
+        return audit_range(map_log(Disk(), work.path), work, self._plan)
+
+    def _open(self) -> TallyPlan:
+        files = Disk()
+        ledger = self.directory.ledger
+        return TallyPlan(
+            dledger=self.dledger,
+            digests=self.digests,
+            blocks=self.blocks,
+            units_of=QueueUnits(files, self.directory) if self.units else None,
+            entry_units=map_row(files, ledger.index) if self.entry_units and ledger else None,
+            keys=self.keys,
+        )
+
+
+def _md5s(part: FilePart) -> FileSums:
+    return file_md5s(Disk(), part)
+
+
+class SparkRunner:
+    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner`. ``directory``: the store's."""
+
+    def __init__(
+        self, session: SparkSession, directory: StoreDirectory, wave: int = WAVE_PIECES
+    ) -> None:
+        self._session = session
+        self._directory = directory
+        self._wave = wave
+        self._driver = ThreadRunner(Disk(), workers=1)
+
+    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        task = RangeTask.of(plan, self._directory)
+        return run_pieces(self._session, task, works, self._wave)
+
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        return run_pieces(self._session, _md5s, parts, self._wave)
+
+    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+        return self._driver.again(work, plan, begin)

@@ -1,0 +1,107 @@
+"""SQL over an export or a store: the table ``messages``.
+
+Of a store only the columns are built whose names stand in the statement: a column can be meant by
+its name, or by words that mean all of them. Filters are pushed down where the table is used once
+(:mod:`.source`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.arrow.rows import COLUMNS
+from rmqpy.pipeline.jobs.export import done_export
+from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["json_lines", "query", "table_text"]
+
+
+ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
+"""What can mean columns without their names. (A multiplication costs time, no more.)"""
+COUNT_ALL: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
+SELECTS: Final = re.compile(r"\bselect\b", re.IGNORECASE)
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+WORDS: Final = re.compile(r"\w+")
+
+
+def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
+    """The result of ``statement`` on an export, a store, or an audit's tables; RmqError with
+    Spark's words when it is wrong.
+    """
+    from pyspark.errors import PySparkException
+
+    if is_audit_folder(folder):
+        frames = audit_frames(session, folder)
+    elif is_export(folder):
+        frames = {"messages": session.read.parquet(folder)}
+    else:
+        frames = {"messages": _store(session, folder, statement)}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    try:
+        return session.sql(statement)
+    except PySparkException as error:
+        raise RmqError(f"the query is refused: {str(error).splitlines()[0]}") from None
+
+
+def is_export(folder: str) -> bool:
+    """False: a store. RmqError when it is neither, or an export without messages or an end."""
+    # An export of a DLedger log has files that are called like its folder.
+    logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
+    if any(log.is_dir() for log in logs):
+        return False
+    if not done_export(folder)["rows"]:
+        raise RmqError(f"{folder}: the export has no messages to ask about")
+    return True
+
+
+def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
+    from pyspark.sql.types import StructField, StructType
+
+    from rmqpy.pipeline.datasource.source import FORMAT, TYPES, register
+
+    register(session)
+    schema = StructType([StructField(name, TYPES[name]) for name in used_columns(statement)])
+    reader = session.read.format(FORMAT).schema(schema)
+    if is_used_once(statement) and session.conf.get(PUSHDOWN, "false") == "true":
+        reader = reader.option("pushFilters", "true")
+    return reader.option("includeInternalTopics", "true").load(folder)
+
+
+def is_used_once(statement: str) -> bool:
+    """Whether the table is, by all that its words can mean."""
+    words = [word.lower() for word in WORDS.findall(statement)]
+    return words.count("messages") == 1 and "with" not in words
+
+
+def used_columns(statement: str) -> tuple[str, ...]:
+    """Those that the statement can mean; one at least."""
+    if ALL_COLUMNS.search(COUNT_ALL.sub(" ", statement)) or not SELECTS.search(statement):
+        return COLUMNS
+    words = {word.lower() for word in WORDS.findall(statement)}
+    return tuple(name for name in COLUMNS if name.lower() in words) or COLUMNS[:1]
+
+
+def table_text(result: DataFrame, limit: int) -> str:
+    """As ``DataFrame.show`` prints it, values whole."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    text = StringIO()
+    with redirect_stdout(text):
+        result.show(limit, truncate=False)
+    return text.getvalue().removesuffix("\n")
+
+
+def json_lines(result: DataFrame, limit: int) -> Iterator[str]:
+    from pyspark.sql.functions import struct, to_json
+
+    rows = result.limit(limit).select(to_json(struct("*")).alias("line")).collect()
+    return (row["line"] for row in rows)

@@ -1,0 +1,72 @@
+"""Messages over time: how many of each topic were stored in each part of a span of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from attrs import define
+
+from rmqpy.audit.checks.messages import MessageWalk, Selection, file_view
+from rmqpy.audit.scan.directory import LogFile, StoreDirectory
+from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_row
+from rmqpy.codec.hashes import java_text
+from rmqpy.store.files.disk import Disk
+
+__all__ = ["BIN_COUNT", "TimeTask", "count_over_time"]
+
+BIN_COUNT: Final = 120
+
+Counts = Counter[tuple[str, int]]
+"""By topic and part."""
+Run = Callable[["TimeTask", Iterable[WorkRange]], Iterable[Counts]]
+"""Does all ranges."""
+
+
+@define(slots=True, frozen=True)
+class TimeTask:
+    """What is done with a range, here or on a worker. Times in ms; what is outside counts in the
+    first or the last part.
+    """
+
+    first_ms: int
+    last_ms: int
+
+    def __call__(self, work: WorkRange) -> Counts:
+        file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
+        view = file_view(Disk(), file, work.framing, work.limit)
+        begin = MessageWalk(view, Selection()).skip(work.start - work.first_offset)
+        stop = min(work.stop - work.first_offset, len(view.view))
+        counts: Counter[tuple[bytes, int]] = Counter()
+        for scan, _, count in MessageWalk(view, Selection()).scans(begin, stop):
+            parts = map(self._part, scan.store_timestamp_ms[:count])
+            counts.update(zip(scan.topic[:count], parts, strict=True))
+        named: Counts = Counter()
+        for (topic, part), count in counts.items():
+            named[java_text(topic), part] += count
+        return named
+
+    def _part(self, time_ms: int) -> int:
+        span = max(self.last_ms - self.first_ms + 1, 1)
+        return min(max((time_ms - self.first_ms) * BIN_COUNT // span, 0), BIN_COUNT - 1)
+
+
+def run_here(task: TimeTask, works: Iterable[WorkRange]) -> Iterator[Any]:
+    """One after the other in this process."""
+    return map(task, works)
+
+
+def count_over_time(
+    directory: StoreDirectory, task: TimeTask, limit: int | None = None, run: Run = run_here
+) -> Counts:
+    """Of all messages of a store; nothing at or behind ``limit``."""
+    works = [
+        work
+        for row in directory.logs
+        for work in split_row(row, directory.root, RANGE_BYTES, limit)
+    ]
+    total: Counts = Counter()
+    for counts in run(task, works):
+        total.update(counts)
+    return total

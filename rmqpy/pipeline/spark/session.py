@@ -1,0 +1,249 @@
+"""Spark sessions with our defaults, and what is here of what they need.
+
+What our defaults are for:
+
+==========================================  =====================================================
+local[*,4]                                  a task that lost its worker is tried again
+PYSPARK_PYTHON (local masters)              workers are this very Python, not the first on PATH
+spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
+spark.python.unix.domain.socket.enabled     local masters: no task waits for an ack of TCP's
+spark.ui.enabled=false                      no web page, no port
+spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
+spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given
+JVM options (local masters, light plans)    code that only hands out work is not compiled twice
+==========================================  =====================================================
+
+``settings`` of a plan win over all of these.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from attrs import define, field
+
+from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.pipeline.spark.jvm import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "LOCAL_MASTER",
+    "SessionPlan",
+    "check_needs",
+    "check_package",
+    "is_installed",
+    "spark_session",
+    "worker_texts",
+]
+
+T = TypeVar("T")
+
+LOCAL_MASTER: Final = "local[*,4]"
+LOOPBACK: Final = "127.0.0.1"
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
+"""pyspark asks for pandas before it maps Arrow batches."""
+VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
+WORKER_QUESTIONS: Final = 16
+INTERRUPT_S: Final = 5.0
+PY4J_LOG: Final = logging.getLogger("py4j")
+INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+LIGHT_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SessionPlan:
+    """``master``: as Spark writes it (``local[2]``, ``spark://host:7077``). ``light``: all work is
+    done by Python workers.
+    """
+
+    master: str = LOCAL_MASTER
+    name: str = "rmqpy"
+    light: bool = False
+    settings: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        return self.master.startswith("local")
+
+
+def is_installed() -> bool:
+    return all(find_spec(name) is not None for name in PACKAGES)
+
+
+def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigFault]]:
+    """Each thing that a session needs, by name: what was found, or what is wrong with it."""
+    for package in PACKAGES:
+        yield package, _found(check_package, package)
+    yield "Java", _found(_java, environment)
+    yield "SPARK_HOME", _found(_spark_home, environment)
+
+
+def _found(look: Callable[[T], str], at: T) -> str | ConfigFault:
+    try:
+        return look(at)
+    except ConfigFault as fault:
+        return fault
+
+
+def check_package(name: str) -> str:
+    """Its version; ConfigFault when it is not installed, or too old."""
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise ConfigFault(f"{name} is not installed; {INSTALL}") from None
+    least = VERSIONS_MIN.get(name, ())
+    if tuple(map(int, version.split(".")[: len(least)])) < least:
+        needed = ".".join(map(str, least))
+        raise ConfigFault(f"{name} {version} is older than {needed}; {INSTALL}")
+    return version
+
+
+def _java(environment: Mapping[str, str]) -> str:
+    java = find_java(environment)
+    warning = "" if java.home is None else ", which Spark's makers do not support"
+    return f"{java.version}, {java.program} (from {java.source}{warning})"
+
+
+def _spark_home(environment: Mapping[str, str]) -> str:
+    """An inherited SPARK_HOME decides which jars are started: they must be pyspark's version."""
+    home = environment.get("SPARK_HOME")
+    if not home:
+        return "not set: the jars of pyspark are used"
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return f"{home}, not compared: pyspark is not installed"
+    if not list(Path(home, "jars").glob(f"spark-core_*-{version}.jar")):
+        raise ConfigFault(
+            f"SPARK_HOME={home} has no Spark {version}, the version of pyspark; unset it"
+        )
+    return home
+
+
+def worker_texts(session: SparkSession) -> list[str]:
+    """What runs the tasks, asked of every one that answers to a few; RmqError where it is not of
+    this version.
+    """
+    from rmqpy.pipeline.spark.distributed_map import run_pieces
+
+    pieces = range(WORKER_QUESTIONS)
+    return sorted(set(run_pieces(session, _worker_text, pieces)))
+
+
+def _worker_text(_piece: int) -> str:
+    return f"Python {platform.python_version()} at {platform.node()}: {sys.executable}"
+
+
+@contextmanager
+def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
+    """The session of this process if there is one, which stays; else a new one for the block.
+
+    ConfigFault when something is missing, with the remedy.
+    """
+    for _, found in check_needs(os.environ):
+        if isinstance(found, ConfigFault):
+            raise found
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    with interruptible():
+        session = _start(plan)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it Ctrl-C is what it was, behind it as well: pyspark sets a handler of its own, which
+    asks the JVM from within whatever this thread is asking it.
+    """
+    root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    level = PY4J_LOG.level
+    root.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_news)
+        PY4J_LOG.setLevel(level)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(session: SparkSession, _number: int, _frame: Any) -> None:
+    """All jobs end, asked for by a thread that waits for nothing else. What py4j has to say of the
+    connection that this thread was waiting at is no news.
+    """
+    PY4J_LOG.setLevel(logging.CRITICAL)
+    context = getattr(session, "sparkContext", None)
+    if context is not None:
+        asking = threading.Thread(target=context.cancelAllJobs, daemon=True)
+        asking.start()
+        asking.join(INTERRUPT_S)
+    raise KeyboardInterrupt
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False: py4j tells of Ctrl-C, with a traceback."""
+    return not str(record.msg).startswith("KeyboardInterrupt while")
+
+
+def _start(plan: SessionPlan) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    settings = dict(SETTINGS)
+    home = find_java(os.environ).home
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    if plan.is_local:
+        settings |= LOCAL_SETTINGS
+        settings |= LIGHT_SETTINGS if plan.light else {}
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.master(plan.master).appName(plan.name)
+    for key, value in (settings | dict(plan.settings)).items():
+        builder = builder.config(key, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        raise RmqError(
+            f"Spark does not start with master {plan.master}: {error}; "
+            "rmqpy pipeline doctor tells what it finds"
+        ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, partial(_interrupt, session))
+    return session

@@ -1,0 +1,230 @@
+"""StorePuts: messages on their way into the log: checked, numbered, staged, written.
+
+The topic-queue table (``tails``) gives each message its queue offset. It is learned from the ends
+of the consume queues and from what the log has in front of them, and anew after each change of
+role; until it is known nothing is put.
+
+Invariants: a queue offset is taken only when the log has taken the message; nothing is staged while
+the store does not take messages (:mod:`rmqpy.store.health`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from rmqpy.codec import property_crc
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.layout import QUEUE_OFFSET_POSITION
+from rmqpy.codec.message import check_record, decode_message, encode_messages
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.flags import has_queue_unit
+from rmqpy.model.ids import QueueOffset
+from rmqpy.model.message import MessageDraft
+from rmqpy.model.text import bytes_text
+from rmqpy.store.health import StoreHealth, Writer
+from rmqpy.store.put_checks import check_draft
+from rmqpy.store.queues.expired_ends import QueueEnds
+from rmqpy.store.queues.topic_queue_table import QueueTails
+from rmqpy.store.results import PutResult
+from rmqpy.store.startup import StoreContext, StoreParts
+
+SCANNED_AHEAD = 2 << 30
+"""Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
+
+
+class StorePuts:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        parts: StoreParts,
+        health: StoreHealth,
+        silent_ends: QueueEnds,
+    ) -> None:
+        self._settings = context.settings
+        self._clock = context.clock
+        self._log = parts.opened.log
+        self._entries = parts.opened.entries
+        self._queues = parts.queues
+        self._dispatch = parts.dispatch
+        self._health = health
+        self._silent_ends = silent_ends
+        self.tails = QueueTails()
+        classic = self._entries is None
+        self.appends_crc = classic and context.settings.enabled_append_prop_crc
+        """Whether records get the checksum of 5.x: only Python writes it."""
+        self._write_ms = 0
+        self._tails_known = False
+        self._learn_tails()
+
+    def is_ready(self) -> bool:
+        """Whether a put would not be refused for the state of the store."""
+        return (
+            self._health.writeable
+            and not self.page_cache_busy
+            and (self._tails_known or self._learn_tails())
+        )
+
+    @property
+    def page_cache_busy(self) -> bool:
+        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills. Who sends
+        behind it has waited as long; the next write, of nothing or in time, ends it.
+        """
+        return self._write_ms > self._settings.os_page_cache_busy_time_out_mills
+
+    def change_settings(self, settings: StoreSettings) -> None:
+        """Limits of the next puts."""
+        self._settings = settings
+
+    def forget_tails(self) -> None:
+        """The role has changed: the next put learns the queue offsets again."""
+        self._tails_known = False
+
+    def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]:
+        """See :meth:`MessageStore.put`."""
+        refused = self._refusal()
+        if refused is not None:
+            return [refused] * (1 if batch else len(drafts))
+        assert drafts, "a put without a message"
+        if self.appends_crc:
+            drafts = [evolve(d, properties=property_crc.with_room(d.properties)) for d in drafts]
+        limit = self._settings.max_message_size
+        results = [check_draft(draft, limit) for draft in drafts]
+        if batch:
+            return [self._put_batch(drafts, results)]
+        good = [draft for draft, result in zip(drafts, results, strict=True) if result is None]
+        records = iter(encode_messages(good))
+        now_ms = self._clock.now_ms()
+        return [
+            result if result is not None else self._append((draft,), [next(records)], now_ms)
+            for draft, result in zip(drafts, results, strict=True)
+        ]
+
+    def _put_batch(
+        self, drafts: Sequence[MessageDraft], results: Sequence[PutResult | None]
+    ) -> PutResult:
+        for result in results:
+            if result is not None:
+                return result
+        if sum(len(draft.body) for draft in drafts) > self._settings.max_message_size:
+            return PutResult(
+                PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize"
+            )
+        return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
+
+    def put_record(self, record: bytes) -> PutResult:
+        """Append a whole record that somebody else has encoded; queue offset, physical offset and
+        store timestamp become this store's.
+        """
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        try:
+            check_record(record, 0)
+            message = decode_message(record)
+        except RecordFault as fault:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"no message record: {fault}")
+        if message.version != 1:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="a record of version 2")
+        draft = MessageDraft(
+            topic=message.topic.encode(),
+            queue_id=message.queue_id,
+            body=message.body,
+            properties=message.raw_properties,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            store_host=message.store_host,
+        )
+        illegal = check_draft(draft, self._settings.max_message_size)
+        if illegal is not None:
+            return illegal
+        return self._append((draft,), [bytearray(record)], self._clock.now_ms())
+
+    def _append(
+        self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
+    ) -> PutResult:
+        if not self._health.writeable:
+            return self._refused()
+        first = drafts[0]
+        name = (first.topic, first.queue_id)
+        queue_offset = tail = 0
+        counted = has_queue_unit(first.sys_flag)
+        if counted:
+            tail = self.tails.place(name)
+            queue_offset = self.tails.cells[tail]
+            for number, record in enumerate(records):
+                place = QUEUE_OFFSET_POSITION
+                record[place : place + 8] = (queue_offset + number).to_bytes(8)
+        try:
+            appended = self._log.append(records, now_ms)
+        except OSError as error:
+            self._health.write_failed(Writer.LOG, error)
+            return self._refused()
+        if appended.status is not PutMessageStatus.PUT_OK:
+            return PutResult(appended.status, remark=appended.remark)
+        if counted:
+            self.tails.cells[tail] = queue_offset + len(records)
+        return PutResult(
+            appended.status, QueueOffset(queue_offset), appended.physical_offsets, appended.end
+        )
+
+    def _refusal(self) -> PutResult | None:
+        return None if self.is_ready() else self._refused()
+
+    def _refused(self) -> PutResult:
+        remark = self._health.refusal
+        if remark is None and self.page_cache_busy:
+            remark = f"the last write of the log took {self._write_ms} ms"
+            return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
+        if remark is None:
+            remark = "messages found on disk are not confirmed by a quorum yet"
+            if self._dispatch.behind_bytes > SCANNED_AHEAD:
+                to_go = bytes_text(self._dispatch.behind_bytes)
+                remark = f"the consume queues are being built again, {to_go} of the log to go"
+        return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether :meth:`commit` has nothing to do."""
+        return self._health.is_well and not self._write_ms and not self._log.has_staged
+
+    def commit(self) -> None:
+        """Write what was staged since the last call. After a failed write nothing more is accepted;
+        what found the disk full stays staged, and is written by the first call that finds room.
+        """
+        if self.is_idle or self._health.failure is not None:
+            return
+        began_ms = self._clock.monotonic_ms()
+        try:
+            self._log.commit()
+            self._health.wrote(Writer.LOG)
+        except OSError as error:
+            self._health.write_failed(Writer.LOG, error)
+        self._write_ms = self._clock.monotonic_ms() - began_ms
+
+    def _learn_tails(self) -> bool:
+        """Topic-queue table := consume queue ends. False while messages that were found on disk are
+        not committed: their queue offsets would be given twice.
+        """
+        entries = self._entries
+        if entries is not None and entries.committed_index < entries.end.index:
+            return False
+        self.commit()
+        if self._dispatch.behind_bytes > SCANNED_AHEAD:
+            return False
+        ends: dict[tuple[bytes, int], int] = {
+            (topic.encode(), queue_id): queue.max_offset
+            for (topic, queue_id), queue in self._queues.items()
+        }
+        ends |= self._dispatch.queue_ends_ahead()
+        for (topic, queue_id), end in self._silent_ends.ends.items():
+            name = topic.encode(), queue_id
+            ends[name] = max(end, ends.get(name, 0))
+        self.tails.replace(ends)
+        self._tails_known = True
+        return True

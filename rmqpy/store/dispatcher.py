@@ -1,0 +1,320 @@
+"""Dispatch (Java ReputMessageService): from the log to its derived files, and the news of arrivals.
+
+Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one
+for the key index. Normally they move together; when the index has to be built again it follows
+alone, in bounded steps, so that serving never waits for it.
+
+Invariants: a cursor stands at a record's framing start or at a file start; it does not pass
+``confirm_offset`` (after a restart in DLedger mode it may begin behind it: the derived files know
+what was committed before, the log does not yet); a record that cannot be read stops both by a
+StoreFault (nothing is skipped).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from attrs import define
+
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.hashes import java_text
+from rmqpy.codec.layout import BLANK_SIZE
+from rmqpy.codec.packing import key_hashes
+from rmqpy.codec.scan import Scan, StopReason, is_end_filler
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.flags import has_queue_unit
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.store.commitlog.interface import CommitLog, ScanRange
+from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.store.results import Arrival
+
+STEP_RECORDS = 4096
+ALL = 1 << 62
+SMALL_LAG_BYTES = 1 << 20
+"""An index that lags no more than this behind the queues follows at once."""
+
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+DEFAULT_DELAY_MS = 1000
+"""Of a level that messageDelayLevel does not name."""
+
+ACCELERATED_STEP_RECORDS = 8
+"""Records taken here before the accelerator is asked again."""
+
+ArrivalListener = Callable[[Arrival], None]
+
+
+class Accelerator(Protocol):
+    """Does a step of dispatch faster, with the same result, as far as it can."""
+
+    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
+        """Bring records of ``piece`` from its start on to the queues, the index and, as far as
+        queues are watched, the listener. Returns the offset behind the last one and its store time;
+        None when not even the first could be taken.
+        """
+
+    def learn(self, scan: Scan) -> None:
+        """These records were dispatched without the accelerator."""
+
+
+@define(slots=True)
+class _Run:
+    """Units that continue one queue, not yet written."""
+
+    queue: ConsumeQueue
+    first: int
+    next: int
+    units: bytearray
+    physical_end: int
+
+    def write(self) -> None:
+        if self.units:
+            self.queue.put_run(self.first, bytes(self.units), self.physical_end)
+            self.units.clear()
+
+
+class Dispatch:
+    """``delay_levels``: level → delay in ms. ``index`` None: no key index is kept."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: KeyIndex | None,
+        delay_levels: Mapping[int, int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delay_levels = dict(delay_levels)
+        self.queue_cursor = 0
+        self.index_cursor = 0
+        self.store_timestamp_ms = 0
+        self.open_tail = False
+        """The log may end inside a record whose rest is still to come (a slave's)."""
+        self.on_arrival: ArrivalListener | None = None
+        self.accelerator: Accelerator | None = None
+
+    def start(self, queue_cursor: int, index_cursor: int) -> None:
+        low = self._log.min_offset
+        self.queue_cursor = max(queue_cursor, low)
+        self.index_cursor = max(index_cursor, low)
+
+    def begin_again(self, low: int) -> None:
+        """The log begins at ``low``, which may be in front of what was dispatched; queues and index
+        skip what they have.
+        """
+        if low < self.queue_cursor:
+            self.queue_cursor = self.index_cursor = low
+
+    @property
+    def behind_bytes(self) -> int:
+        """Readable log that the consume queues do not have yet."""
+        behind = self._log.confirm_offset - self.queue_cursor
+        return behind if behind > 0 else 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether :meth:`run` has something to do."""
+        return self.queue_cursor < self._log.confirm_offset or self.index_cursor < self.queue_cursor
+
+    @property
+    def index_behind_bytes(self) -> int:
+        """Readable log that the key index does not have yet."""
+        return max(0, self.queue_cursor - self.index_cursor) if self._index is not None else 0
+
+    def run(self, bytes_max: int = ALL) -> None:
+        """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
+        StoreFault for a record that cannot be read.
+        """
+        stop = min(self._log.confirm_offset, self.queue_cursor + bytes_max)
+        while self.queue_cursor < stop and (self._step_ahead() or self._step()):
+            pass
+        if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
+            with suppress(StoreFault):  # the queues do not wait for what was damaged behind them
+                self.index_step()
+
+    def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
+        """What the queues' next offsets will be as far as the log in front of the cursor tells."""
+        ends: dict[tuple[bytes, int], int] = {}
+        offset, stop = self.queue_cursor, self._log.confirm_offset
+        while offset < stop:
+            piece = next(iter(self._log.ranges(PhysicalOffset(offset))))
+            scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=False)
+            rows = zip(scan.topic, scan.queue_id, scan.queue_offset, scan.sys_flag, strict=True)
+            for topic, queue_id, queue_offset, sys_flag in rows:
+                if not sys_flag or has_queue_unit(sys_flag):
+                    ends[topic, queue_id] = queue_offset + 1
+            if self._waits_for_rest(piece, scan):
+                break
+            offset = self._behind(piece, scan)
+        return ends
+
+    def index_step(self) -> bool:
+        """Let a lagging index follow by one bounded step; True when it still lags."""
+        if self._index is None or self.index_cursor >= self.queue_cursor:
+            return False
+        for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
+            scan = self._scan(piece, self.queue_cursor)
+            self._to_index(scan, piece)
+            self.index_cursor = self._behind(piece, scan)
+            break
+        return self.index_cursor < self.queue_cursor
+
+    @property
+    def is_through(self) -> bool:
+        """Whether every whole record that is readable has been taken."""
+        if self.behind_bytes and self.open_tail:
+            for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
+                return self._waits_for_rest(piece, self._scan(piece))
+        return not self.behind_bytes
+
+    def _step_ahead(self) -> bool:
+        """What was written last, by the accelerator."""
+        if self.accelerator is None:
+            return False
+        piece = self._log.recent(PhysicalOffset(self.queue_cursor))
+        return piece is not None and self._accelerate(piece)
+
+    def _step(self) -> bool:
+        """False: what is left is the begin of a record."""
+        for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
+            if self._accelerate(piece):
+                return True
+            scan = self._scan(piece, self.index_cursor)
+            set_deliver_times(scan, self._delay_levels)
+            self._to_queues(scan)
+            together = self._index is None or self.index_cursor == self.queue_cursor
+            if together:
+                self._to_index(scan, piece)
+            waits = self._waits_for_rest(piece, scan)
+            behind = scan.end if waits else self._behind(piece, scan)
+            if together:
+                self.index_cursor = behind
+            self.queue_cursor = behind
+            if len(scan):
+                self.store_timestamp_ms = scan.store_timestamp_ms[-1]
+                self._tell(scan)
+            if self.accelerator is not None:
+                self.accelerator.learn(scan)
+            return not waits
+        raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
+
+    def _accelerate(self, piece: ScanRange) -> bool:
+        """Let the accelerator take the step; False when it has to be made here."""
+        together = self._index is None or self.index_cursor == self.queue_cursor
+        if self.accelerator is None or not together:
+            return False
+        taken = self.accelerator.take(piece, self.on_arrival)
+        if taken is None:
+            return False
+        self.queue_cursor, self.store_timestamp_ms = taken
+        self.index_cursor = self.queue_cursor
+        return True
+
+    def _scan(self, piece: ScanRange, meeting: int = 0) -> Scan:
+        """One step's records; not beyond ``meeting``, where the index waits for the queues."""
+        view = piece.view
+        if piece.offset < meeting < piece.offset + len(view):
+            view = view[: meeting - piece.offset]
+        most = STEP_RECORDS if self.accelerator is None else ACCELERATED_STEP_RECORDS
+        return scan_records(
+            view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=most
+        )
+
+    def _waits_for_rest(self, piece: ScanRange, scan: Scan) -> bool:
+        """Whether the log ends inside the record at the scan's end, which may still become one."""
+        position = scan.end - piece.offset
+        if not self.open_tail or scan.stop is not StopReason.TRUNCATED:
+            return False
+        if piece.offset + len(piece.view) >= piece.file_end:
+            return False
+        if len(piece.view) - position < BLANK_SIZE:
+            return True
+        size = int.from_bytes(piece.view[position : position + 4], signed=True)
+        return size <= piece.file_end - scan.end
+
+    @staticmethod
+    def _behind(piece: ScanRange, scan: Scan) -> int:
+        """Where the next step starts."""
+        if scan.stop in (StopReason.END, StopReason.LIMIT):
+            return scan.end
+        rest = piece.file_end - scan.end
+        if scan.stop is StopReason.BLANK:
+            if is_end_filler(piece.view, scan.end - piece.offset, rest, dledger=piece.dledger):
+                return piece.file_end
+        raise StoreFault(
+            f"commit log at offset {scan.end}",
+            f"{scan.stop.name} where a record must begin",
+            "records without a gap",
+            "stop the broker, check the disk, and restore the file from a backup or a replica",
+        )
+
+    def _to_queues(self, scan: Scan) -> None:
+        runs: dict[tuple[bytes, int], _Run] = {}
+        for row, (topic, queue_id, sys_flag) in enumerate(
+            zip(scan.topic, scan.queue_id, scan.sys_flag, strict=True)
+        ):
+            if not has_queue_unit(sys_flag):
+                continue
+            offset, size, queue_offset = scan.offset[row], scan.size[row], scan.queue_offset[row]
+            tags_code = scan.tags_code[row]
+            run = runs.get((topic, queue_id))
+            if run is None:
+                queue = self._queues.of(java_text(topic), queue_id)
+                run = runs[topic, queue_id] = _Run(queue, -1, -1, bytearray(), 0)
+            if run.units and run.next == queue_offset:
+                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
+            elif not run.units and run.queue.continues(queue_offset, offset):
+                run.first = queue_offset
+                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
+            else:
+                run.write()
+                run.queue.put(queue_offset, offset, size, tags_code)
+                if run.queue.began_again:
+                    run.queue.began_again = False
+                    self._queues.removals += 1
+                continue
+            run.next = queue_offset + 1
+            run.physical_end = offset + size
+        for run in runs.values():
+            run.write()
+
+    def _to_index(self, scan: Scan, piece: ScanRange) -> None:
+        if self._index is None:
+            return
+        for row, hashes in key_hashes(scan, piece.view, len(scan)):
+            self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
+
+    def _tell(self, scan: Scan) -> None:
+        if self.on_arrival is None:
+            return
+        for row, sys_flag in enumerate(scan.sys_flag):
+            if has_queue_unit(sys_flag):
+                self.on_arrival(
+                    Arrival(
+                        java_text(scan.topic[row]),
+                        scan.queue_id[row],
+                        scan.queue_offset[row],
+                        scan.tags_code[row],
+                        scan.offset[row],
+                        scan.store_timestamp_ms[row],
+                    )
+                )
+
+
+def set_deliver_times(scan: Scan, delay_levels: Mapping[int, int]) -> None:
+    """The tags code in the delay topic is the time when the message is due."""
+    if _SCHEDULE_TOPIC not in scan.topic:
+        return
+    max_level = max(delay_levels, default=0)
+    for row, topic in enumerate(scan.topic):
+        level = min(scan.delay_level[row], max_level)
+        if level > 0 and topic == _SCHEDULE_TOPIC:
+            delay_ms = delay_levels.get(level, DEFAULT_DELAY_MS)
+            scan.tags_code[row] = scan.store_timestamp_ms[row] + delay_ms

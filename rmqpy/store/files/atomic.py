@@ -1,0 +1,55 @@
+"""Small files that are replaced as a whole: configuration tables, ``checkpoint`` and ``currterm``
+of DLedger.
+
+Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames and syncs the folder;
+reading takes ``X`` and, when that is missing, empty or unreadable, ``X.bak`` (the Java broker's
+rule, with the syncs that it leaves out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.model.files import FileLayer
+
+T = TypeVar("T")
+
+BACKUP_SUFFIX = ".bak"
+
+
+def replace_with_backup(files: FileLayer, path: str, data: bytes) -> None:
+    """Afterwards ``path`` holds ``data`` and ``path.bak`` what it held before; never neither."""
+    if files.exists(path):
+        previous = files.read_bytes(path)
+        if previous == data:
+            return
+        if previous:
+            files.replace_bytes(path + BACKUP_SUFFIX, previous)
+    files.replace_bytes(path, data)
+
+
+def read_with_backup(files: FileLayer, path: str, decode: Callable[[bytes], T]) -> T | None:
+    """What ``decode`` makes of ``path``, or of its backup when that is missing, empty or refused by
+    ``decode`` (an RmqError or ValueError); None when neither holds anything.
+
+    Raises StoreFault, with the first reason, when there is content but none that can be decoded.
+    """
+    fault: Exception | None = None
+    for name in (path, path + BACKUP_SUFFIX):
+        raw = files.read_bytes(name) if files.exists(name) else b""
+        if raw:
+            try:
+                return decode(raw)
+            except (RmqError, ValueError) as error:
+                fault = fault or error
+    if fault is None:
+        return None
+    raise StoreFault(
+        path,
+        f"content that cannot be read ({fault}), and no readable {BACKUP_SUFFIX} beside it",
+        "the text that a broker writes there",
+        f"repair one of the two files, or remove both ({path} and {path}{BACKUP_SUFFIX}) to begin"
+        " without",
+    ) from fault

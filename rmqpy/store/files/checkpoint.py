@@ -1,0 +1,108 @@
+"""StoreCheckpoint: 4096 bytes with the times up to which log, queues and index are known to be on
+disk.
+
+int64 at 0 physicMsgTimestamp, at 8 logicsMsgTimestamp, at 16 indexMsgTimestamp (ms, store times of
+messages); the rest zero, or what a 5.x broker keeps there, which is left alone. Abnormal recovery
+starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
+
+Times cannot tell everything: where the clock was set back, younger messages have older times. So
+a file of our own, ``rmqpy/dispatched``, says which range of the log the consume queues are known to
+have on disk: two offsets, where the log began then and up to where it was dispatched. A log that
+begins in front of that range has begun again since.
+
+A checkpoint that cannot be one (another length, times below 0 or in the future) counts as not
+there: recovery then takes a longer way to the same end.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rmqpy.codec.layout import CHECKPOINT_SIZE
+from rmqpy.model.files import FileLayer
+
+SAFETY_MARGIN_MS = 3000
+FUTURE_MAX_MS = 24 * 3600 * 1000
+"""Clocks may have been set back by so much since a time was written."""
+_TIMES = struct.Struct(">qqq")
+
+Times = tuple[int, int, int]
+"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp."""
+
+
+class StoreCheckpoint:
+    """Times in ms; 0 means never. The file is made when it is first written. ``note`` says why what
+    was found did not count.
+    """
+
+    def __init__(self, files: FileLayer, path: str, now_ms: int, own_path: str) -> None:
+        self._files = files
+        self._path = path
+        self._own_path = own_path
+        self._dispatched = _range_in(files, own_path)
+        """As the start found it: nobody asks afterwards."""
+        self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
+        self.note: str | None = None
+        raw = files.read_bytes(path) if files.exists(path) else b""
+        if not raw:
+            return
+        if len(raw) != CHECKPOINT_SIZE:
+            self.note = f"{path} has {len(raw)} bytes, not {CHECKPOINT_SIZE}: it does not count"
+            return
+        times = _TIMES.unpack_from(raw)
+        if min(times) < 0 or max(times) > now_ms + FUTURE_MAX_MS:
+            self.note = f"{path} holds times that cannot be, {times}: it does not count"
+            return
+        self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms = times
+
+    @property
+    def safe_timestamp_ms(self) -> int:
+        """Everything stored before this is in the log and in the consume queues."""
+        older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
+        return max(0, older - SAFETY_MARGIN_MS)
+
+    @property
+    def times(self) -> Times:
+        return self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms
+
+    def dispatched_offset(self, log_min_offset: int) -> int | None:
+        """Up to there the consume queues have a log on disk that begins at ``log_min_offset``; None
+        in a directory that nobody but a Java broker has written.
+        """
+        if self._dispatched is None:
+            return None
+        low, offset = self._dispatched
+        return offset if low <= log_min_offset else 0
+
+    def lower(self, log_end_offset: int) -> None:
+        """The log was found to end there: what was dispatched behind it is not there any more, and
+        something else will be. Blocks; raises OSError.
+        """
+        if self._dispatched is not None and self._dispatched[1] > log_end_offset:
+            self._write_dispatched(self._dispatched[0], log_end_offset)
+
+    def write(self, times: Times, log_min_offset: int, dispatched_offset: int) -> None:
+        """Bring the times and the range to the disk. Blocks; may run in a worker thread."""
+        file = self._files.open(self._path, size=CHECKPOINT_SIZE)
+        try:
+            file.write(0, _TIMES.pack(*times))
+            file.sync()
+        finally:
+            file.close()
+        self._files.sync_dir(self._path.rpartition("/")[0])
+        self._write_dispatched(log_min_offset, dispatched_offset)
+
+    def _write_dispatched(self, low: int, offset: int) -> None:
+        self._files.replace_bytes(self._own_path, f"{low} {offset}\n".encode())
+
+
+def _range_in(files: FileLayer, path: str) -> tuple[int, int] | None:
+    """The two numbers in the file; None without one (nobody but us writes it), (0, 0) when it does
+    not hold them.
+    """
+    if not files.exists(path):
+        return None
+    words = files.read_bytes(path).decode("ascii", "replace").split()
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
+        return 0, 0
+    return int(words[0]), int(words[1])

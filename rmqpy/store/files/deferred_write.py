@@ -1,0 +1,73 @@
+"""A small file that is written whenever its content changed, without stopping the loop.
+
+States: idle -> writing (one at a time, in a worker) -> idle, or writing again when there was a
+change meanwhile. Changes that come during a write are written together.
+
+Invariants: ``done`` of a ``save`` is called exactly once, after a write of what the content was at
+that ``save`` or later, with the error of that write if it failed; at most WAITING_MAX of them wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from attrs import define, field
+
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import Refusal
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.atomic import replace_with_backup
+
+LOG = logging.getLogger(__name__)
+
+WAITING_MAX = 1024
+
+Saved = Callable[[BaseException | None], None]
+
+
+@define(slots=True, eq=False, repr=False)
+class SavedFile:
+    path: str
+    _files: FileLayer
+    _scheduler: Scheduler
+    _waiting: list[Saved] = field(factory=list)
+    _content: Callable[[], bytes] | None = None
+    _writing: bool = False
+
+    def check_not_full(self) -> None:
+        """Refuse a change that could not wait for its write."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Refusal(
+                ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes wait for {self.path} already"
+            )
+
+    def save(self, content: Callable[[], bytes], done: Saved) -> None:
+        """Replace the file by ``content()`` as it is when its turn comes; before: ``.bak``."""
+        assert len(self._waiting) < WAITING_MAX
+        self._content = content
+        self._waiting.append(done)
+        if not self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        content, self._content = self._content, None
+        told, self._waiting = self._waiting, []
+        if content is None:
+            return
+        self._writing = True
+
+        def written(_: None, error: BaseException | None) -> None:
+            self._writing = False
+            if error is not None:
+                LOG.error("%s could not be written: %s", self.path, error)
+            for done in told:
+                done(error)
+            if not self._writing:
+                self._write()
+
+        whole = content()
+        self._scheduler.run_blocking(
+            lambda: replace_with_backup(self._files, self.path, whole), written
+        )

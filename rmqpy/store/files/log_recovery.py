@@ -1,0 +1,348 @@
+"""Finding the end of a log after a stop: one walk for classic and DLedger files, clean and unclean
+stops.
+
+The walk starts at a file that is known to be good (the third-last after a clean stop; after an
+unclean one the last whose first message is older than the checkpoint) and goes record by record to
+the first place that holds none. What stands behind that place decides:
+
+============================================  =====================================================
+behind the end                                then
+============================================  =====================================================
+zeros, an empty file made ahead, nothing      the end of the log
+bytes that hold no valid record               a torn tail: kept in rmqpy/quarantine/, then zeroed
+a valid record, here or in a later file       damage in the middle: StoreFault, nothing is touched
+============================================  =====================================================
+
+Whoever can get a damaged entry from elsewhere gives it as a :class:`Hole`: the walk steps over it.
+
+The body CRC does not cover topic and properties, so the last record counts only if these are text
+to their end: a record that was cut off inside its properties has right lengths and a right CRC. (If
+what stands there instead is text as well, nobody can tell.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from attrs import define, evolve, field
+
+from rmqpy.codec import layout, property_crc
+from rmqpy.codec.backend import content_end, magic_places, scan_records
+from rmqpy.codec.properties import is_whole
+from rmqpy.codec.scan import Scan, StopReason, is_end_filler
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
+from rmqpy.store.files.paths import unused_name
+
+CLEAN_START_FILES = 3
+"""A clean recovery looks at this many files, as Java's does."""
+
+_SEARCH_CHUNK = 1 << 20
+
+
+class Framing(Enum):
+    CLASSIC = "classic"
+    DLEDGER = "dledger"
+
+
+@define(slots=True, frozen=True)
+class WalkEnd:
+    """Where the walk stopped: ``end`` is the offset behind the last good record, in file number
+    ``number``.
+
+    ``at_blank``: the file is closed by a BLANK (or filler) and no file follows.
+    """
+
+    end: int
+    number: int
+    at_blank: bool
+    torn_bytes: int = 0
+    last: int = -1
+    """Where the last record begins, or the last hole."""
+
+
+class MiddleDamage(StoreFault):
+    """No record begins at ``offset``, but one stands behind it."""
+
+    offset = -1
+
+
+@define(slots=True, frozen=True)
+class Hole:
+    """A damaged entry of which the place is known: ``offset`` and ``size`` with its header."""
+
+    offset: int
+    size: int
+    index: int
+    term: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@define(slots=True)
+class _Walk:
+    """One walk under way: the last good row so far, for what a single scan cannot see."""
+
+    index: int = -1
+    term: int = -1
+    frame_offset: int = -1
+    whole: bool = True
+
+    def take(self, scan: Scan, view: memoryview) -> None:
+        """Remember the last row of a scan of ``view``."""
+        if not len(scan):
+            return
+        start, length = scan.properties_position[-1], scan.properties_length[-1]
+        text = bytes(view[start : start + length])
+        self.whole = 0 not in scan.topic[-1] and is_whole(text)
+        self.frame_offset = scan.frame_offset[-1]
+        self.index, self.term = scan.entry_index[-1], scan.term[-1]
+
+    def step_over(self, hole: Hole) -> None:
+        """As if it had been read."""
+        self.index, self.term = hole.index, hole.term
+        self.frame_offset, self.whole = hole.offset, True
+
+    def continues(self, scan: Scan) -> bool:
+        """Whether the first row of ``scan`` follows the last good one (entries only)."""
+        if not len(scan) or self.index < 0:
+            return True
+        return scan.entry_index[0] == self.index + 1 and scan.term[0] >= self.term
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class Walker:
+    """Walks a row. ``force`` cuts at damage in the middle instead of refusing: the operator has
+    asked for it.
+    """
+
+    files: FileLayer
+    row: MappedFiles
+    framing: Framing
+    quarantine: str
+    check_crc: bool = True
+    force: bool = False
+    check_property_crc: bool = False
+    holes: Mapping[int, Hole] = field(factory=dict)
+    """By their offset."""
+
+    def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
+        """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
+        begins), cut the row there, clear what is torn. Raises StoreFault, and then has changed
+        nothing.
+        """
+        end = self._walk(start_number, start_offset)
+        torn_bytes = self._judge_tail(end)
+        count = len(self.row)
+        self.row.cut(end.end)
+        if len(self.row) < count:
+            self.row.sync_directories()
+        return evolve(end, torn_bytes=torn_bytes)
+
+    def give_up(self, offset: int) -> int:
+        """Nothing from ``offset`` on, where a record began, is believed: it goes as a torn tail
+        does. Returns the bytes moved.
+        """
+        number = next(n for n, file in enumerate(self.row) if offset < file.end_offset)
+        moved = self._move_from(number, offset - self.row[number].first_offset)
+        self.row.cut(offset)
+        self.row.sync_directories()
+        return moved
+
+    def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
+        """Show every record from file ``start_number`` to ``end``, which a walk has found good."""
+        for number in range(start_number, len(self.row)):
+            file = self.row[number]
+            offset = file.first_offset
+            while offset < min(end, file.end_offset):
+                if offset in self.holes:
+                    offset = self.holes[offset].end
+                    continue
+                stop = self._next_hole(offset, end)
+                view = file.view[offset - file.first_offset : stop - file.first_offset]
+                scan = self._scan(view, offset, check_crc=False)
+                visit(scan)
+                offset = scan.end
+                if scan.stop is not StopReason.LIMIT and offset not in self.holes:
+                    break
+
+    def _next_hole(self, offset: int, end: int) -> int:
+        """Where the next hole behind ``offset`` begins, at the latest ``end``."""
+        return min([end, *(hole for hole in self.holes if hole > offset)])
+
+    def _scan(self, view: memoryview, offset: int, *, check_crc: bool) -> Scan:
+        dledger = self.framing is Framing.DLEDGER
+        return scan_records(view, offset, dledger=dledger, check_crc=check_crc)
+
+    def _walk(self, number: int, offset: int | None) -> WalkEnd:
+        walk = _Walk()
+        while True:
+            file = self.row[number]
+            offset, stop = self._walk_file(file, offset or file.first_offset, walk)
+            if stop is not StopReason.BLANK:
+                return WalkEnd(offset, number, at_blank=False, last=walk.frame_offset)
+            if number + 1 == len(self.row):
+                return WalkEnd(offset, number, at_blank=True, last=walk.frame_offset)
+            number, offset = number + 1, None
+
+    def _walk_file(self, file: MappedFile, offset: int, walk: _Walk) -> tuple[int, StopReason]:
+        """Offset behind the last good record, and why it is the last."""
+        while True:
+            hole = self.holes.get(offset)
+            if hole is not None:
+                walk.step_over(hole)
+                offset = hole.end
+            stop_at = self._next_hole(offset, file.end_offset)
+            view = file.view[offset - file.first_offset : stop_at - file.first_offset]
+            scan = self._scan(view, offset, check_crc=self.check_crc)
+            if not walk.continues(scan):
+                return offset, StopReason.BAD_FIELDS
+            misplaced = scan.misplaced()
+            if misplaced:
+                return scan.frame_offset[misplaced[0]], StopReason.BAD_FIELDS
+            damaged = self._first_damaged(scan, file) if self.check_property_crc else None
+            if damaged is not None:
+                return damaged, StopReason.BAD_CRC
+            walk.take(scan, view)
+            offset = scan.end
+            if scan.stop is StopReason.LIMIT or offset in self.holes:
+                continue
+            stop = scan.stop
+            if stop is StopReason.BLANK:
+                position, remaining = offset - file.first_offset, file.end_offset - offset
+                dledger = self.framing is Framing.DLEDGER
+                if is_end_filler(file.view, position, remaining, dledger=dledger):
+                    return offset, stop
+                stop = StopReason.BAD_FIELDS
+            if walk.frame_offset >= file.first_offset and not walk.whole:
+                return walk.frame_offset, StopReason.TRUNCATED
+            return offset, stop
+
+    @staticmethod
+    def _first_damaged(scan: Scan, file: MappedFile) -> int | None:
+        """Where the first record begins that is not as its checksum says."""
+        for frame, offset, size in zip(scan.frame_offset, scan.offset, scan.size, strict=True):
+            start = offset - file.first_offset
+            if not property_crc.holds(file.view[start : start + size]):
+                return frame
+        return None
+
+    def _judge_tail(self, end: WalkEnd) -> int:
+        """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes
+        moved.
+        """
+        if end.at_blank:
+            return 0
+        file = self.row[end.number]
+        position = end.end - file.first_offset
+        later = self._find_record(file, position)
+        if later is None:
+            later = self._record_in_later_files(end.number + 1)
+        if later is not None and not self.force:
+            path, offset = later
+            fault = MiddleDamage(
+                file.path,
+                f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
+                f" one behind it at offset {offset} in {path}",
+                "records without a gap up to the end of the log",
+                "restore the file from a backup or a replica; or give up everything from the damage"
+                " on by starting once with --force-truncate (it keeps the bytes in"
+                " rmqpy/quarantine)",
+            )
+            fault.offset = end.end
+            raise fault
+        return self._move_from(end.number, position)
+
+    def _move_from(self, number: int, position: int) -> int:
+        """To the quarantine: what stands behind ``position`` of file ``number``. Returns its bytes.
+
+        From the end backwards: stopped in between, the next start finds the same damage.
+        """
+        moved = 0
+        for later in range(len(self.row) - 1, number, -1):
+            moved += self._quarantine(self.row[later], 0)
+        return moved + self._quarantine(self.row[number], position)
+
+    def _record_in_later_files(self, number: int) -> tuple[str, int] | None:
+        for later in range(number, len(self.row)):
+            found = self._find_record(self.row[later], 0)
+            if found is not None:
+                return found
+        return None
+
+    def _quarantine(self, file: MappedFile, position: int) -> int:
+        """Keep the bytes from ``position`` to the last that is not zero, then zero them."""
+        stop = _content_end(file, position)
+        if stop <= position:
+            return 0
+        name = f"{self.quarantine}/{file_name(file.first_offset + position)}.bin"
+        kept = self.files.open(unused_name(self.files, name), size=stop - position)
+        try:
+            for start in range(position, stop, _SEARCH_CHUNK):
+                kept.write(start - position, file.view[start : min(start + _SEARCH_CHUNK, stop)])
+            kept.sync()
+        finally:
+            kept.close()
+        self.files.sync_dir(self.quarantine)
+        for start in range(position, stop, _SEARCH_CHUNK):
+            file.file.write(start, bytes(min(_SEARCH_CHUNK, stop - start)))
+        file.sync()
+        return stop - position
+
+    def _find_record(self, file: MappedFile, position: int) -> tuple[str, int] | None:
+        """The first valid record at or behind ``position``."""
+        view = file.view
+        stop = _content_end(file, position)
+        for place in magic_places(view, position, stop):
+            start = place - layout.MAGIC_POSITION
+            if start >= 0 and self._is_record(file, start):
+                return file.path, file.first_offset + start
+        return None
+
+    def _is_record(self, file: MappedFile, position: int) -> bool:
+        """Whether what stands here was once written here, and as a whole: right PHYSICALOFFSET,
+        sizes, body CRC and text.
+        """
+        offset = file.first_offset + position
+        view = file.view[position:]
+        found = scan_records(view, offset, dledger=False, check_crc=True, max_records=1)
+        if len(found) != 1 or found.physical_offset[0] != offset:
+            return False
+        walk = _Walk()
+        walk.take(found, view)
+        return walk.whole
+
+
+def clean_start(row: MappedFiles) -> int:
+    """File number from which a cleanly stopped log is walked."""
+    return max(0, len(row) - CLEAN_START_FILES)
+
+
+def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int | None:
+    """The last file whose first record is whole and not younger than the checkpoint."""
+    for number in range(len(row) - 1, -1, -1):
+        file = row[number]
+        first = scan_records(
+            file.view,
+            file.first_offset,
+            dledger=framing is Framing.DLEDGER,
+            check_crc=False,
+            max_records=1,
+        )
+        if len(first) and 0 < first.store_timestamp_ms[0] <= safe_timestamp_ms:
+            return number
+    return None
+
+
+def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
+    """File number from which a log is walked after an unclean stop."""
+    return last_safe_file(row, framing, safe_timestamp_ms) or 0
+
+
+def _content_end(file: MappedFile, position: int) -> int:
+    """Position behind the last byte that is not zero, at least ``position``."""
+    return content_end(file.view[: file.file.data_end(position)], position)

@@ -1,0 +1,270 @@
+"""A row of files of one fixed size, each named by the offset of its first byte (Java MappedFile,
+MappedFileQueue).
+
+Names are the offset in 20 decimal digits. Invariants: names follow each other by exactly
+``file_size``; every file has exactly that length; nothing else lives in the directory (the Java
+broker refuses to start on a stray file, so does this one). The one exception is a last file of
+length 0: its creation was interrupted, it counts as not there.
+
+``storePathCommitLog`` may name several directories: file number ``k = offset / file_size`` is
+created in number ``k mod n`` of them, and all are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer, StoreFile
+
+NAME_DIGITS = 20
+RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
+"""Where files are written in place, room on the disk is taken in pieces that grow with the file."""
+
+
+def file_name(offset: int) -> str:
+    return f"{offset:0{NAME_DIGITS}d}"
+
+
+class MappedFile:
+    """One file of the row; ``wrote_position`` is the end of its valid bytes. Opened at first
+    use.
+    """
+
+    __slots__ = (
+        "_file",
+        "_files",
+        "_name_durable",
+        "first_offset",
+        "path",
+        "reserved_position",
+        "size",
+        "wrote_position",
+    )
+
+    def __init__(self, files: FileLayer, path: str, first_offset: int, size: int) -> None:
+        self._files = files
+        self._file: StoreFile | None = None
+        self._name_durable = False
+        self.path = path
+        self.first_offset = first_offset
+        self.size = size
+        self.wrote_position = 0
+        self.reserved_position = 0
+        """Up to here bytes may be written in place: see :meth:`reserve`."""
+
+    @property
+    def file(self) -> StoreFile:
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
+
+    @property
+    def view(self) -> memoryview:
+        return self.file.view
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the file's last byte: the first of the next file."""
+        return self.first_offset + self.size
+
+    def sync(self) -> None:
+        """Make its bytes durable, and its name: who created it may have been killed. May run in a
+        worker thread; harmless on a file that was removed meanwhile.
+        """
+        file = self._file
+        if file is None:
+            return
+        file.sync()
+        if not self._name_durable:
+            self._files.sync_dir(self.path.rpartition("/")[0])
+            self._name_durable = True
+
+    def reserve(self, start: int, end: int) -> None:
+        """Take room on the disk for what is written in place from ``start`` to ``end``, and some
+        more. Raises OSError.
+        """
+        if end <= self.reserved_position:
+            return
+        end = min(end + max(RESERVED_MIN, min(end, RESERVED_MAX)), self.size)
+        start = max(start, self.reserved_position)
+        self.file.reserve(start, end - start)
+        self.reserved_position = end
+
+    def create(self) -> None:
+        """Make the file: full size, sparse zeros."""
+        self._file = self._files.open(self.path, size=self.size)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __repr__(self) -> str:
+        return f"MappedFile({self.path}, wrote {self.wrote_position})"
+
+
+class BrokenRow(StoreFault):
+    """A row that is not whole. ``length``: of the file with a wrong one; None for a gap."""
+
+    length: int | None = None
+
+
+class MappedFiles:
+    """The row, in order of offsets."""
+
+    def __init__(self, files: FileLayer, directories: Sequence[str], file_size: int) -> None:
+        assert directories and file_size > 0
+        self._files = files
+        self._directories = tuple(sorted(directories))
+        self.file_size = file_size
+        self._row: list[MappedFile] = []
+        self.changes = 0
+        """How often a file came or went."""
+
+    def load(self, size_key: str) -> None:
+        """Find the files; all bytes of each count as written until recovery says otherwise.
+
+        Raises StoreFault for a stray entry, BrokenRow for a wrong length (``size_key`` is the
+        setting that gives the right one) or a gap between two files. Changes nothing on disk.
+        """
+        found: list[tuple[int, str]] = []
+        for directory in self._directories:
+            for name in self._files.list_dir(directory):
+                found.append((_offset_of(directory, name), f"{directory}/{name}"))
+        found.sort()
+        if found and not self._files.is_dir(found[-1][1]):
+            if self._files.size_of(found[-1][1]) == 0:
+                found.pop()
+        row = [self._checked(offset, path, size_key) for offset, path in found]
+        for before, file in pairwise(row):
+            if file.first_offset != before.end_offset:
+                raise BrokenRow(
+                    file.path,
+                    f"a file that starts at {file.first_offset} right after one that ends at"
+                    f" {before.end_offset}",
+                    f"the file {file_name(before.end_offset)} between them",
+                    "restore the missing file from a backup or a replica, or move the files on one"
+                    " side of the gap away",
+                )
+        self._row = row
+        self.changes += 1
+
+    def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
+        if self._files.is_dir(path):
+            raise StoreFault(path, "a directory", "a file", "move it elsewhere")
+        size = self._files.size_of(path)
+        if size != self.file_size:
+            fault = BrokenRow(
+                path,
+                f"a length of {size} bytes",
+                f"{self.file_size} bytes as {size_key} says",
+                f"set {size_key}={size} if the whole store was written so, else restore the file",
+            )
+            fault.length = size
+            raise fault
+        if offset % self.file_size:
+            raise StoreFault(
+                path,
+                f"a file that starts at {offset}",
+                f"a start that is a multiple of the file size {self.file_size}",
+                "restore the file under the name that it had",
+            )
+        file = MappedFile(self._files, path, offset, size)
+        file.wrote_position = size
+        return file
+
+    def __bool__(self) -> bool:
+        return bool(self._row)
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __iter__(self) -> Iterator[MappedFile]:
+        return iter(self._row)
+
+    def __getitem__(self, number: int) -> MappedFile:
+        return self._row[number]
+
+    @property
+    def first(self) -> MappedFile:
+        return self._row[0]
+
+    @property
+    def last(self) -> MappedFile:
+        return self._row[-1]
+
+    @property
+    def min_offset(self) -> int:
+        """First byte of the row; 0 when it is empty."""
+        return self._row[0].first_offset if self._row else 0
+
+    @property
+    def wrote_offset(self) -> int:
+        """Offset behind the last valid byte; 0 when the row is empty."""
+        return self._row[-1].first_offset + self._row[-1].wrote_position if self._row else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds the byte at ``offset``."""
+        if not self._row:
+            return None
+        number = (offset - self._row[0].first_offset) // self.file_size
+        return self._row[number] if 0 <= number < len(self._row) else None
+
+    def create(self, first_offset: int) -> MappedFile:
+        """Add the file that starts at ``first_offset``; it must continue the row."""
+        assert not self._row or first_offset == self._row[-1].end_offset
+        number = first_offset // self.file_size
+        directory = self._directories[number % len(self._directories)]
+        file = MappedFile(
+            self._files, f"{directory}/{file_name(first_offset)}", first_offset, self.file_size
+        )
+        file.create()
+        self._row.append(file)
+        self.changes += 1
+        return file
+
+    def cut(self, offset: int) -> None:
+        """Make ``offset`` the end: later files are removed, positions lowered.
+
+        The first file stays even when nothing is left in it: it says where the row begins.
+        """
+        assert not self._row or offset >= self._row[0].first_offset, "a cut before the begin"
+        while len(self._row) > 1 and self._row[-1].first_offset >= offset:
+            self.drop_last()
+        if self._row:
+            last = self._row[-1]
+            last.wrote_position = min(last.wrote_position, offset - last.first_offset)
+
+    def drop_last(self) -> None:
+        file = self._row.pop()
+        self.changes += 1
+        file.close()
+        self._files.unlink(file.path)
+
+    def take_first(self) -> MappedFile:
+        """The first file leaves the row; it stays on the disk, and open."""
+        self.changes += 1
+        return self._row.pop(0)
+
+    def sync_directories(self) -> None:
+        """Make creations and removals durable."""
+        for directory in self._directories:
+            if self._files.is_dir(directory):
+                self._files.sync_dir(directory)
+
+    def close(self) -> None:
+        for file in self._row:
+            file.close()
+
+
+def _offset_of(directory: str, name: str) -> int:
+    if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+        raise StoreFault(
+            f"{directory}/{name}",
+            "a foreign entry",
+            f"only files named by {NAME_DIGITS} digits in this directory",
+            "move it elsewhere; the Java broker would not start on it either",
+        )
+    return int(name)

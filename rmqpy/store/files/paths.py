@@ -1,0 +1,103 @@
+"""Where everything lives under ``storePathRootDir``. Nothing of ours stands in a folder of the Java
+broker's.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.files import FileLayer
+
+OWN_FORMAT = 1
+"""Version of what we keep in ``rmqpy/``."""
+
+
+def own_folder(root: str) -> str:
+    """What is ours alone."""
+    return f"{root}/rmqpy"
+
+
+def quarantine_folder(root: str) -> str:
+    """What was cut off or set aside."""
+    return f"{own_folder(root)}/quarantine"
+
+
+@define(slots=True, frozen=True)
+class StorePaths:
+    root: str
+    commit_log: str
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> StorePaths:
+        return cls(settings.store_path_root_dir, settings.store_path_commit_log)
+
+    @property
+    def consume_queue(self) -> str:
+        return f"{self.root}/consumequeue"
+
+    @property
+    def index(self) -> str:
+        return f"{self.root}/index"
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.root}/checkpoint"
+
+    @property
+    def abort(self) -> str:
+        """Exists while a broker runs: at a start it tells that the last stop was not clean."""
+        return f"{self.root}/abort"
+
+    @property
+    def lock(self) -> str:
+        return f"{self.root}/lock"
+
+    @property
+    def config(self) -> str:
+        return f"{self.root}/config"
+
+    @property
+    def own(self) -> str:
+        return own_folder(self.root)
+
+    @property
+    def certificate(self) -> str:
+        return f"{self.own}/certificate.json"
+
+    @property
+    def own_format(self) -> str:
+        return f"{self.own}/format"
+
+    @property
+    def own_dispatched(self) -> str:
+        """See ``store.checkpoint``."""
+        return f"{self.own}/dispatched"
+
+    @property
+    def recovery_point(self) -> str:
+        return f"{self.own}/recovery-point"
+
+    @property
+    def queue_rebuilds(self) -> str:
+        return f"{self.own}/queue-rebuilds"
+
+    @property
+    def queue_ends(self) -> str:
+        return f"{self.own}/queue-ends"
+
+    @property
+    def quarantine(self) -> str:
+        return quarantine_folder(self.root)
+
+    def dledger(self, self_id: str) -> str:
+        return f"{self.root}/dledger-{self_id}"
+
+
+def unused_name(files: FileLayer, name: str) -> str:
+    """``name``, with a number behind it when something is kept under it already."""
+    path, number = name, 0
+    while files.exists(path):
+        number += 1
+        path = f"{name}.{number}"
+    return path

@@ -1,0 +1,158 @@
+"""What a store has to make durable, and what it then vouches for in its checkpoint.
+
+A flush of the log and a flush of the derived files are taken here, run by the caller where they may
+block, and reported back. Derived files come first, then the checkpoint that vouches for them.
+
+Invariant: the checkpoint never names a time up to which not everything is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from attrs import define
+
+from rmqpy.model.files import FileLayer
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import CommitLog, FlushTask
+from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.files.checkpoint import StoreCheckpoint, Times
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.recovery_point import RecoveryPoint
+from rmqpy.store.index.index_file import IndexSync
+from rmqpy.store.queues.consume_queue import QueueSync
+from rmqpy.store.startup import StoreParts
+
+FLUSHES_MAX = 16
+"""Flush tasks that may be under way at a time."""
+
+
+@define(slots=True, frozen=True)
+class QueueFlush:
+    """Make consume queues, full index files and the checkpoint durable.
+
+    ``run`` blocks and touches no state of the store: it may run in a worker thread; afterwards the
+    store is told by ``MessageStore.queues_flushed``.
+    """
+
+    queues: tuple[QueueSync, ...]
+    index: IndexSync | None
+    checkpoint: StoreCheckpoint
+    times: Times
+    log_min_offset: int
+    dispatched_offset: int
+    save_point: Callable[[], None]
+
+    def run(self) -> None:
+        for queue in self.queues:
+            queue.run()
+        if self.index is not None:
+            self.index.run()
+        self.checkpoint.write(self.times, self.log_min_offset, self.dispatched_offset)
+        self.save_point()
+
+
+class StoreFlushes:
+    """See the module's text."""
+
+    def __init__(self, parts: StoreParts, files: FileLayer, paths: StorePaths) -> None:
+        self._files = files
+        self._paths = paths
+        classic = parts.opened.classic
+        self._row = classic.row if classic is not None and parts.opened.entries is None else None
+        self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
+        self.queues_durable_to = parts.queues_durable_to
+        """The consume queues have the log up to here on disk: in front of it it may be removed."""
+        self._begun_again = False
+        """The log has, since the flush that is under way was taken."""
+        self._log: CommitLog = parts.opened.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._dispatch: Dispatch = parts.dispatch
+        self._checkpoint = parts.checkpoint
+        self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
+        self._saved_times = parts.checkpoint.times
+
+    def take(self) -> FlushTask | None:
+        """The work that makes the log durable; None when it is."""
+        task = self._log.flush_task()
+        if task is not None:
+            self._flush_times.append((task.offset, self._dispatch.store_timestamp_ms))
+        return task
+
+    def done(self, offset: PhysicalOffset) -> None:
+        """A flush task has been run: what was dispatched when it was taken is durable."""
+        self._log.flushed(offset)
+        while self._flush_times and self._flush_times[0][0] <= offset:
+            _, stored_ms = self._flush_times.popleft()
+            if stored_ms:
+                self._checkpoint.physic_timestamp_ms = stored_ms
+
+    def take_queues(self) -> QueueFlush | None:
+        """The work that makes the derived files durable, and notes it in the checkpoint; None when
+        nothing has changed since. One at a time.
+        """
+        checkpoint = self._checkpoint
+        stored_ms = self._dispatch.store_timestamp_ms
+        syncs = (queue.take_sync() for queue in self._queues)
+        queues = tuple(sync for sync in syncs if sync is not None)
+        index = self._index.take_sync() if self._index is not None else None
+        times = (
+            checkpoint.physic_timestamp_ms,
+            stored_ms or checkpoint.logics_timestamp_ms,
+            index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
+        )
+        self._begun_again = False
+        cursor = self._dispatch.queue_cursor
+        if not (queues or index or times != self._saved_times):
+            self.queues_durable_to = cursor
+            return None
+        low = self._log.min_offset
+        return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
+
+    def _point_saver(self) -> Callable[[], None]:
+        """Saves the recovery point as it is now, once the flush that is being taken is done."""
+        self._taken_offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        point = self.recovery_point()
+        if point is None:
+            return lambda: None
+        return lambda: point.save(self._files, self._paths.recovery_point)
+
+    def save_point(self) -> None:
+        """Everything is durable. Blocks."""
+        self._point_saver()()
+
+    def recovery_point(self) -> RecoveryPoint | None:
+        """Up to where log and consume queues are durable when the queues are synced; None where a
+        DLedger log has its own ways.
+        """
+        row = self._row
+        if row is None:
+            return None
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), queue in self._queues.items():
+            ends.setdefault(topic, {})[queue_id] = queue.max_offset
+        offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        return RecoveryPoint.of(row, offset, ends)
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much a recovery would have to walk through that the last point does not spare it."""
+        return self._dispatch.queue_cursor - self._point_offset
+
+    def begin_again(self, low: int) -> None:
+        """The log begins at ``low``, perhaps in front of what the queues have."""
+        self.queues_durable_to = min(self.queues_durable_to, low)
+        self._begun_again = True
+
+    def queues_done(self, task: QueueFlush) -> None:
+        for sync in task.queues:
+            sync.queue.synced(sync)
+        if task.index is not None and self._index is not None:
+            self._index.synced(task.index)
+        if not self._begun_again:
+            self.queues_durable_to = task.dispatched_offset
+        self._saved_times = task.times
+        self._point_offset = self._taken_offset
+        _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times

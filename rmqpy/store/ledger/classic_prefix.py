@@ -1,0 +1,182 @@
+"""What a member says of the old log in front of its DLedger log: where it ends, and digests.
+
+The divided offset is a file boundary and says nothing about how many messages stand in front of it:
+members whose last old files differ would set the same one. The mark is the offset behind the last
+old message and a digest of what is valid in each old file, the last file first. It begins with the
+last ``MARKED_FILES`` when the log is first joined, before any vote, and grows backwards to the
+whole old log where it may block (:meth:`OldLog.next_work`). ``rmqpy upgrade switch``, which has
+read everything, leaves the whole mark behind (:func:`keep_mark`).
+
+It is kept in ``rmqpy/old_log.json``, so that it stays what it was when old files expire, and is
+made again when one of these files was written to since (``rmqpy upgrade`` removes it). The digest
+of a file is the BLAKE2b of the BLAKE2b of its 64 KiB blocks, as a manifest has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SIZE
+from rmqpy.codec.scan import StopReason
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.mapped_files import MappedFiles
+
+OLD_LOG_NAME = "old_log.json"
+MARKED_FILES = 2
+"""Digests that are there before the first vote; Java's documentation compares as many."""
+
+
+@define(slots=True, frozen=True)
+class OldLogMark:
+    """``end``: behind the last old message, -1 where it cannot be told any more; ``digest`` ""
+    then, else one of each file that was read so far, the last file first, with commas between.
+    """
+
+    end: int = -1
+    digest: str = ""
+
+
+@define(slots=True, frozen=True)
+class FileDigest:
+    """One old file: the offset behind its last message, and the digest of what is before."""
+
+    name: str
+    mtime_ms: int
+    end: int
+    digest: str
+
+
+@define(slots=True, eq=False, repr=False)
+class OldLog:
+    """The mark of one member, and what is still to be read for it."""
+
+    files: FileLayer
+    divided_offset: int
+    own: str
+    mark: OldLogMark
+    times: dict[str, int]
+    """Of the files that the mark has seen, by name."""
+    unread: list[tuple[str, int]] = field(factory=list)
+    """Paths and first offsets of the others, the first to read last."""
+
+    def next_work(self) -> Callable[[], FileDigest] | None:
+        """What reads the next file; it may block. None when the mark is whole."""
+        if not self.unread:
+            return None
+        path, first_offset = self.unread[-1]
+        return lambda: _digest(self.files, path, first_offset)
+
+    def take(self, found: FileDigest | None) -> None:
+        """What :meth:`next_work` has found; None for a file that is gone: the mark ends there."""
+        if found is None:
+            self.unread.clear()
+            return
+        self.unread.pop()
+        self.times[found.name] = found.mtime_ms
+        self.mark = OldLogMark(self.mark.end, f"{self.mark.digest},{found.digest}")
+        _write(self.files, self.own, self.divided_offset, self.mark, self.times)
+
+
+def open_old_log(files: FileLayer, row: MappedFiles, divided_offset: int, own: str) -> OldLog:
+    """The kept mark, or a new one of the last files; ``row`` may be empty when the old files have
+    expired.
+    """
+    kept = _read(files, f"{own}/{OLD_LOG_NAME}")
+    times = {_name(file.path): files.mtime_ms(file.path) for file in row}
+    if kept is not None and kept["divided_offset"] == divided_offset:
+        if all(times.get(name, when) == when for name, when in kept["files"].items()):
+            mark = OldLogMark(kept["end"], kept["digest"])
+            return OldLog(files, divided_offset, own, mark, kept["files"], _unread(row, mark))
+    if not row:
+        return OldLog(files, divided_offset, own, OldLogMark(), {})
+    last = [
+        _digest(files, file.path, file.first_offset) for file in reversed(list(row)[-MARKED_FILES:])
+    ]
+    mark = keep_mark(files, own, divided_offset, last)
+    seen = {file.name: file.mtime_ms for file in last}
+    return OldLog(files, divided_offset, own, mark, seen, _unread(row, mark))
+
+
+def keep_mark(
+    files: FileLayer, own: str, divided_offset: int, last_first: Sequence[FileDigest]
+) -> OldLogMark:
+    """Write the mark of these files, the last one first."""
+    mark = OldLogMark(last_first[0].end, ",".join(file.digest for file in last_first))
+    times = {file.name: file.mtime_ms for file in last_first}
+    _write(files, own, divided_offset, mark, times)
+    return mark
+
+
+def forget_old_log_mark(files: FileLayer, own: str) -> None:
+    """The old files have been changed on purpose."""
+    files.unlink(f"{own}/{OLD_LOG_NAME}")
+
+
+def digest_of_blocks(blocks: Iterable[str]) -> str:
+    """Of a file whose blocks have these digests (hex), as a manifest has them."""
+    digest = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
+    for block in blocks:
+        digest.update(bytes.fromhex(block))
+    return digest.hexdigest()
+
+
+def _digest(files: FileLayer, path: str, first_offset: int) -> FileDigest:
+    mtime_ms = files.mtime_ms(path)
+    file = files.open_readonly(path)
+    try:
+        end = _valid_end(file.view, first_offset)
+        stop = end - first_offset
+        digest = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
+        for start in range(0, stop, BLOCK_SIZE):
+            block = file.view[start : min(start + BLOCK_SIZE, stop)]
+            digest.update(hashlib.blake2b(block, digest_size=BLOCK_DIGEST_BYTES).digest())
+    finally:
+        file.close()
+    return FileDigest(_name(path), mtime_ms, end, digest.hexdigest())
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _valid_end(view: memoryview, first_offset: int) -> int:
+    offset = first_offset
+    while True:
+        scan = scan_records(view[offset - first_offset :], offset, dledger=False, check_crc=False)
+        offset = scan.end
+        if scan.stop is not StopReason.LIMIT:
+            return offset
+
+
+def _unread(row: MappedFiles, mark: OldLogMark) -> list[tuple[str, int]]:
+    seen = mark.digest.count(",") + 1
+    return [(file.path, file.first_offset) for file in row][: max(0, len(row) - seen)]
+
+
+def _write(
+    files: FileLayer, own: str, divided_offset: int, mark: OldLogMark, times: Mapping[str, int]
+) -> None:
+    value = {
+        "divided_offset": divided_offset,
+        "end": mark.end,
+        "digest": mark.digest,
+        "files": dict(times),
+    }
+    files.replace_bytes(f"{own}/{OLD_LOG_NAME}", json.dumps(value, indent=1).encode())
+
+
+def _read(files: FileLayer, path: str) -> dict[str, Any] | None:
+    if not files.exists(path):
+        return None
+    try:
+        value: dict[str, Any] = json.loads(files.read_bytes(path))
+        known = isinstance(value["files"], dict) and isinstance(value["end"], int)
+        return value if known and isinstance(value["digest"], str) else None
+    except (ValueError, KeyError, TypeError):
+        return None

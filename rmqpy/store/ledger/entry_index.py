@@ -1,0 +1,171 @@
+"""EntryIndex: the index files of a DLedger member. Unit ``n`` (32 bytes at ``32 * n``) says where
+entry ``n`` stands.
+
+The data files are the truth, the units are derived from them: recovery writes again what is missing
+or differs.
+
+Invariants: no unit stands behind the last entry (a later recovery would believe it); a row that
+does not begin at 0 begins with the file of the first entry.
+"""
+
+from __future__ import annotations
+
+from rmqpy.codec.entry import IndexUnit, decode_index_unit
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.layout import INDEX_UNIT_SIZE
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+
+INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
+"""mappedFileSizeForEntryIndex: fixed, no broker setting changes it."""
+
+_ZEROS_AT_ONCE = 1 << 16
+
+
+class EntryIndex:
+    """See the module. ``folder`` is for messages."""
+
+    def __init__(self, files: FileLayer, row: MappedFiles, folder: str) -> None:
+        self._files = files
+        self._row = row
+        self.folder = folder
+        self._flushed = 0
+        self._flushing = 0
+        """Ends of the units that are durable, and of those that a sync under way makes so."""
+
+    def put(self, first_index: int, units: bytes) -> None:
+        """Write consecutive units; the first is that of entry ``first_index``."""
+        place = first_index * INDEX_UNIT_SIZE
+        while units:
+            file = self._row.find(place)
+            if file is None:
+                file = self._row.create(place - place % self._row.file_size)
+            start = place - file.first_offset
+            count = min(len(units), file.size - start)
+            file.file.write(start, units[:count])
+            file.wrote_position = start + count
+            units = units[count:]
+            place += count
+
+    def unit(self, index: int) -> IndexUnit:
+        """Where entry ``index`` stands. Raises StoreFault."""
+        unit = self.get(index)
+        if unit is not None:
+            return unit
+        raise StoreFault(
+            self.folder,
+            f"no index unit of entry {index}",
+            "one 32-byte unit an entry",
+            "stop the broker and remove the folder: the next start builds it again",
+        )
+
+    def find(self, position: int) -> IndexUnit | None:
+        """The unit of the entry at ``position``, if there is one. Positions grow with the index."""
+        if not self._row:
+            return None
+        low = self._row.min_offset // INDEX_UNIT_SIZE
+        high = self._row.last.end_offset // INDEX_UNIT_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.get(middle)
+            if unit is not None and unit.position == position:
+                return unit
+            if unit is None or unit.position > position:
+                high = middle
+            else:
+                low = middle + 1
+        return None
+
+    def get(self, index: int) -> IndexUnit | None:
+        """Where entry ``index`` stands; None when no unit says so."""
+        place = index * INDEX_UNIT_SIZE
+        file = self._row.find(place)
+        if file is None:
+            return None
+        try:
+            return decode_index_unit(file.view, place - file.first_offset, place)
+        except RecordFault:
+            return None
+
+    def agrees(self, first_index: int, units: bytes) -> bool:
+        """Whether exactly these bytes stand at the place of ``first_index``."""
+        place = first_index * INDEX_UNIT_SIZE
+        found = b""
+        while len(found) < len(units):
+            file = self._row.find(place + len(found))
+            if file is None:
+                return False
+            start = place + len(found) - file.first_offset
+            found += bytes(file.view[start : start + len(units) - len(found)])
+        return found == units
+
+    def of_other_terms(self, first_index: int, units: bytes) -> list[IndexUnit]:
+        """Those in place of ``units`` that name the same entries, and another term."""
+        found = []
+        begin = first_index * INDEX_UNIT_SIZE
+        for place in range(0, len(units), INDEX_UNIT_SIZE):
+            unit = self.get(first_index + place // INDEX_UNIT_SIZE)
+            if unit is None:
+                continue
+            wanted = decode_index_unit(units, place, begin + place)
+            same_entry = (unit.position, unit.size) == (wanted.position, wanted.size)
+            if same_entry and unit.term != wanted.term:
+                found.append(unit)
+        return found
+
+    def cut(self, count: int) -> None:
+        """Units from ``count`` on are gone."""
+        end = count * INDEX_UNIT_SIZE
+        self._flushed = min(self._flushed, end)
+        self._flushing = min(self._flushing, end)
+        if not self._row:
+            return
+        self._row.cut(max(end, self._row.min_offset))
+        self._clear_from(end)
+
+    def expire(self, begin_index: int) -> None:
+        """Remove whole files in front of the unit ``begin_index``."""
+        end = begin_index * INDEX_UNIT_SIZE
+        while len(self._row) > 1 and self._row.first.end_offset <= end:
+            file = self._row.take_first()
+            file.close()
+            self._files.unlink(file.path)
+
+    def remove_all(self) -> None:
+        """No unit is left, and no file."""
+        self._flushed = self._flushing = 0
+        while self._row:
+            self._row.drop_last()
+
+    def settled(self, count: int) -> None:
+        """Recovery has found or made ``count`` units."""
+        self.cut(count)
+        self._flushed = count * INDEX_UNIT_SIZE
+
+    def take_dirty(self, count: int) -> tuple[MappedFile, ...]:
+        """Files with units below ``count`` that no sync has covered; a sync of them begins."""
+        self._flushing = count * INDEX_UNIT_SIZE
+        return tuple(file for file in self._row if file.end_offset > self._flushed)
+
+    def flushed(self) -> None:
+        """What :meth:`take_dirty` has named is durable."""
+        self._flushed = self._flushing
+
+    def sync(self) -> None:
+        for file in self._row:
+            file.sync()
+        self._row.sync_directories()
+
+    def close(self) -> None:
+        self._row.close()
+
+    def _clear_from(self, end: int) -> None:
+        file = self._row.last
+        start = end - file.first_offset
+        while start < file.size:
+            stale = bytes(file.view[start : start + _ZEROS_AT_ONCE])
+            if not stale.strip(b"\0"):
+                return
+            file.file.write(start, bytes(len(stale)))
+            start += _ZEROS_AT_ONCE

@@ -1,0 +1,280 @@
+"""StoredEntries: what stands in the DLedger files of one member, as its readers see it.
+
+An entry is found by its index unit and believed only if its header agrees with that and its record
+is whole; else it is a :class:`DamagedEntry`, which a copy of another member mends
+(:mod:`rmqpy.store.ledger.entry_scrub`). Who writes the files is
+:mod:`rmqpy.store.ledger.entry_store`.
+
+Invariants: nothing here changes a file; what was read as a batch is forgotten before anything that
+is stored changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rmqpy.codec.backend import encode_run, scan_records
+from rmqpy.codec.entry import EntryHeader, IndexUnit, decode_entry_header, encode_index_unit
+from rmqpy.codec.entry_batch import RunSpan
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
+from rmqpy.codec.message import check_record
+from rmqpy.codec.scan import Scan
+from rmqpy.dledger.entries import Entry, EntryRun
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.store.files.log_recovery import Hole
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.ledger.entry_index import EntryIndex
+
+READ_ENDS_MAX: Final = 16
+
+
+class DamagedEntry(StoreFault):
+    """A stored entry is not what was stored. ``index`` is its number."""
+
+    def __init__(self, path: str, index: int, found: str) -> None:
+        super().__init__(
+            path,
+            f"entry {index} is damaged: {found}",
+            "the entry as the leader wrote it",
+            "it is fetched from the leader by itself while the group has one; else copy the store"
+            " of another member",
+        )
+        self.index = LedgerIndex(index)
+
+
+class StoredEntries:
+    """Entries ``begin_index`` to ``stored_index`` of these files."""
+
+    def __init__(self, data: MappedFiles, index: EntryIndex) -> None:
+        self._data = data
+        self._index = index
+        self.begin_index = LedgerIndex(-1)
+        self.stored_index = LedgerIndex(-1)
+        """Highest index that is in the files."""
+        self.holes: dict[int, Hole] = {}
+        """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
+        them on until they are mended."""
+        self.on_damage: Callable[[DamagedEntry], bool] = lambda _fault: False
+        """Told of damage that a reader has met; True when the entry is going to be mended."""
+        self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
+        """What was asked for, and found, last."""
+        self._read_ends: dict[int, tuple[Term, int]] = {}
+        """Term and end of the last entries of what was read as runs or written, by index: what
+        follows is read from there, and what is asked of them is known, without their units."""
+
+    @property
+    def file_size(self) -> int:
+        return self._data.file_size
+
+    @property
+    def data(self) -> MappedFiles:
+        return self._data
+
+    def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
+        """Header and body of a stored entry. Raises IndexError outside begin..end, DamagedEntry
+        when it is not whole.
+        """
+        self._check_index(index)
+        unit = self._unit(index)
+        file = self._data.find(unit.position)
+        if file is None:
+            raise self._nowhere(index)
+        start = unit.position - file.first_offset
+        try:
+            header = decode_entry_header(file.view, start, unit.position)
+            if (header.index, header.term, header.size) != (index, unit.term, unit.size):
+                raise RecordFault(unit.position, "index, term or size", header.index, index)
+            body = file.view[start + ENTRY_HEADER_SIZE : start + header.size]
+            check_record(body, unit.position + ENTRY_HEADER_SIZE)
+        except RecordFault as fault:
+            raise DamagedEntry(file.path, index, str(fault)) from fault
+        return header, body
+
+    def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        """See :meth:`rmqpy.dledger.entry_log.EntryLog.batch`. What is asked for again at once, for
+        the next follower, is there already. Raises DamagedEntry when not even the first is whole.
+        """
+        wanted = (first, last, size_max)
+        if self._batch[0] != wanted:
+            self._batch = (wanted, self._read_batch(first, last, size_max))
+        return self._batch[1]
+
+    def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
+        """How many entries from ``first`` on, none behind ``last``, have been found whole, and
+        their bytes: not many more than ``size_max``. Raises DamagedEntry.
+        """
+        scan = scan_records(
+            self._view_of(first, last)[:size_max],
+            self._unit(first).position,
+            dledger=True,
+            check_crc=True,
+            max_records=last - first + 1,
+        )
+        expected = range(first, first + len(scan))
+        whole = len(scan) if list(scan.entry_index) == list(expected) else 0
+        units = units_of(scan)
+        while whole and not self._index.agrees(first, units[: whole * INDEX_UNIT_SIZE]):
+            whole //= 2  # towards the unit that differs
+        if first + whole <= last:  # damaged, or cut off by the limit
+            self.entry(first + whole)
+            whole += 1
+        end = self._unit(first + whole - 1)
+        return whole, end.position + end.size - self._unit(first).position
+
+    def _view_of(self, first: int, last: int) -> memoryview:
+        """The bytes of these entries, as far as they stand in the file of the first one."""
+        self._check_index(first)
+        self._check_index(last)
+        unit, end = self._unit(first), self._unit(last)
+        file = self._data.find(unit.position)
+        if file is None:
+            raise self._nowhere(first)
+        start = unit.position - file.first_offset
+        return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
+
+    def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
+        found = self._read_on(first, last, size_max)
+        if found is None:
+            view, position = self._view_of(first, last), self._unit(first).position
+            found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
+        if found is None:
+            return (Entry(*self.entry(first)),)
+        span, text = found
+        end = span.first_position + span.size
+        self._note_end(span.first_index + span.count - 1, Term(span.last_term), end)
+        return EntryRun(span, text=text)
+
+    def _note_end(self, index: int, term: Term, end: int) -> None:
+        """The last entry of what was read, or written, at once."""
+        ends = self._read_ends
+        ends[index] = term, end
+        if len(ends) > READ_ENDS_MAX:
+            for oldest in tuple(ends)[: READ_ENDS_MAX // 2]:
+                del ends[oldest]
+
+    def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
+        """Entries that continue a run that was read; None: they do not stand behind it."""
+        behind = self._read_ends.get(first - 1)
+        file = self._data.find(behind[1]) if behind is not None else None
+        if behind is None or file is None or last > self.stored_index:
+            return None
+        position = behind[1]
+        view = file.view[position - file.first_offset : file.wrote_position]
+        return encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
+
+    def term_of(self, index: int) -> Term:
+        """Term of a stored entry. Raises IndexError outside begin..end."""
+        self._check_index(index)
+        known = self._read_ends.get(index)
+        return known[0] if known is not None else self._unit(index).term
+
+    def is_to_be_mended(self, offset: int) -> bool:
+        """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
+        position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
+        try:
+            while low < high:
+                middle = LedgerIndex((low + high + 1) // 2)
+                if self._unit(middle).position <= position:
+                    low = middle
+                else:
+                    high = LedgerIndex(middle - 1)
+            if low >= 0 and self._unit(low).position == position:
+                self.entry(low)
+        except DamagedEntry as fault:
+            return self.on_damage(fault)
+        return False
+
+    def is_body_start(self, offset: int) -> bool:
+        """Whether an entry's record begins at ``offset`` (its header stands in front of it)."""
+        file = self._data.find(offset)
+        if file is None or offset - file.first_offset < ENTRY_HEADER_SIZE:
+            return False
+        position = offset - ENTRY_HEADER_SIZE
+        try:
+            decode_entry_header(file.view, position - file.first_offset, position)
+        except RecordFault:
+            return False
+        return True
+
+    def file_at(self, offset: int) -> MappedFile | None:
+        return self._data.find(offset)
+
+    def knows(self, position: int) -> bool:
+        """Whether the header at ``position`` can be read and its unit names the same entry, with
+        whatever term.
+        """
+        file = self._data.find(position)
+        if file is None:
+            return False
+        try:
+            header = decode_entry_header(file.view, position - file.first_offset, position)
+        except RecordFault:
+            return False
+        unit = self._index.get(header.index)
+        return unit is not None and (unit.position, unit.size) == (position, header.size)
+
+    def _first_index_in(self, file: MappedFile) -> LedgerIndex:
+        """By its index unit, or by its header where that is damaged."""
+        unit = self._index.find(file.first_offset)
+        if unit is not None:
+            return unit.index
+        try:
+            found = decode_entry_header(file.view, 0, file.first_offset).index
+        except RecordFault as fault:
+            raise DamagedEntry(file.path, self.begin_index, str(fault)) from fault
+        if not self.begin_index < found <= self.stored_index:
+            raise DamagedEntry(file.path, self.begin_index, f"entry {found} at its begin")
+        return found
+
+    def _first_index(self, first: MappedFile) -> LedgerIndex:
+        for hole in self.holes.values():
+            if hole.offset == first.first_offset:
+                return LedgerIndex(hole.index)
+        return decode_entry_header(first.view, 0, first.first_offset).index
+
+    @staticmethod
+    def _holds(file: MappedFile, entry: Entry) -> bool:
+        start = entry.position - file.first_offset
+        return bytes(file.view[start : start + entry.size]) == entry.header.encode() + entry.body
+
+    def _path_of(self, position: int) -> str:
+        file = self._data.find(position)
+        return file.path if file is not None else str(position)
+
+    def _forget_batch(self) -> None:
+        self._batch = ((-1, -1, -1), ())
+        self._read_ends.clear()
+
+    def end_of(self, index: int) -> int:
+        """Offset behind a stored entry."""
+        known = self._read_ends.get(index)
+        if known is not None:
+            return known[1]
+        unit = self._unit(index)
+        return unit.position + unit.size
+
+    def _check_index(self, index: int) -> None:
+        if not self.begin_index <= index <= self.stored_index or index < 0:
+            raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
+
+    def _unit(self, index: int) -> IndexUnit:
+        """Where a stored entry stands. Raises DamagedEntry."""
+        try:
+            return self._index.unit(index)
+        except StoreFault as fault:
+            raise DamagedEntry(fault.path, index, fault.found) from fault
+
+    def _nowhere(self, index: int) -> DamagedEntry:
+        return DamagedEntry(self._index.folder, index, "its unit leads outside of the data files")
+
+
+def units_of(scan: Scan) -> bytes:
+    """The index units of entries that a scan has found."""
+    rows = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
+    return b"".join(
+        encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
+        for position, size, index, term in rows
+    )

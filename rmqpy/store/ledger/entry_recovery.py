@@ -1,0 +1,249 @@
+"""Opening the DLedger files of one member: load, find the end, bring the index units in line.
+
+The data files are the truth, the index is derived from them: units that are missing or differ are
+written again from the last data file on whose first entry both agree; without such a file the whole
+index is built anew.
+
+A damaged entry in the middle stops the start, unless there are others to get it from and its unit
+tells where it ends: then it becomes a hole, behind which nobody reads until it is mended
+(:mod:`rmqpy.store.ledger.entry_scrub`). So does one whose header and unit name different terms:
+one of the
+two is wrong, and who takes the wrong one may lead without what the others have. Damaged entries at
+the end are a torn tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define
+
+from rmqpy.codec.entry import IndexUnit, decode_entry_header
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, RECORD_SIZE_MIN
+from rmqpy.codec.message import check_record
+from rmqpy.codec.scan import Scan
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.log_recovery import (
+    Framing,
+    Hole,
+    MiddleDamage,
+    WalkEnd,
+    Walker,
+    clean_start,
+    unclean_start,
+)
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger.entry_index import INDEX_FILE_SIZE, EntryIndex
+from rmqpy.store.ledger.entry_store import EntryStore
+from rmqpy.store.ledger.member_state import MemberFiles
+
+DATA_SIZE_KEY = "mappedFileSizeCommitLog"
+
+
+@define(slots=True, frozen=True)
+class EntryPaths:
+    """``directory`` is ``<root>/dledger-<selfId>``; the data files may live elsewhere."""
+
+    directory: str
+    data: tuple[str, ...]
+
+    @property
+    def index(self) -> str:
+        return f"{self.directory}/index"
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class EntryOpening:
+    """``divided_offset``: where the classic log ends that stands in front of the entries, if any.
+    ``safe_timestamp_ms`` is the checkpoint's after an unclean stop, None after a clean one.
+    """
+
+    files: FileLayer
+    paths: EntryPaths
+    file_size: int
+    divided_offset: int | None
+    quarantine: str
+    safe_timestamp_ms: int | None
+    force: bool = False
+    can_mend: bool = False
+    """There are other members, which have what is damaged here."""
+
+
+HOLES_MAX = 64
+"""More damage than that is no accident: the store of another member is copied sooner."""
+
+
+def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
+    """The entries, and how many torn bytes were moved away behind them. Where there are no files
+    the entries begin at the divided offset, else at 0. Raises StoreFault.
+    """
+    data = MappedFiles(opening.files, opening.paths.data, opening.file_size)
+    units = MappedFiles(opening.files, (opening.paths.index,), INDEX_FILE_SIZE)
+    try:
+        data.load(DATA_SIZE_KEY)
+        units.load("the format of the DLedger index")
+        index = EntryIndex(opening.files, units, opening.paths.index)
+        if not data:
+            return _begin(opening, data, index), 0
+        _check_join(opening, data)
+        return _recover(opening, data, index)
+    except BaseException:
+        data.close()
+        units.close()
+        raise
+
+
+def _begin(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> EntryStore:
+    index.remove_all()
+    data.create(opening.divided_offset or 0)
+    data.last.sync()
+    store = _store(opening, data, index)
+    store.settle()
+    return store
+
+
+def _store(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> EntryStore:
+    return EntryStore(data, index, MemberFiles(opening.files, opening.paths.directory))
+
+
+def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
+    divided = opening.divided_offset
+    if divided is not None and data.min_offset != divided:
+        raise StoreFault(
+            data.first.path,
+            f"a DLedger log that begins at {data.min_offset}, and an old commit log that ends at"
+            f" {divided}",
+            "the one to begin where the other ends",
+            "restore the missing files of either from another member; or, when files of both logs"
+            " cover the same offsets, ask which of them is wanted before anything is moved away",
+        )
+
+
+def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tuple[EntryStore, int]:
+    framing = Framing.DLEDGER
+    holes: dict[int, Hole] = {}
+    walker = Walker(
+        opening.files, data, framing, opening.quarantine, force=opening.force, holes=holes
+    )
+    if opening.safe_timestamp_ms is None:
+        start = clean_start(data)
+    else:
+        start = unclean_start(data, framing, opening.safe_timestamp_ms)
+    torn_bytes = 0
+    while True:
+        end, moved = _end_of_whole(walker, start, opening, holes, index)
+        torn_bytes += moved
+        store = _store(opening, data, index)
+        store.resume(end)
+        doubtful = _adopt_all(store, walker, min(start, len(data) - 1), opening)
+        if not doubtful:
+            break
+        holes.update({hole.offset: hole for hole in doubtful})
+    store.holes.update({hole.index: hole for hole in holes.values()})
+    store.rewind()
+    if opening.safe_timestamp_ms is not None:
+        # What a killed process wrote is in the page cache only: from here on it counts as durable.
+        for number in range(min(start, len(data) - 1), len(data)):
+            data[number].sync()
+        data.sync_directories()
+        index.sync()
+    store.settle()
+    return store, torn_bytes
+
+
+def _adopt_all(store: EntryStore, walker: Walker, start: int, opening: EntryOpening) -> list[Hole]:
+    """Show the entries to the store, from the last file on that it knows. Returns those whose unit
+    names another term; the store is then of no use.
+    """
+    data, holes = walker.row, walker.holes
+    believe = opening.force or not opening.can_mend
+    while start > 0 and not _is_known(store, holes, data[start].first_offset):
+        start -= 1
+    if start == 0 and not _is_known(store, holes, data.min_offset):
+        store.forget_units()
+    doubtful: list[Hole] = []
+
+    def visit(scan: Scan) -> None:
+        for unit in store.adopt(scan, believe=believe):
+            number = unit.index - scan.entry_index[0]
+            # The lower of the two terms is not above that of the next entry.
+            term = min(unit.term, scan.term[number])
+            doubtful.append(Hole(unit.position, unit.size, unit.index, term))
+
+    walker.replay(start, int(store.end_offset), visit)
+    return doubtful
+
+
+def _end_of_whole(
+    walker: Walker,
+    start: int,
+    opening: EntryOpening,
+    holes: dict[int, Hole],
+    index: EntryIndex,
+) -> tuple[int, int]:
+    """The end of the log, which does not end with a hole, and how many bytes were moved away
+    behind it. Raises StoreFault.
+    """
+    moved = 0
+    while True:
+        end = _walk(walker, start, opening, holes, index)
+        moved += end.torn_bytes
+        if holes and end.torn_bytes:
+            continue  # towards what is the last one now
+        if end.last not in holes:
+            return end.end, moved
+        moved += walker.give_up(end.last)
+        del holes[end.last]
+        start = min(start, len(walker.row) - 1)
+
+
+def _walk(
+    walker: Walker, start: int, opening: EntryOpening, holes: dict[int, Hole], index: EntryIndex
+) -> WalkEnd:
+    """The end of the log; what can be mended becomes one of ``holes``. Raises StoreFault."""
+    while True:
+        try:
+            return walker.recover(start)
+        except MiddleDamage as damage:
+            unit = _damaged_unit(walker.row, index, damage.offset) if opening.can_mend else None
+            full = len(holes) >= HOLES_MAX
+            if opening.force or full or unit is None or unit.position in holes:
+                raise
+            holes[unit.position] = Hole(unit.position, unit.size, unit.index, unit.term)
+
+
+def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
+    """Unit of the entry that is to blame for a walk that ended at ``offset``: the one there; or,
+    where that one is as its unit says, the one before it, whose index or term is wrong.
+    """
+    unit = index.find(offset)
+    if unit is not None and _is_as_told(data, unit):
+        unit = index.get(unit.index - 1)
+        if unit is None or _is_as_told(data, unit):
+            return None
+    file = data.find(unit.position) if unit is not None else None
+    if unit is None or file is None:
+        return None
+    least = ENTRY_HEADER_SIZE + RECORD_SIZE_MIN
+    fits = least <= unit.size <= file.end_offset - unit.position - ENTRY_FILLER_SIZE
+    return unit if fits else None
+
+
+def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
+    """Whether an entry is what its unit says, and its record whole."""
+    file = data.find(unit.position)
+    if file is None:
+        return False
+    start = unit.position - file.first_offset
+    try:
+        header = decode_entry_header(file.view, start, unit.position)
+        check_record(file.view[start + ENTRY_HEADER_SIZE : start + header.size], unit.position)
+    except RecordFault:
+        return False
+    return (header.index, header.term, header.size) == (unit.index, unit.term, unit.size)
+
+
+def _is_known(store: EntryStore, holes: Mapping[int, Hole], position: int) -> bool:
+    return position in holes or store.knows(position)

@@ -1,0 +1,486 @@
+"""EntryStore: the DLedger files of one member: entries in ``data/``, index units in ``index/``,
+``checkpoint``, ``currterm``.
+
+Data file: entries of [48-byte header][record]; an entry fits only if 8 bytes stay free behind it,
+otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n``
+(32 bytes at ``32 * n``) says where entry ``n`` stands.
+
+A leader appends records, a follower takes entries byte for byte; a new leader may have the tail
+behind the committed entries dropped, and a member that has nothing in common with it begins again
+(see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this is). What only reads stands in
+:mod:`rmqpy.store.ledger.entry_reader`.
+
+Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes behind the last entry
+are zero, and a cut is durable before anything is written behind it; the first data file starts at
+``base_offset`` (0, or the divided offset); ``committed_index <= stored_index``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rmqpy.codec.entry import (
+    IndexUnit,
+    decode_index_unit,
+    encode_entry_header,
+    encode_filler_head,
+    encode_index_unit,
+    is_filler,
+)
+from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.layout import (
+    ENTRY_FILLER_SIZE,
+    ENTRY_HEADER_SIZE,
+    ENTRY_SIZE_MAX,
+    INDEX_UNIT_SIZE,
+)
+from rmqpy.codec.message import patch_record
+from rmqpy.codec.scan import Scan
+from rmqpy.dledger.entries import Entry, EntryRun, Part, singly
+from rmqpy.dledger.entry_log import place
+from rmqpy.dledger.member import LedgerEnd
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.staging import (
+    END,
+    FILE_END,
+    INDEX,
+    STAGED,
+    TERM,
+    UNITS,
+    UNITS_CAPACITY,
+    Staging,
+)
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.ledger.entry_index import EntryIndex
+from rmqpy.store.ledger.entry_reader import DamagedEntry, StoredEntries, units_of
+from rmqpy.store.ledger.member_state import MemberFiles
+
+_ZEROS = bytes(1 << 16)
+
+
+class EntryStore(StoredEntries):
+    """The entries of one member. Made by :func:`rmqpy.store.ledger.entry_recovery.open_entries`."""
+
+    def __init__(self, data: MappedFiles, index: EntryIndex, member_files: MemberFiles) -> None:
+        super().__init__(data, index)
+        self.member_files = member_files
+        self.staging = Staging(data.wrote_offset, units=True)
+        self.let_go_index = -1
+        """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
+
+        self.committed_index = LedgerIndex(-1)
+        self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
+        self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
+        """Told what is durable: the last entry as it was when the sync began."""
+        self.committed = Watermark("committed", data.min_offset)
+        """End of the last committed entry, as an offset."""
+        self.flushed_offset = PhysicalOffset(data.wrote_offset)
+        self._flushing_end = LedgerEnd()
+        self._flushing_to = 0
+        """What the sync under way covers; a cut lowers it."""
+
+    @property
+    def base_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self._data.min_offset)
+
+    @property
+    def end_offset(self) -> PhysicalOffset:
+        """Offset behind the last entry, staged ones counted; where the first one goes when there is
+        none.
+        """
+        end = self.staging.state[END]
+        return PhysicalOffset(end if end % self.file_size else self._last_end())
+
+    @property
+    def end(self) -> LedgerEnd:
+        """Index and term of the last entry, staged ones counted."""
+        state = self.staging.state
+        return LedgerEnd(LedgerIndex(state[INDEX] - 1), Term(state[TERM]))
+
+    @property
+    def written_offset(self) -> PhysicalOffset:
+        """Everything below has been given to the files."""
+        return PhysicalOffset(self.staging.staged_from)
+
+    # Writing
+
+    def append(
+        self,
+        term: Term,
+        first_index: LedgerIndex,
+        records: Sequence[bytearray],
+        store_timestamp_ms: int,
+    ) -> list[PhysicalOffset]:
+        """Stage one entry a record; returns each record's physical offset (entry position + 48),
+        written into it.
+        """
+        assert first_index == self.end.index + 1, "entries are appended in order"
+        offsets = []
+        for number, record in enumerate(records):
+            size = ENTRY_HEADER_SIZE + len(record)
+            assert size <= ENTRY_SIZE_MAX
+            self._go_back_for(size)
+            self.make_room(size)
+            position = self.staging.state[END]
+            offset = PhysicalOffset(position + ENTRY_HEADER_SIZE)
+            patch_record(record, 0, None, offset, store_timestamp_ms)
+            index = first_index + number
+            header = encode_entry_header(index, term, position, len(record))
+            self._stage(header, record, LedgerEnd(LedgerIndex(index), term))
+            offsets.append(offset)
+        return offsets
+
+    def receive(self, parts: Sequence[Part]) -> None:
+        """Stage entries of another member byte for byte, each at the position that it names. After
+        an OSError the same call goes on where it has ended.
+        """
+        for part in parts:
+            if isinstance(part, EntryRun) and part.first_index == self.end.index + 1:
+                self._receive_run(part)
+            else:
+                self._receive_singly(part)
+
+    def _receive_run(self, run: EntryRun) -> None:
+        span = run.span
+        self._go_back_for(span.first_size)
+        self.make_room(span.size, span.count)
+        assert run.position == self.staging.state[END], "it was placed by the same rule"
+        self.staging.put(run.data)
+        self.staging.put_units(run.units)
+        self._set_end(LedgerEnd(run.last_index, run.last_term))
+
+    def _receive_singly(self, part: Part) -> None:
+        for entry in singly([part]):
+            if entry.index <= self.end.index:
+                continue
+            assert entry.index == self.end.index + 1, "entries are received in order"
+            self._go_back_for(entry.size)
+            self.make_room(entry.size)
+            assert entry.position == self.staging.state[END], "it was placed by the same rule"
+            self._stage(entry.header.encode(), entry.body, LedgerEnd(entry.index, entry.term))
+
+    def _stage(self, header: bytes, body: bytes | bytearray | memoryview, end: LedgerEnd) -> None:
+        staging, state = self.staging, self.staging.state
+        size = len(header) + len(body)
+        unit = encode_index_unit(state[END], size, end.index, end.term)
+        staging.put(header)
+        staging.put(body)
+        staging.put_units(unit)
+        state[INDEX] = end.index + 1
+        state[TERM] = end.term
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether :meth:`commit` has something to write or to report."""
+        state = self.staging.state
+        return state[STAGED] != 0 or state[UNITS] != 0
+
+    def commit(self) -> None:
+        """Write what is staged: entries with one write a file, then their index units."""
+        self._commit_data()
+        state = self.staging.state
+        if state[UNITS]:
+            first = LedgerIndex(state[INDEX] - state[UNITS])
+            self._index.put(first, self.staging.staged_units)
+            state[UNITS] = 0
+            if self.begin_index < 0:
+                self.begin_index = first
+            self.stored_index = index = LedgerIndex(state[INDEX] - 1)
+            if state[END] % self._data.file_size:  # else a new file was begun behind the entries
+                self._note_end(index, Term(state[TERM]), state[END])
+            self.on_stored(index)
+
+    def make_files(self, sizes: Sequence[int]) -> None:
+        """Let entries of these sizes find the files that they will need."""
+        end = self.end_offset
+        for size in sizes:
+            end = PhysicalOffset(place(end, size, self.file_size) + size)
+        while self._data.last.end_offset < end:
+            self._data.create(self._data.last.end_offset)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entries from ``index`` on, durably; the first one stays. Blocks."""
+        assert not self.staging.state[STAGED] and not self.staging.state[UNITS]
+        assert max(self.committed_index, self.begin_index) < index <= self.stored_index
+        self._forget_batch()
+        kept = self._index.unit(index - 1)
+        end = kept.position + kept.size
+        file_end = end - end % self.file_size + self.file_size
+        self._cut_data(end, self._end_in_file(index, file_end))
+        self.holes = {number: hole for number, hole in self.holes.items() if number < index}
+        self._index.cut(index)
+        self._set_end(LedgerEnd(kept.index, kept.term))
+        self.stored_index = kept.index
+        self._flushing_to = min(self._flushing_to, end)
+        self.flushed_offset = PhysicalOffset(min(self.flushed_offset, end))
+
+    def begin_again(self, index: int, position: int) -> None:
+        """Drop all entries; ``index`` comes next, at ``position``, where a data file begins."""
+        assert not self.staging.state[STAGED] and position % self.file_size == 0
+        self._forget_batch()
+        while self._data:
+            self._data.drop_last()
+        self.holes.clear()
+        self._index.remove_all()
+        self._data.create(position).sync()
+        self._data.sync_directories()
+        self.staging.restart(position)
+        self.staging.state[FILE_END] = 0
+        self._set_end(LedgerEnd(LedgerIndex(index - 1), Term(-1)))
+        self.begin_index = self.stored_index = LedgerIndex(-1)
+        self._flushing_to = self.flushed_offset = PhysicalOffset(position)
+
+    def repair(self, entry: Entry) -> None:
+        """Write a damaged entry, or its index unit, again, as another member has it. Raises
+        DamagedEntry when neither of the two says that it is the same entry.
+        """
+        unit = encode_index_unit(entry.position, entry.size, entry.index, entry.term)
+        file = self._data.find(entry.position)
+        if file is not None and self._index.agrees(entry.index, unit):
+            file.file.write(entry.position - file.first_offset, entry.header.encode() + entry.body)
+            file.sync()
+        elif file is not None and self._holds(file, entry):
+            self._index.put(entry.index, unit)
+            self._index.sync()
+        else:
+            found = f"another entry, at {entry.position}, of {entry.size} bytes, term {entry.term}"
+            raise DamagedEntry(self._path_of(entry.position), entry.index, found)
+        self.entry(entry.index)
+        if self.holes.pop(entry.index, None) is not None and self.committed_index >= 0:
+            self._show_committed(self.end_of(self.committed_index))
+
+    def release_first_file(self) -> MappedFile:
+        """The first data file leaves the log, and index files that only tell of it with it. All in
+        it is committed, and another follows. Raises DamagedEntry when nothing tells any more which
+        entry is the first of that.
+        """
+        begin = self._first_index_in(self._data[1])
+        self._forget_batch()
+        file = self._data.take_first()
+        self.begin_index = LedgerIndex(begin)
+        self._index.expire(begin)
+        if self.holes and self.committed_index >= 0:
+            self.holes = {number: hole for number, hole in self.holes.items() if number >= begin}
+            self._show_committed(self.end_of(self.committed_index))
+        return file
+
+    @property
+    def first_file_is_let_go(self) -> bool:
+        """Whether the first data file holds nothing but committed entries that the leader has no
+        more.
+        """
+        if not 0 <= self.begin_index <= self.let_go_index <= self.committed_index:
+            return False
+        return self._unit(self.committed_index).position >= self._data.first.end_offset
+
+    # Reading
+
+    def commit_to(self, index: LedgerIndex) -> None:
+        """A quorum has every entry up to ``index``."""
+        if index <= self.committed_index:
+            return
+        assert index <= self.stored_index, "committed before it was stored"
+        end = self.end_of(index)
+        self.committed_index = index
+        self._show_committed(end)
+
+    def _show_committed(self, end: int) -> None:
+        """Readers get what is committed, up to the first hole."""
+        if self.holes:
+            end = min([end, *(hole.offset for hole in self.holes.values())])
+        if end > self.committed.value:
+            self.committed.advance(end)
+
+    # Durability
+
+    def dirty_files(self) -> tuple[MappedFile, ...]:
+        """Files with bytes that no sync has covered: data, then index."""
+        start, stop = self.flushed_offset, self._stored_offset
+        if start >= stop:
+            return ()
+        self._flushing_to = stop
+        if self.stored_index >= 0:
+            self._flushing_end = LedgerEnd(self.stored_index, self.term_of(self.stored_index))
+        data = (file for file in self._data if file.end_offset > start)
+        return (*data, *self._index.take_dirty(self.stored_index + 1))
+
+    @property
+    def _stored_offset(self) -> int:
+        """Everything below is in the files and has its unit. (The unit of what was written may
+        still find no room: a sync that counts it would never be followed by one of the entry.)
+        """
+        if not self.staging.state[UNITS]:
+            return self.staging.staged_from
+        if self.stored_index < 0:
+            return self.flushed_offset
+        return self.end_of(self.stored_index)
+
+    def mark_flushed(self, offset: PhysicalOffset) -> None:
+        """The files that :meth:`dirty_files` has named are durable."""
+        self._index.flushed()
+        durable = min(offset, self._flushing_to)
+        self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
+        self.on_flushed(self._flushing_end)
+
+    def checkpoint_task(self) -> Callable[[], None]:
+        """Remembers the committed index as it is now (every 3 s and at the end). One at a time; it
+        blocks and may run in a thread.
+        """
+        return partial(self.member_files.save_checkpoint, self.committed_index, self.stored_index)
+
+    def close(self) -> None:
+        self._forget_batch()
+        self._data.close()
+        self._index.close()
+
+    def make_room(self, size: int, count: int = 1) -> None:
+        """Let an entry of ``size`` bytes (or ``count`` of them) follow the end: in its file (it
+        rolls to the next one when a filler head would not fit behind it), and in staging.
+        """
+        staging = self.staging
+        end = staging.state[END]
+        file = self._data.find(end)
+        if file is None:
+            file = self._data.create(end - end % self._data.file_size)
+        rest = file.end_offset - end
+        if size + ENTRY_FILLER_SIZE > rest:
+            # One step after the other, each of which may fail and is done again then.
+            self._commit_data()
+            following = self._data.find(file.end_offset) or self._data.create(file.end_offset)
+            # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
+            file.file.write(file.size - rest, encode_filler_head(rest))
+            file.wrote_position = file.size
+            staging.restart(file.end_offset)
+            file = following
+        staging.state[FILE_END] = file.end_offset
+        if not staging.has_room(size) or staging.state[UNITS] + count > UNITS_CAPACITY:
+            self.commit()
+            staging.grow(size)
+
+    def _commit_data(self) -> None:
+        staging = self.staging
+        if not staging.state[STAGED]:
+            return
+        start, size = staging.staged_from, staging.state[STAGED]
+        file = self._data.find(start)
+        assert file is not None
+        position = start - file.first_offset
+        file.file.write(position, staging.buffer[:size])
+        file.wrote_position = position + size
+        staging.written()
+
+    def _last_end(self) -> int:
+        """Behind the last entry; its unit may be staged."""
+        state, index = self.staging.state, self.end.index
+        if self.end.term < 0:
+            return state[END]
+        if state[UNITS]:
+            place_of_unit = (state[UNITS] - 1) * INDEX_UNIT_SIZE
+            units = self.staging.units
+            last = decode_index_unit(units, place_of_unit, index * INDEX_UNIT_SIZE)
+        else:
+            last = self._index.unit(index)
+        return last.position + last.size
+
+    def _go_back_for(self, size: int) -> None:
+        """Whoever rolled to a new file may have left it without an entry; all members place the
+        next one by the end of the last (:func:`rmqpy.dledger.entry_log.place`).
+        """
+        end = self.staging.state[END]
+        if end % self.file_size == 0 and place(self._last_end(), size, self.file_size) != end:
+            self.commit()
+            self.rewind()
+
+    def _set_end(self, end: LedgerEnd) -> None:
+        self.staging.state[INDEX] = end.index + 1
+        self.staging.state[TERM] = end.term
+
+    def _end_in_file(self, index: int, file_end: int) -> int:
+        """Behind the last entry from ``index`` on that stands below ``file_end``, its filler
+        counted.
+        """
+        stop = 0
+        for number in range(index, self.stored_index + 1):
+            unit = self._index.unit(number)
+            if unit.position >= file_end:
+                break
+            stop = unit.position + unit.size
+        return min(stop + ENTRY_FILLER_SIZE, file_end)
+
+    def _cut_data(self, end: int, zero_to: int) -> None:
+        """Make ``end`` the end of the data, durably, and zero the rest of its file, in which
+        nothing has been written from ``zero_to`` on.
+        """
+        self._data.cut(end)
+        self._data.sync_directories()
+        file = self._data.last
+        for start in range(end, zero_to, len(_ZEROS)):
+            count = min(len(_ZEROS), zero_to - start)
+            file.file.write(start - file.first_offset, _ZEROS[:count])
+        file.sync()
+        self.staging.restart(end)
+        self.staging.state[FILE_END] = 0
+
+    # Recovery
+
+    def resume(self, end_offset: int) -> None:
+        """Recovery has found that the data end at ``end_offset``."""
+        self.staging.restart(end_offset)
+
+    def rewind(self) -> None:
+        """Take back the roll to a new file that no entry has followed: all members place the next
+        entry behind the last one.
+        """
+        state = self.staging.state
+        if self.end.term < 0 or state[STAGED] or state[UNITS]:
+            return
+        end = self._last_end()
+        file = self._data.find(end)
+        assert file is not None
+        filler = file.view[end - file.first_offset :][:ENTRY_FILLER_SIZE]
+        if is_filler(filler):
+            self._cut_data(end, end + ENTRY_FILLER_SIZE)
+
+    def adopt(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:
+        """Entries found by recovery, in order: their index units must be there and agree, else they
+        are written. Returns units that name the same entry with another term, none if what the
+        entries say is to be believed: nothing is written over them.
+        """
+        units = units_of(scan)
+        if not units:
+            return []
+        first = scan.entry_index[0]
+        if not self._index.agrees(first, units):
+            doubtful = [] if believe else self._index.of_other_terms(first, units)
+            if doubtful:
+                return doubtful
+            self._index.put(first, units)
+        self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
+        return []
+
+    def forget_units(self) -> None:
+        """No unit is believed: all are written again."""
+        self._index.remove_all()
+
+    def settle(self) -> None:
+        """After recovery: begin index from the first entry, index files cut to the end, committed
+        index from the checkpoint.
+        """
+        self.stored_index = self.end.index
+        self.flushed_offset = self.end_offset
+        self._index.settled(self.end.index + 1)
+        if self.end.index < 0:
+            return
+        first = self._data.first
+        try:
+            self.begin_index = self._first_index(first)
+        except RecordFault as fault:
+            raise StoreFault(
+                first.path, str(fault), "an entry at its begin", "restore it from another member"
+            ) from fault
+        remembered = self.member_files.load_committed_index()
+        if remembered >= self.begin_index:
+            self.commit_to(LedgerIndex(min(remembered, self.end.index)))

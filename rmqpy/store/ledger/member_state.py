@@ -1,0 +1,88 @@
+"""``currterm`` and ``checkpoint``: what a DLedger member remembers besides its entries.
+
+Both are property texts (``key=value`` lines) with a ``.bak`` of their previous version:
+
+==============  ==========================================================================
+``currterm``    ``voteLeader=<id or empty>``, ``currTerm=<n>``; durable before a vote is
+                told
+``checkpoint``  ``committedIndex=<n>``, ``endIndex=<n>``; every 3 s and at the end
+==============  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.dledger.member import HardState
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
+
+
+@define(slots=True, eq=False, repr=False)
+class MemberFiles:
+    """``directory`` is ``<root>/dledger-<selfId>``."""
+
+    files: FileLayer
+    directory: str
+    _saved: tuple[int, int] = field(default=(-2, -2))
+
+    def load_hard_state(self) -> HardState:
+        """A fresh one when there is none. Raises StoreFault when it cannot be read."""
+        path = self._current_term
+        pairs = self._read_pairs(path)
+        if pairs is None:
+            return HardState()
+        return HardState(Term(_number(pairs, "currTerm", path)), pairs.get("voteLeader") or None)
+
+    def save_hard_state(self, state: HardState) -> None:
+        """Durable when it returns: a vote that is forgotten may be given twice."""
+        text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
+        replace_with_backup(self.files, self._current_term, text.encode())
+
+    def load_committed_index(self) -> LedgerIndex:
+        """What the checkpoint remembers; -1 without one."""
+        pairs = self._read_pairs(self._checkpoint)
+        if pairs is None:
+            return LedgerIndex(-1)
+        return LedgerIndex(_number(pairs, "committedIndex", self._checkpoint))
+
+    def save_checkpoint(self, committed_index: int, end_index: int) -> None:
+        """Nothing is written when nothing changed."""
+        current = (committed_index, end_index)
+        if current != self._saved:
+            text = f"committedIndex={committed_index}\nendIndex={end_index}\n"
+            replace_with_backup(self.files, self._checkpoint, text.encode())
+            self._saved = current
+
+    @property
+    def _current_term(self) -> str:
+        return f"{self.directory}/currterm"
+
+    @property
+    def _checkpoint(self) -> str:
+        return f"{self.directory}/checkpoint"
+
+    def _read_pairs(self, path: str) -> dict[str, str] | None:
+        return read_with_backup(self.files, path, _decode_pairs)
+
+
+def _decode_pairs(raw: bytes) -> dict[str, str]:
+    """``key=value`` lines; ValueError when there is none."""
+    lines = [line.partition("=") for line in raw.decode().splitlines() if "=" in line]
+    if not lines:
+        raise ValueError("no line key=value in it")
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def _number(pairs: dict[str, str], key: str, path: str) -> int:
+    try:
+        return int(pairs[key])
+    except (KeyError, ValueError):
+        raise StoreFault(
+            path,
+            f"{key}={pairs.get(key)}",
+            f"a whole number for {key}",
+            "restore the file from its .bak",
+        ) from None

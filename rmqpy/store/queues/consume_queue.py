@@ -1,0 +1,386 @@
+"""ConsumeQueue: where the messages of one queue stand in the commit log.
+
+Unit (20 bytes): physical offset, record size, tags code; the unit of queue offset ``n`` stands at
+byte ``20 * n`` of the queue, in files named by their first byte. A queue that does not begin at 0
+has filler units (0, 0x7FFFFFFF, 0) in front of its first real one. The bytes behind the last unit
+are zero.
+
+Invariants: unit ``n`` belongs to the message whose QUEUEOFFSET is ``n``; physical offsets grow
+along a queue; ``max_physical_offset`` is the end of the last unit's record; a unit's size is never
+0, so that a place that holds zeros has never been written.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from attrs import define
+
+from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.units import QUEUE_UNIT, queue_filler
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+
+SIZE_KEY = "mappedFileSizeConsumeQueue"
+LOAD_CHECK_FILES = 3
+"""How many files, from the last on, are looked through for holes when a queue is loaded."""
+
+END_STATE, MIN_STATE, MAX_PHYSICAL_STATE, WATCHED_STATE = range(4)
+"""``ConsumeQueue.state``: the first two are bytes; watched: somebody wants to hear of arrivals."""
+STATE_COUNT = 4
+
+_ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
+_ZERO_STEP = 1 << 16
+
+
+@define(slots=True, frozen=True)
+class QueueSync:
+    """The files of a queue that hold units up to ``end`` which are not durable yet."""
+
+    queue: ConsumeQueue
+    end: int
+    parts: tuple[MappedFile, ...]
+
+    def run(self) -> None:
+        """Blocks; may run in a worker thread. Afterwards the queue is told by ``synced``."""
+        for file in self.parts:
+            file.sync()
+
+
+class ConsumeQueue:
+    """One queue of one topic. Units are written in place through a mapping."""
+
+    def __init__(self, files: FileLayer, directory: str, file_size: int) -> None:
+        assert file_size % QUEUE_UNIT_SIZE == 0
+        self._directory = directory
+        self._row = MappedFiles(files, (directory,), file_size)
+        self.state = array("q", bytes(8 * STATE_COUNT))
+        """What the C core reads and writes too: ``END_STATE`` and the following."""
+        self._dirty_from = 0
+        self._cleared = False
+        """Whether units were taken back whose absence is not durable yet."""
+        self._gone_below = 0
+        """The log's begin, when it was last told."""
+        self.began_again = False
+        """Whether files went away since this was last set back."""
+        self.damaged = False
+        """Whether units behind the end were there at the start, and are to be made again."""
+
+    @property
+    def _end(self) -> int:
+        """Byte behind the last unit."""
+        return self.state[END_STATE]
+
+    @_end.setter
+    def _end(self, position: int) -> None:
+        self.state[END_STATE] = position
+
+    @property
+    def _min(self) -> int:
+        return self.state[MIN_STATE]
+
+    @_min.setter
+    def _min(self, position: int) -> None:
+        self.state[MIN_STATE] = position
+
+    @property
+    def max_physical_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.state[MAX_PHYSICAL_STATE])
+
+    @max_physical_offset.setter
+    def max_physical_offset(self, offset: PhysicalOffset) -> None:
+        self.state[MAX_PHYSICAL_STATE] = offset
+
+    @property
+    def row(self) -> MappedFiles:
+        return self._row
+
+    @property
+    def max_offset(self) -> QueueOffset:
+        """Queue offset of the next message."""
+        return QueueOffset(self._end // QUEUE_UNIT_SIZE)
+
+    @property
+    def min_offset(self) -> QueueOffset:
+        """First queue offset whose message is still in the log."""
+        return QueueOffset(self._min // QUEUE_UNIT_SIZE)
+
+    @property
+    def max_offset_in_file(self) -> int:
+        """How many units a file holds."""
+        return self._row.file_size // QUEUE_UNIT_SIZE
+
+    def load(self) -> None:
+        """Find the files and the end of the units; changes nothing on disk. A place that holds no
+        unit though later ones do is the end as well: what follows is to be dispatched again.
+        """
+        self._row.load(SIZE_KEY)
+        self._end = self._row.wrote_offset
+        for number in range(max(0, len(self._row) - LOAD_CHECK_FILES), len(self._row)):
+            file = self._row[number]
+            filled = _last_nonzero_end(file.view)
+            used = _used_bytes(file.view, filled)
+            if used < file.size:
+                self._end = file.first_offset + used
+                self.damaged = used < filled or number + 1 < len(self._row)
+                break
+        self._min = self._row.min_offset
+        self._dirty_from = self._end
+        self._set_max_physical()
+
+    def settle(self) -> None:
+        """Once the log has been accepted: clear what stands behind the end."""
+        self._cut(self._end)
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Add the unit of one message; False when the queue has it already (dispatch may run
+        twice).
+
+        A queue offset beyond the end leaves room: the skipped units become filler, so that a unit's
+        place and its message's queue offset never part (the Java broker appends at the end and lets
+        them differ). Raises StoreFault for one that is beyond anything.
+        """
+        if physical_offset + size <= self.max_physical_offset:
+            return False
+        position = queue_offset * QUEUE_UNIT_SIZE
+        if position < self._end:
+            return False
+        if position > self._end:
+            self._skip_to(position)
+        self._write(position, QUEUE_UNIT.pack(physical_offset, size, tags_code))
+        self._end = position + QUEUE_UNIT_SIZE
+        self.max_physical_offset = PhysicalOffset(physical_offset + size)
+        return True
+
+    def put_run(self, queue_offset: int, units: bytes, physical_end: int) -> None:
+        """Add consecutive units that continue the queue: the common case, a whole batch of dispatch
+        at once.
+        """
+        position = queue_offset * QUEUE_UNIT_SIZE
+        assert position == self._end, "a run must continue the queue"
+        self._write(position, units)
+        self._end = position + len(units)
+        self.max_physical_offset = PhysicalOffset(physical_end)
+
+    def continues(self, queue_offset: int, physical_offset: int) -> bool:
+        """Whether :meth:`put_run` may start with this message."""
+        at_end = queue_offset * QUEUE_UNIT_SIZE == self._end
+        return at_end and physical_offset >= self.max_physical_offset
+
+    def units(self, queue_offset: int, count: int) -> memoryview:
+        """At most ``count`` units from ``queue_offset`` on, never beyond one file; empty when there
+        is none.
+        """
+        position = queue_offset * QUEUE_UNIT_SIZE
+        if not 0 <= position < self._end:
+            return memoryview(b"")
+        file = self._row.find(position)
+        if file is None:
+            return memoryview(b"")
+        start = position - file.first_offset
+        stop = min(start + count * QUEUE_UNIT_SIZE, file.size, self._end - file.first_offset)
+        return file.view[start:stop]
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, record size, tags code); None when there is no such unit or it is
+        filler.
+        """
+        view = self.units(queue_offset, 1)
+        if not view:
+            return None
+        offset, size, tags_code = QUEUE_UNIT.unpack_from(view)
+        return None if size == QUEUE_FILLER_SIZE or size <= 0 else (offset, size, tags_code)
+
+    def next_file_start(self, queue_offset: int) -> QueueOffset:
+        """First queue offset of the file behind the one that would hold ``queue_offset``."""
+        per_file = self.max_offset_in_file
+        return QueueOffset((queue_offset // per_file + 1) * per_file)
+
+    def correct_min_offset(self, log_min_offset: int) -> None:
+        """Lift ``min_offset`` to the first unit whose message is at or behind
+        ``log_min_offset``.
+        """
+        self._gone_below = log_min_offset
+        first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
+        self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
+
+    def begin_again(self, log_min_offset: int) -> None:
+        """As ``correct_min_offset``, of a log that may begin further back than it did."""
+        self._min = self._row.min_offset
+        self.correct_min_offset(log_min_offset)
+
+    def take_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
+        """Let go of leading files whose units all point below the log; the last file always
+        stays.
+        """
+        self.correct_min_offset(log_min_offset)
+        while len(self._row) > 1 and self._row.first.end_offset <= self._min:
+            yield self._row.take_first()
+
+    def truncate(self, log_end_offset: int) -> bool:
+        """Drop the units of messages at or behind ``log_end_offset``; True when there were any."""
+        if self.max_physical_offset <= log_end_offset:
+            return False
+        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
+        return True
+
+    def cut_at(self, queue_offset: int) -> None:
+        """Drop the units from ``queue_offset`` on: they are to be dispatched again."""
+        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._row.min_offset))
+        self.damaged = True
+
+    def doubt(self) -> None:
+        """After an unclean stop: what the killed process did to the last file (units taken back,
+        zeros) may be in the page cache only, so that file is part of the next sync.
+        """
+        self._cleared = True
+        if self._row:
+            self._dirty_from = min(self._dirty_from, self._row.last.first_offset)
+
+    def take_sync(self) -> QueueSync | None:
+        """The work that makes every unit durable; None when they are."""
+        start = self._dirty_from
+        if start >= self._end and not self._cleared:
+            return None
+        parts = (file for file in self._row if file.end_offset > start)
+        return QueueSync(self, self._end, tuple(parts))
+
+    def synced(self, sync: QueueSync) -> None:
+        """A sync has been run without an error."""
+        self._dirty_from = max(self._dirty_from, min(sync.end, self._end))
+        self._cleared = False
+
+    def destroy(self) -> None:
+        while self._row:
+            self._row.drop_last()
+        self._end = self._min = self._dirty_from = 0
+        self.max_physical_offset = PhysicalOffset(0)
+
+    def close(self) -> None:
+        self._row.close()
+
+    def _first_at_or_behind(self, physical_offset: int, first: int) -> int:
+        """Number of the first real unit from ``first`` on whose message is at or behind
+        ``physical_offset``; the end when there is none.
+
+        Fillers say nothing about order: the search may end up behind some, and walks back over
+        them (and what it then finds) to be right. There is at most one file of them in a row.
+        """
+        low, high = first, int(self.max_offset)
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        found = low
+        while low > first:
+            low -= 1
+            unit = self.unit(low)
+            if unit is not None:
+                if unit[0] < physical_offset:
+                    break
+                found = low
+        return found
+
+    def _write(self, position: int, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            file = self._file_for(position)
+            start = position - file.first_offset
+            count = min(len(rest), file.size - start)
+            file.reserve(start, start + count)
+            file.file.writable[start : start + count] = rest[:count]
+            position += count
+            rest = rest[count:]
+
+    def _file_for(self, position: int) -> MappedFile:
+        file = self._row.find(position)
+        if file is None:
+            file = self._row.create(position - position % self._row.file_size)
+        return file
+
+    def _skip_to(self, position: int) -> None:
+        """Fill up to ``position``; a queue without units starts in the file that holds it."""
+        if not self._row:
+            self._end = position - position % self._row.file_size
+            self._min = position
+            self._dirty_from = self._end
+        gap = (position - self._end) // QUEUE_UNIT_SIZE
+        if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
+            # Its messages have expired, here and unseen in between: it begins again.
+            while self._row:
+                self._row.drop_last()
+            self.began_again = True
+            self._skip_to(position)
+            return
+        if gap > self.max_offset_in_file:
+            raise StoreFault(
+                self._directory,
+                f"a message with queue offset {position // QUEUE_UNIT_SIZE} behind"
+                f" {self.max_offset} messages",
+                "queue offsets without a gap larger than a consume queue file",
+                "stop the broker and check the commit log: the message's QUEUEOFFSET is damaged, or"
+                " the consume queue lost files; without the folder the queue is built again",
+            )
+        self._write(self._end, queue_filler(gap))
+        self._end = position
+
+    def _cut(self, position: int) -> None:
+        """Make ``position`` the end; what was behind it becomes zero, so that it cannot come
+        back.
+        """
+        if not self._row:
+            return
+        count = len(self._row)
+        self._row.cut(position)
+        if len(self._row) < count:
+            self._row.sync_directories()
+        last = self._row.last
+        used = position - last.first_offset
+        stale = _last_nonzero_end(last.view) if used < last.size else 0
+        if stale > used:
+            last.file.writable[used:stale] = bytes(stale - used)
+            self.doubt()
+        self._end = position
+        self._min = min(self._min, self._end)
+        self._dirty_from = min(self._dirty_from, self._end)
+        self._set_max_physical()
+
+    def _set_max_physical(self) -> None:
+        """From the last real unit: at most one file of fillers stands behind it."""
+        self.max_physical_offset = PhysicalOffset(0)
+        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        for number in range(self.max_offset - 1, first - 1, -1):
+            unit = self.unit(number)
+            if unit is not None:
+                self.max_physical_offset = PhysicalOffset(unit[0] + unit[1])
+                return
+
+
+def _last_nonzero_end(view: memoryview) -> int:
+    """End of the unit that holds the last byte which is not zero."""
+    for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
+        chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
+        if chunk:
+            end = start + len(chunk)
+            return -(-end // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
+    return 0
+
+
+def _used_bytes(view: memoryview, end: int) -> int:
+    """Bytes of units before the first zero unit below ``end``."""
+    data = bytes(view[:end])
+    place = -1
+    while (place := data.find(_ZERO_UNIT, place + 1)) >= 0:
+        # A run of 20 zero bytes that is not a unit of its own overlaps one that is none.
+        start = -(-place // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
+        if data[start : start + QUEUE_UNIT_SIZE] == _ZERO_UNIT:
+            return start
+        place = start
+    return end

@@ -1,0 +1,99 @@
+"""Where consume queues go on whose messages the log does not have any more.
+
+A member that has begun again behind what the others have expired (:mod:`.entry_store`), or that is
+new in an old group, has no unit of a queue that has been silent since. As a leader it would give
+out offsets a second time. So it does not lead until a leader has told it these ends: those of the
+queues that have no message in that leader's log.
+
+``rmqpy/queue-ends`` is JSON: ``wanted`` (not told yet), ``ends`` (topic to queue id to the offset
+of the next message). What is told goes by the same text.
+
+Invariant: an end is never larger than the offset of the queue's next message; it only grows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from rmqpy.model.errors import RemoteFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.queues.table import QueueName
+
+OFFSET_MAX = 1 << 62
+
+
+class QueueEnds:
+    """See the module. A file that cannot be read counts as ``wanted``."""
+
+    def __init__(self, files: FileLayer, path: str) -> None:
+        self._files = files
+        self._path = path
+        self.wanted = False
+        self.ends: dict[QueueName, int] = {}
+        if files.exists(path):
+            try:
+                self.wanted, self.ends = _decoded(files.read_bytes(path))
+            except RemoteFault:
+                self.wanted = True
+
+    def want(self) -> None:
+        """The log is about to begin again. Blocks; raises OSError."""
+        if not self.wanted:
+            self.wanted = True
+            self._save()
+
+    def told(self, body: bytes) -> None:
+        """A leader has answered. Blocks; raises RemoteFault, OSError."""
+        _, ends = _decoded(body)
+        for name, end in ends.items():
+            self.ends[name] = max(end, self.ends.get(name, 0))
+        self.wanted = False
+        self._save()
+
+    def nobody_knows(self) -> None:
+        """The leader is one that cannot tell (a Java member)."""
+        self.wanted = False
+        self._save()
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: its offsets begin at 0 again."""
+        if any(name[0] == topic for name in self.ends):
+            self.ends = {name: end for name, end in self.ends.items() if name[0] != topic}
+            self._save()
+
+    def tell(self, queues: Iterable[tuple[QueueName, ConsumeQueue]], log_begin: int) -> bytes:
+        """The answer to a member: ends of all queues without a message in the log."""
+        ends = dict(self.ends)
+        for name, queue in queues:
+            if queue.max_offset and queue.max_physical_offset <= log_begin:
+                ends[name] = max(queue.max_offset, ends.get(name, 0))
+        return _encoded(wanted=False, ends=ends)
+
+    def _save(self) -> None:
+        self._files.replace_bytes(self._path, _encoded(wanted=self.wanted, ends=self.ends))
+
+
+def _encoded(*, wanted: bool, ends: dict[QueueName, int]) -> bytes:
+    tree: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), end in sorted(ends.items()):
+        tree.setdefault(topic, {})[queue_id] = end
+    return json.dumps({"wanted": wanted, "ends": tree}).encode()
+
+
+def _decoded(body: bytes) -> tuple[bool, dict[QueueName, int]]:
+    """Raises RemoteFault."""
+    try:
+        tree = json.loads(body)
+        ends = {
+            (str(topic), int(queue_id)): int(end)
+            for topic, queues in tree["ends"].items()
+            for queue_id, end in queues.items()
+        }
+        wanted = bool(tree["wanted"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RemoteFault(f"no ends of queues: {error!r:.200}") from None
+    if not all(queue_id >= 0 and 0 <= end < OFFSET_MAX for (_, queue_id), end in ends.items()):
+        raise RemoteFault("ends of queues that no queue has")
+    return wanted, ends

@@ -1,0 +1,60 @@
+"""Whether a consume queue unit leads to its message: the record there has the unit's size, and the
+topic, the queue and the queue offset that the unit stands for.
+
+The same rule in C: ``is_message`` of native/pull.c.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from rmqpy.codec.layout import (
+    BODY_POSITION,
+    RECORD_SIZE_MIN,
+    TOPIC_LENGTH_SIZES,
+    hosts_extra,
+)
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.queues.table import QueueName
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+"""Java's light queues: their units lead to messages of other topics, with offsets of those."""
+
+_HEAD = Struct(">iI4xi4xq8xi")
+"""TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, SYSFLAG."""
+
+
+def may_lead(log: CommitLog, physical_offset: int, size: int) -> bool:
+    """Whether the log may have, or have had, a record there."""
+    return physical_offset >= 0 and RECORD_SIZE_MIN <= size <= log.max_offset - physical_offset
+
+
+def unit_is_right(
+    log: CommitLog, place: tuple[int, int], name: QueueName, queue_offset: int
+) -> bool:
+    """``place``: physical offset and size, as the unit has them."""
+    if not may_lead(log, *place):
+        return False
+    record = log.read(PhysicalOffset(place[0]), place[1])
+    return record is not None and is_message(record, name, queue_offset)
+
+
+def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
+    """Whether ``record``, as long as its unit says, is the message of that place."""
+    size, magic, queue_id, record_offset, sys_flag = _HEAD.unpack_from(record)
+    if size != len(record) or magic not in TOPIC_LENGTH_SIZES:
+        return False
+    topic, wanted_id = name
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        return True
+    if (queue_id, record_offset) != (wanted_id, queue_offset):
+        return False
+    body = BODY_POSITION + hosts_extra(sys_flag)
+    body_length = int.from_bytes(record[body - 4 : body], signed=True)
+    place = body + body_length
+    length_end = place + TOPIC_LENGTH_SIZES[magic]
+    if body_length < 0 or length_end > size:
+        return False
+    topic_end = length_end + int.from_bytes(record[place:length_end])
+    return record[length_end:topic_end] == topic.encode("utf-8", "surrogateescape")

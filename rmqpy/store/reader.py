@@ -1,0 +1,326 @@
+"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's
+read side).
+
+A page ends before the message that would exceed its limit (two limits: for messages near the log's
+end, which the page cache holds, and for old ones); its first message passes whatever its size. A
+unit that does not lead to its message is stepped over, and told of; in front of a damaged message
+that another member of the group will send again, the page ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define
+
+from rmqpy.codec.layout import (
+    MAGIC_POSITION,
+    PHYSICAL_OFFSET_POSITION,
+    QUEUE_FILLER_SIZE,
+    QUEUE_UNIT_SIZE,
+    RECORD_SIZE_MIN,
+    SYS_FLAG_POSITION,
+    TOPIC_LENGTH_SIZES,
+    store_timestamp_position,
+)
+from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.codes import GetMessageStatus
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
+from rmqpy.store.queues.unit_check import is_message, may_lead, unit_is_right
+from rmqpy.store.results import GetMessageResult
+
+QUEUE_UNIT_LENGTH_POSITION = 8
+"""Where a unit has the size of its record."""
+
+SCAN_WINDOW_BYTES = 16000
+"""How far one read looks for messages that match a filter (maxFilterMessageSize)."""
+
+
+Matcher = Callable[[int], bool]
+RecordFilter = Callable[[memoryview], bool]
+
+
+@define(slots=True, eq=False, repr=False)
+class _Page:
+    """The limits of one answer."""
+
+    near_bytes: int
+    near_count: int
+    far_bytes: int
+    far_count: int
+    wanted: int
+    bytes: int = 0
+    count: int = 0
+
+    @classmethod
+    def of(cls, settings: StoreSettings, wanted: int) -> _Page:
+        return cls(
+            settings.max_transfer_bytes_on_message_in_memory,
+            settings.max_transfer_count_on_message_in_memory,
+            settings.max_transfer_bytes_on_message_in_disk,
+            settings.max_transfer_count_on_message_in_disk,
+            wanted,
+        )
+
+    def is_full(self, size: int, far: bool) -> bool:
+        """Whether a message of ``size`` bytes must go to the next page."""
+        if self.count == 0:
+            return False
+        if self.count >= self.wanted:
+            return True
+        if far:
+            return self.bytes + size > self.far_bytes or self.count >= self.far_count
+        return self.bytes + size > self.near_bytes or self.count >= self.near_count
+
+
+class QueueReader:
+    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as
+    being on disk.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, settings: StoreSettings, memory_bytes: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._settings = settings
+        self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
+        self.is_slave = False
+        self.is_settling: Callable[[], bool] = lambda: False
+        """Whether queues may still lack messages that they had before a restart: then nobody is
+        told that his offset is out of bounds.
+        """
+        self.on_stray_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
+        """Told the queue offset of a unit that does not lead to its message."""
+        self.is_to_be_mended: Callable[[int], bool] = lambda _offset: False
+        """Whether it is the message that is damaged, and will be whole again soon: then nobody
+        steps over it.
+        """
+
+    def change_settings(self, settings: StoreSettings) -> None:
+        """How much a page may hold, from the next one on."""
+        self._settings = settings
+
+    @property
+    def memory_distance(self) -> int:
+        """A message further behind the end of the log counts as being on disk."""
+        return self._memory_distance
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        wanted: RecordFilter | None = None,
+    ) -> GetMessageResult:
+        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes, ``wanted`` the
+        records that remain; None takes all.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if self.is_settling() and (
+            queue is None or not queue.min_offset <= offset < queue.max_offset
+        ):
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, max_offset=offset)
+        if queue is None:
+            return self._elsewhere(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            result = self._elsewhere(GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0)
+        elif offset < low:
+            result = self._elsewhere(GetMessageStatus.OFFSET_TOO_SMALL, offset, low)
+        elif offset == high:
+            result = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset)
+        elif offset > high:
+            result = self._elsewhere(GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high)
+        else:
+            result = self._page((topic, queue_id), offset, max_count, matcher, wanted)
+        result.min_offset, result.max_offset = low, high
+        return result
+
+    def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
+        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says
+        so.
+        """
+        keep = self.is_slave and not self._settings.offset_check_in_slave
+        return GetMessageResult(status, offset if keep else corrected)
+
+    def _page(
+        self,
+        name: QueueName,
+        offset: int,
+        max_count: int,
+        matcher: Matcher | None,
+        wanted: RecordFilter | None,
+    ) -> GetMessageResult:
+        queue = self._queues.of(*name)
+        window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
+        units = queue.units(offset, window)
+        if not units:
+            return GetMessageResult(
+                GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file_start(offset)
+            )
+        log, page = self._log, _Page.of(self._settings, max_count)
+        result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE)
+        end = pulled = log.confirm_offset
+        scanned = 0
+        for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(units):
+            if page.is_full(size, end - physical_offset > self._memory_distance):
+                break
+            if size == QUEUE_FILLER_SIZE:
+                scanned += 1
+                continue
+            leads = may_lead(log, physical_offset, size)
+            if leads and physical_offset + size > end:
+                # Not committed yet after a restart in DLedger mode: it comes back into sight, do
+                # not step over it.
+                break
+            scanned += 1
+            if leads:
+                pulled = physical_offset
+                if matcher is not None and not matcher(tags_code):
+                    continue
+            message = self._message(name, offset + scanned - 1, (physical_offset, size))
+            if message is None and leads and self.is_to_be_mended(physical_offset):
+                scanned -= 1
+                break
+            if message is None:
+                if not leads or physical_offset >= log.min_offset:
+                    self.on_stray_unit(name, offset + scanned - 1)
+                if not result.messages:
+                    result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                continue
+            if wanted is not None and not wanted(message):
+                continue
+            result.messages.append(message)
+            page.bytes += size
+            page.count += 1
+        if result.messages:
+            result.status = GetMessageStatus.FOUND
+        elif scanned == 0:
+            result.status = GetMessageStatus.OFFSET_FOUND_NULL
+        result.next_begin_offset = offset + scanned
+        result.behind_bytes = end - pulled
+        result.suggest_pulling_from_slave = result.behind_bytes > self._memory_distance
+        return result
+
+    def _message(
+        self, name: QueueName, queue_offset: int, place: tuple[int, int]
+    ) -> memoryview | None:
+        """The message of a unit; None when it is gone, or the unit does not lead to it."""
+        if not may_lead(self._log, *place) or place[0] < self._log.min_offset:
+            return None
+        message = self._log.read(PhysicalOffset(place[0]), place[1])
+        if message is None or not is_message(message, name, queue_offset):
+            return None
+        return message
+
+    def units(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[tuple[int, int, int]]:
+        """Units (physical offset, size, tags code) from ``offset`` on, up to the confirmed end;
+        empty when there are none.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return []
+        end = self._log.confirm_offset
+        return [
+            (physical_offset, size, tags_code)
+            for physical_offset, size, tags_code in QUEUE_UNIT.iter_unpack(
+                queue.units(offset, max_count)
+            )
+            if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
+        ]
+
+    def unit_bytes(self, topic: str, queue_id: int, offset: int, max_count: int) -> tuple[int, int]:
+        """How many messages there are from ``offset`` on (at most ``max_count``, and within one
+        file), and their sizes together.
+        """
+        queue = self._queues.find(topic, queue_id)
+        units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
+        data = bytes(units)
+        first = QUEUE_UNIT_LENGTH_POSITION
+        size = 0  # the sum of each of its four bytes, over all units at once
+        for place in range(first, first + 4):
+            column = data[place::QUEUE_UNIT_SIZE]
+            alike = column.count(column[:1]) == len(column)  # cheap, and most often so
+            size = (size << 8) + (column[0] * len(column) if alike and column else sum(column))
+        return len(data) // QUEUE_UNIT_SIZE, size
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the message at this queue offset is near enough to the log's end; False when
+        there is none.
+        """
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
+
+    def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time (ms) of a message; -1 when there is none."""
+        queue = self._queues.find(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        name = (topic, queue_id)
+        if unit is None or not unit_is_right(self._log, unit[:2], name, queue_offset):
+            return -1
+        message = self._log.read(PhysicalOffset(unit[0]), unit[1])
+        return record_store_timestamp(message) if message is not None else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the
+        earlier on a tie); 0 when the queue is empty.
+
+        Searches the whole queue by store time; the Java broker first picks a queue file by its
+        modification time, which a copied file does not keep.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return 0
+        low, high = int(queue.min_offset), int(queue.max_offset)
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_timestamp_at(topic, queue_id, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low == queue.max_offset:
+            return low - 1
+        later = self.store_timestamp_at(topic, queue_id, low)
+        if later == timestamp_ms or low == queue.min_offset:
+            return low
+        earlier = self.store_timestamp_at(topic, queue_id, low - 1)
+        return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
+
+
+def record_store_timestamp(record: memoryview) -> int:
+    """STORETIMESTAMP of a record."""
+    sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
+    place = store_timestamp_position(sys_flag)
+    return int.from_bytes(record[place : place + 8], signed=True)
+
+
+def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
+    """The whole record that begins at ``physical_offset``; None when none does."""
+    if physical_offset < 0:
+        return None
+    head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)
+    if head is None or int.from_bytes(head[MAGIC_POSITION:]) not in TOPIC_LENGTH_SIZES:
+        return None
+    size = int.from_bytes(head[:4], signed=True)
+    record = log.read(PhysicalOffset(physical_offset), size) if size >= RECORD_SIZE_MIN else None
+    if record is None:
+        return None
+    place = PHYSICAL_OFFSET_POSITION
+    return record if int.from_bytes(record[place : place + 8]) == physical_offset else None

@@ -1,0 +1,245 @@
+"""Cleaning: which files go, and when (Java CleanCommitLogService, CleanConsumeQueueService).
+
+========  ===================================================  ================================
+trigger   when                                                 what goes
+========  ===================================================  ================================
+time      the hour is one of deleteWhen                        expired log files
+space     disk use above diskMaxUsedSpaceRatio                 expired log files
+manual    for 20 rounds after request 329                      expired log files
+force     disk use above diskSpaceCleanForciblyRatio, and      log files of any age
+          cleanFileForciblyEnable
+full      disk use above diskSpaceWarningLevelRatio            as force; puts are refused too
+========  ===================================================  ================================
+
+A log file is expired fileReservedTime hours after it was last written. Files go from the front, at
+most 10 a round, never the one that is written, and none that the consume queues do not have on disk
+as a whole: where a silent queue goes on could not be told any more. What the log no longer has,
+consume queues and key index let go in the same round.
+
+Across the divide the old files go first, all of them in the end (the last one when the new log has
+an entry: until then it alone says where the divide is); as long as there is one, no file of the new
+log goes (its first name is the divide), and afterwards the new log's files are kept one hour
+longer, as DLedger's own cleaning keeps them.
+
+A round is a row of small steps, so that the loop is never held up: unlinking runs where it may
+block, pauses are timers. A file leaves the row first, then the disk, one after the other in order
+and each durably: stopped anywhere, the rows on disk have no gap. Readers keep what they hold.
+
+A member that comes back when all that its old log holds has expired with the others drops that log
+whole: its leader's begins further on (:meth:`Cleaning.drop_old`).
+
+Invariant: while a file that has left its row could not be removed from the disk, no other goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from datetime import datetime
+from typing import Protocol
+
+from attrs import define, field
+
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, CommitLog
+from rmqpy.store.files.mapped_files import MappedFile
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.flush_tracker import StoreFlushes
+from rmqpy.store.health import StoreHealth
+from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.table import ConsumeQueueTable
+
+FILES_A_ROUND = 10
+MANUAL_ROUNDS = 20
+QUEUES_AT_ONCE = 64
+"""Queues that are looked at without a pause."""
+HOUR_MS = 3_600_000
+
+
+class Removable(Protocol):
+    """A file that has left its row."""
+
+    @property
+    def path(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+@define(slots=True, frozen=True)
+class Removal:
+    """Remove a file from the disk. ``run`` blocks and touches no state of the store."""
+
+    files: FileLayer
+    file: Removable
+
+    def run(self) -> None:
+        self.files.unlink(self.file.path)
+        self.files.sync_dir(self.file.path.rpartition("/")[0])
+        # A large file's space is given back when its last user closes it: here.
+        self.file.close()
+
+
+@define(slots=True, frozen=True)
+class Pause:
+    """Go on after ``delay_ms``."""
+
+    delay_ms: int
+
+
+Round = Generator[Removal | Pause, BaseException | None, None]
+"""The steps of a round. What is sent back is the error of a removal, if it had one."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Cleaning:
+    """See the module's text. One round at a time."""
+
+    _files: FileLayer
+    _paths: StorePaths
+    _log: CommitLog
+    _queues: ConsumeQueueTable
+    _index: KeyIndex | None
+    _health: StoreHealth
+    _flushes: StoreFlushes
+    _manual_rounds: int = 0
+    _forced: bool = False
+    _hanging: Removal | None = None
+    _removing: Removal | None = None
+    """Is being removed where it may block."""
+
+    _tried_ms: int = 0
+    _seen_min_offset: int = -1
+    wants_flush: bool = False
+    """A file waits for the consume queues to be durable: let them be, before the next round."""
+    removed_count: int = 0
+    failure: str | None = field(default=None)
+    """Why the last removal failed."""
+
+    def delete_manually(self) -> None:
+        """Request 329: expired files go in the next rounds, whatever the hour."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def check_disk(self, settings: StoreSettings) -> float:
+        """Look at the disks; returns the higher use. Refuses puts while one is nearly full."""
+        use = max(map(self.disk_use, (self._paths.commit_log, self._paths.root)))
+        full = use > settings.disk_space_warning_level_ratio / 100
+        self._health.is_disk_full = full
+        self._forced = full or use > settings.disk_space_clean_forcibly_ratio / 100
+        return use
+
+    def disk_use(self, path: str) -> float:
+        total, free = self._files.disk_usage(path)
+        return 1 - free / total if total else 0.0
+
+    def drop_old(self, log: ClassicCommitLog) -> None:
+        """Remove all files of the log in front of the divide, whatever their age: their group has
+        let go of them. Blocks; raises OSError, and may be called again then.
+        """
+        for removal in (self._hanging, self._removing):
+            if removal is not None:
+                self._unlink(removal.file)
+        while log.row:
+            self._unlink(log.row.first)
+            log.release_oldest().close()
+            self.removed_count += 1
+
+    def _unlink(self, file: Removable) -> None:
+        self._files.unlink(file.path)
+        self._files.sync_dir(file.path.rpartition("/")[0])
+
+    def round(self, settings: StoreSettings, now_ms: int) -> Round:
+        """The steps of one round at ``now_ms``."""
+        use = self.check_disk(settings)
+        if self._hanging is not None:
+            if now_ms - self._tried_ms < settings.redelete_hanged_file_interval:
+                return
+            if not (yield from self._remove(self._hanging, now_ms)):
+                return
+        due = datetime.fromtimestamp(now_ms / 1000).hour in settings.delete_when
+        due |= use > settings.disk_max_used_space_ratio / 100 or self._forced
+        if self._manual_rounds > 0:
+            self._manual_rounds -= 1
+            due = True
+        if due and not (yield from self._clean_log(settings, now_ms)):
+            return
+        yield from self._clean_derived(settings, now_ms)
+
+    def _clean_log(
+        self, settings: StoreSettings, now_ms: int
+    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        for count in range(FILES_A_ROUND):
+            file = self._due_file(settings, now_ms, nothing_went=count == 0)
+            if file is None:
+                break
+            if count:
+                yield Pause(settings.delete_commit_log_files_interval)
+                if self._due_file(settings, now_ms, nothing_went=False) is not file:
+                    break  # a member's log may have begun again meanwhile, or its file been mended
+            try:
+                removal = Removal(self._files, self._log.release_oldest())
+            except StoreFault as fault:
+                self.failure = str(fault)
+                return False
+            if not (yield from self._remove(removal, now_ms)):
+                return False
+        return True
+
+    def _due_file(
+        self, settings: StoreSettings, now_ms: int, *, nothing_went: bool
+    ) -> MappedFile | None:
+        """The first file of the log, if it is to go in this round."""
+        oldest = self._log.oldest_file(nothing_went=nothing_went)
+        if oldest is None:
+            return None
+        file, more_hours = oldest
+        kept_ms = (settings.file_reserved_time + more_hours) * HOUR_MS
+        forced = self._forced and settings.clean_file_forcibly_enable
+        if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
+            return None
+        in_order = more_hours != AT_ONCE_HOURS  # else the queues' ends are asked for anyway
+        if in_order and file.end_offset > self._flushes.queues_durable_to:
+            self.wants_flush = True
+            return None
+        return file
+
+    def _clean_derived(self, settings: StoreSettings, now_ms: int) -> Round:
+        min_offset = self._log.min_offset
+        if min_offset <= self._seen_min_offset:
+            return
+        for number, queue in enumerate(list(self._queues), 1):
+            before = self.removed_count
+            if not (yield from self._remove_all(queue.take_expired(min_offset), now_ms)):
+                return
+            if self.removed_count > before:
+                yield Pause(settings.delete_consume_queue_files_interval)
+            elif number % QUEUES_AT_ONCE == 0:
+                yield Pause(0)
+        if self._index is not None:
+            if not (yield from self._remove_all(self._index.take_expired(min_offset), now_ms)):
+                return
+        self._seen_min_offset = min_offset
+
+    def _remove_all(
+        self, expired: Iterable[Removable], now_ms: int
+    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        for file in expired:
+            if not (yield from self._remove(Removal(self._files, file), now_ms)):
+                return False
+        return True
+
+    def _remove(
+        self, removal: Removal, now_ms: int
+    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        self._removing = removal
+        error = yield removal
+        self._removing = None
+        if error is None:
+            self._hanging = self.failure = None
+            self.removed_count += 1
+            self._queues.removals += 1
+            return True
+        self._hanging, self._tried_ms = removal, now_ms
+        self.failure = f"{removal.file.path} could not be removed: {error}"
+        return False

@@ -1,0 +1,227 @@
+"""Starting a store: in which order a directory is read, judged, and changed.
+
+1. lock the directory; read what is there (checkpoint, consume queues, index): nothing is changed;
+2. open the log: it recovers, or refuses, and then nothing has been changed either;
+3. ``abort`` is there: from now on a stop is unclean until a shutdown says otherwise;
+4. bring the derived files in line with the log, dispatch what they lack.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from attrs import define
+
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.clock import Clock
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer, FileLock
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
+from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.files.checkpoint import StoreCheckpoint
+from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
+from rmqpy.store.files.recovery_point import RecoveryPoint
+from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.rebuilds import QueueRebuilds
+from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.store.upgrade_guard import refuse_half_done
+
+DISPATCHED_AT_START = 32 << 20
+"""Bytes of the log that are dispatched before a start returns; the rest follows beside the work."""
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class StoreContext:
+    """What a store needs from outside. ``force`` gives up everything behind damage in the middle of
+    the log.
+    """
+
+    settings: StoreSettings
+    files: FileLayer
+    clock: Clock
+    memory_bytes: int
+    force: bool = False
+
+
+@define(slots=True, eq=False, repr=False)
+class StoreParts:
+    """A store that has been started, in pieces."""
+
+    opened: OpenedLog
+    queues: ConsumeQueueTable
+    index: KeyIndex | None
+    dispatch: Dispatch
+    checkpoint: StoreCheckpoint
+    lock: FileLock
+    rebuilds: QueueRebuilds
+    queues_durable_to: int
+    """The consume queues have the log up to here on disk; the rest is dispatched again."""
+
+
+def start_store(context: StoreContext) -> StoreParts:
+    """Raises StoreFault when the directory is not what it must be; it is unlocked again then."""
+    paths = StorePaths.of(context.settings)
+    with ExitStack() as undo:
+        lock = context.files.lock(paths.lock)
+        undo.callback(lock.release)
+        parts = _start_locked(context, paths, lock, undo)
+        undo.pop_all()
+        return parts
+
+
+def _start_locked(
+    context: StoreContext, paths: StorePaths, lock: FileLock, undo: ExitStack
+) -> StoreParts:
+    files, settings = context.files, context.settings
+    _check_own_format(files, paths)
+    refuse_half_done(files, paths.root)
+    checkpoint = StoreCheckpoint(
+        files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
+    )
+    queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
+    undo.callback(queues.close)
+    queues.load()
+    index = _load_index(context, paths, undo)
+    clean = not files.exists(paths.abort)
+    point = RecoveryPoint.load(files, paths.recovery_point)
+    stop = Stop(clean, checkpoint.safe_timestamp_ms, point)
+    opened = _opening(settings)(files, settings, stop, context.force).open()
+    dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
+    if not clean and dispatched is not None:
+        opened.dispatch_from = PhysicalOffset(min(opened.dispatch_from, dispatched))
+    if checkpoint.note is not None:
+        opened.notes.append(checkpoint.note)
+    undo.callback(opened.log.close)
+    if not files.exists(paths.own_format):
+        files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
+    files.replace_bytes(paths.abort, b"")
+    checkpoint.lower(opened.written_end)
+    if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
+        point = None
+    torn = queues.set_torn_aside(paths.quarantine)
+    opened.notes += [
+        f"{directory} is not whole: moved to {paths.quarantine}, built again" for directory in torn
+    ]
+    rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
+    opened.notes += rebuilds.cut(queues, opened.log)
+    short = 0 if torn else _short_queues(queues, point)
+    _align_queues(opened, queues, clean)
+    if index is not None:
+        safe_ms = None if clean else checkpoint.index_timestamp_ms
+        index.settle(opened.written_end, safe_ms)
+    levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
+    dispatch = Dispatch(opened.log, queues, index, levels)
+    queue_cursor, index_cursor = _cursors(opened, queues, index, clean)
+    if short is not None:
+        opened.notes.append(f"consume queues are built again from offset {short} of the log on")
+        queue_cursor = min(queue_cursor, max(short, opened.log.min_offset))
+    elif point is not None and clean:
+        queue_cursor = max(queue_cursor, min(point.offset, opened.written_end))
+    dispatch.start(queue_cursor, index_cursor)
+    dispatch.run(DISPATCHED_AT_START)
+    queues.correct_min_offsets(opened.log.min_offset)
+    return StoreParts(
+        opened, queues, index, dispatch, checkpoint, lock, rebuilds, queues_durable_to=queue_cursor
+    )
+
+
+def _opening(settings: StoreSettings) -> type[Opening]:
+    if not settings.enable_dledger_commit_log:
+        return Opening
+    # A classic broker shall not pay for it when it starts.
+    from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
+
+    return DLedgerOpening
+
+
+def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:
+    """From where on the log has to be dispatched again for queues that have less than the recovery
+    point says; None when there are none.
+    """
+    if point is None:
+        return None
+    starts = []
+    for topic, ends in point.queues.items():
+        for queue_id, end in ends.items():
+            queue = queues.find(topic, queue_id)
+            if queue is None or queue.max_offset < end:
+                starts.append(0 if queue is None else int(queue.max_physical_offset))
+    return min(starts, default=None)
+
+
+def _load_index(context: StoreContext, paths: StorePaths, undo: ExitStack) -> KeyIndex | None:
+    settings = context.settings
+    if not settings.message_index_enable:
+        return None
+    index = KeyIndex(
+        context.files,
+        paths.index,
+        settings.max_hash_slot_num,
+        settings.max_index_num,
+        context.clock.now_ms,
+    )
+    undo.callback(index.close)
+    index.load()
+    return index
+
+
+def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> None:
+    """No unit may lead behind the log's end. After an unclean stop none may stay either that is not
+    known to be durable: those are made again by dispatch.
+    """
+    queues.settle()
+    cut = queues.truncate(opened.written_end)
+    if cut:
+        opened.notes.append(f"{cut} consume queues cut to the log's end {opened.written_end}")
+    if not clean:
+        queues.truncate(max(opened.dispatch_from, opened.log.min_offset))
+        for queue in queues:
+            queue.doubt()
+
+
+def _cursors(
+    opened: OpenedLog, queues: ConsumeQueueTable, index: KeyIndex | None, clean: bool
+) -> tuple[int, int]:
+    """Where dispatch goes on: for the consume queues, for the key index.
+
+    What a queue has already it drops again, so starting too early only costs time. A queue that
+    ended at a hole needs everything behind its own end.
+    """
+    low = opened.log.min_offset
+    from_queues = max(queues.max_physical_offset, low)
+    if not clean:
+        from_queues = min(from_queues, max(opened.dispatch_from, low))
+    for queue in queues:
+        if queue.damaged:
+            from_queues = min(from_queues, max(queue.max_physical_offset, low))
+    from_queues = _frame_start(opened, from_queues)
+    if index is None:
+        return from_queues, from_queues
+    indexed = index.end_offset
+    return from_queues, low if indexed is None else _frame_start(opened, max(indexed, low))
+
+
+def _frame_start(opened: OpenedLog, offset: int) -> int:
+    """``offset`` as a cursor: the entry's position for a message offset at or behind the divide.
+
+    Ends of records are ends of entries; only the index remembers where a message begins.
+    """
+    entries = opened.entries
+    if entries is None or offset <= entries.base_offset:
+        return offset
+    return offset - ENTRY_HEADER_SIZE if entries.is_body_start(offset) else offset
+
+
+def _check_own_format(files: FileLayer, paths: StorePaths) -> None:
+    if not files.exists(paths.own_format):
+        return
+    text = files.read_bytes(paths.own_format).decode("ascii", "replace").strip()
+    if not (text.isascii() and text.isdigit()) or int(text) > OWN_FORMAT:
+        raise StoreFault(
+            paths.own_format,
+            f"format version {text!r}",
+            f"at most {OWN_FORMAT}",
+            "use the rmqpy version that wrote this directory, or a newer one",
+        )

@@ -1,0 +1,40 @@
+"""What a broker has to know of an upgrade: whether one is half done in its directory.
+
+The journal is written by ``rmqpy.upgrade``; here are its place, and the states in which the
+directory is neither the old store nor the new one.
+"""
+
+from __future__ import annotations
+
+import json
+
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.paths import own_folder
+
+JOURNAL_NAME = "journal.json"
+APPLYING = "applying"
+ROLLING_BACK = "rolling_back"
+
+
+def upgrade_work(root: str) -> str:
+    """Where the upgrade keeps its files."""
+    return f"{own_folder(root)}/upgrade"
+
+
+def refuse_half_done(files: FileLayer, root: str) -> None:
+    """Raises StoreFault when a plan was begun here and neither finished nor taken back."""
+    path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
+    if not files.exists(path):
+        return
+    try:
+        state = json.loads(files.read_bytes(path))["state"]
+    except (ValueError, KeyError, TypeError):
+        state = "unreadable"
+    if state in (APPLYING, ROLLING_BACK, "unreadable"):
+        raise StoreFault(
+            path,
+            f"an upgrade that is half done ({state})",
+            "a directory that is either before or after it",
+            "run rmqpy upgrade apply --resume to finish it, or rmqpy upgrade rollback",
+        )

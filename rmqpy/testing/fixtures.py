@@ -1,0 +1,273 @@
+"""Brokers and groups as processes on random ports, and a journey of one store there and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from attrs import define, field
+
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.manifest import Manifest, Md5
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.files.disk import Disk
+from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import (
+    FAST_ELECTION,
+    LOOPBACK,
+    SMALL_STORE,
+    BrokerSpec,
+    RmqpySite,
+    ServerProcess,
+    group_settings,
+    wait_until_accepting,
+)
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.copying import copy_tree
+from rmqpy.upgrade.plan.engine import apply_plan
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.plan_context import Situation, Wish, shown_settings
+from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
+
+MEMBERS = ("n0", "n1", "n2")
+BROKER_NAME = "broker-a"
+ELECTION_SECONDS_MAX = 60.0
+PROBE_TOPIC = "rmqpy-testing-probe"
+
+
+@define
+class RunningBroker:
+    """``address`` takes requests; ``namesrv_address`` is for clients."""
+
+    server: ServerProcess
+    namesrv: ServerProcess
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    @property
+    def namesrv_address(self) -> str:
+        return self.namesrv.address
+
+    @property
+    def store(self) -> Path:
+        assert self.server.store is not None
+        return self.server.store
+
+
+@define
+class RunningGroup:
+    """Members by their ids; ``leader`` finds who acknowledges."""
+
+    servers: dict[str, ServerProcess]
+    namesrv: ServerProcess
+
+    @property
+    def namesrv_address(self) -> str:
+        return self.namesrv.address
+
+    def leader(self) -> ServerProcess:
+        deadline = time.monotonic() + ELECTION_SECONDS_MAX
+        while time.monotonic() < deadline:
+            for server in self.servers.values():
+                if server.running and _acknowledges(server):
+                    return server
+            time.sleep(0.05)
+        raise RmqError("nobody leads: " + "\n".join(s.printed() for s in self.servers.values()))
+
+    def stop(self) -> None:
+        """Once all have the same committed end: followers first, so that nobody is elected."""
+        leader = self.leader()
+        deadline = time.monotonic() + ELECTION_SECONDS_MAX
+        while len({_committed_end(server) for server in self.servers.values()}) > 1:
+            if time.monotonic() > deadline:
+                raise RmqError("the members do not come to one committed end")
+            time.sleep(0.05)
+        for server in self.servers.values():
+            if server is not leader:
+                server.stop()
+        leader.stop()
+
+
+@define
+class Ground:
+    """Makes servers below ``root``; ``close`` stops them."""
+
+    root: Path
+    _made: list[ServerProcess] = field(factory=list)
+    _ports: list[PortBlock] = field(factory=list)
+
+    def namesrv(self) -> ServerProcess:
+        return self._take(self._site.namesrv(f"namesrv-{len(self._made)}", self._port()).start())
+
+    def broker(self, store: Path | None = None) -> RunningBroker:
+        namesrv = self.namesrv()
+        server = self._site.broker(f"broker-{len(self._made)}", self.spec(namesrv, store))
+        return RunningBroker(self._take(server.start()), namesrv)
+
+    def spec(self, namesrv: ServerProcess, store: Path | None = None) -> BrokerSpec:
+        """A classic broker; of an existing store the sizes are its own."""
+        block = free_port_block(BROKER_PORT_COUNT)
+        self._ports.append(block)
+        sizes = SMALL_STORE if store is None else shown_sizes(store)
+        return BrokerSpec(port=block.broker_port, namesrv=namesrv.address, store=store, sizes=sizes)
+
+    def group(self, stores: dict[str, Path] | None = None) -> RunningGroup:
+        namesrv = self.namesrv()
+        ports = [self._port() for _ in MEMBERS]
+        servers = {}
+        for number, member in enumerate(MEMBERS):
+            store = stores[member] if stores else None
+            spec = self.spec(namesrv, store)
+            settings = {**FAST_ELECTION, **group_settings(BROKER_NAME, ports, number)}
+            spec = BrokerSpec(
+                port=spec.port,
+                namesrv=namesrv.address,
+                store=store,
+                sizes=spec.sizes,
+                settings=settings,
+            )
+            name = f"{member}-{len(self._made)}"
+            servers[member] = self._take(self._site.broker(name, spec).launch())
+        for server in servers.values():
+            wait_until_accepting(server.port)
+        made = RunningGroup(servers, namesrv)
+        made.leader()
+        return made
+
+    def upgraded_group(self, source: Path | None) -> RunningGroup:
+        journey = Journey(self.root / "upgraded")
+        journey.begin(source or self._small_store())
+        journey.apply(plan_alignment(journey.situation()))
+        journey.apply(plan_switch(journey.situation()))
+        return self.group(journey.stores)
+
+    def close(self) -> None:
+        for server in reversed(self._made):
+            server.kill()
+        self._made.clear()
+
+    def _small_store(self) -> Path:
+        broker = self.broker()
+        with BlockingConnection(broker.address) as connection:
+            create_topic(connection, "before", 4)
+            for number in range(200):
+                request = send_request("before", number % 4, [b"before %d" % number])
+                if connection.call(request).code:
+                    raise RmqError("a message of the small store was refused")
+        broker.server.stop()
+        return broker.store
+
+    @property
+    def _site(self) -> RmqpySite:
+        return RmqpySite(self.root)
+
+    def _port(self) -> int:
+        self._ports.append(free_port_block(1))
+        return self._ports[-1].first
+
+    def _take(self, server: ServerProcess) -> ServerProcess:
+        self._made.append(server)
+        return server
+
+
+@define
+class Journey:
+    """Three replicas of one store below ``root``: two copies, and one that has nothing yet."""
+
+    root: Path
+    manifests: dict[str, Manifest] = field(factory=dict)
+
+    @property
+    def stores(self) -> dict[str, Path]:
+        return {member: self.root / member for member in MEMBERS}
+
+    def begin(self, source: Path) -> None:
+        if not (source / "commitlog").is_dir():
+            raise RmqError(f"{source}: no commitlog in it; give a storePathRootDir of a broker")
+        for member in MEMBERS[:2]:
+            target = os.fspath(self.root / member)
+            copy_tree(Disk(), os.fspath(source), target, frozenset(("rmqpy", "lock")))
+        self.stores[MEMBERS[2]].mkdir(parents=True)
+        for member in MEMBERS:
+            conf = self.root / f"{member}.conf"
+            sizes = "".join(f"{key}={value}\n" for key, value in shown_sizes(source).items())
+            conf.write_text(
+                f"brokerName={BROKER_NAME}\nstorePathRootDir={self.root / member}\n{sizes}"
+            )
+
+    def situation(self, cut_index: int | None = None) -> Situation:
+        peers = ";".join(f"{member}-{LOOPBACK}:{20911 + n}" for n, member in enumerate(MEMBERS))
+        replicas = [
+            LocalReplica(
+                Disk(),
+                SurveyPlan(
+                    name=member,
+                    root=os.fspath(store),
+                    config_path=os.fspath(self.root / f"{member}.conf"),
+                    now_ms=lambda: time.time_ns() // 1_000_000,
+                ),
+            )
+            for member, store in self.stores.items()
+        ]
+        wish = Wish(
+            peers=peers, self_ids={member: member for member in MEMBERS}, cut_index=cut_index
+        )
+        return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish)
+
+    def apply(self, plan: Plan) -> None:
+        """Every member its part."""
+        situation = self.situation()
+        for part in plan.nodes:
+            ground = situation.ground_of(situation.group.replica(part.replica))
+            apply_plan(ground, plan, part.replica)
+
+    def certificate(self, before: Manifest | None = None) -> Certificate:
+        """Of all members, and of what was before."""
+        situation = self.situation()
+        manifests = [survey.manifest for survey in situation.group.surveys]
+        at_hand = {
+            member: QueueMessages(Disk(), read_directory(Disk(), os.fspath(store)))
+            for member, store in self.stores.items()
+        }
+        first = [before] if before is not None else []
+        return certify([*first, *manifests], 0, at_hand)
+
+
+def shown_sizes(store: Path) -> dict[str, str]:
+    """broker.conf lines with the sizes that a store's files have."""
+    plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=Md5.NONE)
+    settings = shown_settings(LocalReplica(Disk(), plan).survey())
+    return {
+        "mappedFileSizeCommitLog": str(settings.mapped_file_size_commit_log),
+        "mappedFileSizeConsumeQueue": str(settings.mapped_file_size_consume_queue),
+        "maxHashSlotNum": str(settings.max_hash_slot_num),
+        "maxIndexNum": str(settings.max_index_num),
+    }
+
+
+def _committed_end(server: ServerProcess) -> str:
+    with BlockingConnection(server.address) as connection:
+        reply = connection.call(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table = json.loads(reply.body)["table"]
+    behind = int(table.get("dispatchBehindBytes", "0"))
+    return f"{table['commitLogMaxOffset']} {behind}"
+
+
+def _acknowledges(server: ServerProcess) -> bool:
+    try:
+        with BlockingConnection(server.address, 1.0) as connection:
+            create_topic(connection, PROBE_TOPIC, 1)
+            return connection.call(send_request(PROBE_TOPIC, 0, [b"probe"])).code == 0
+    except (NetworkFault, Refusal):
+        return False

@@ -1,0 +1,55 @@
+"""The pytest plug-in: options and fixtures. Imports nothing of rmqpy until a fixture is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from rmqpy.testing.fixtures import Ground, RunningBroker, RunningGroup
+    from rmqpy.testing.processes import ServerProcess
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rmqpy")
+    group.addoption("--rmq-store", metavar="DIR", help="a broker's storePathRootDir; it is copied")
+    group.addoption("--rmq-config", metavar="FILE", help="broker.conf that it was written with")
+    group.addoption("--rmq-java", metavar="VERSION", help="also with the Java broker, as 4.9.7")
+
+
+@pytest.fixture
+def rmq_ground(tmp_path: Path) -> Iterator[Ground]:
+    """Where servers are made; all are stopped at the end."""
+    from rmqpy.testing.fixtures import Ground
+
+    ground = Ground(tmp_path)
+    yield ground
+    ground.close()
+
+
+@pytest.fixture
+def rmq_namesrv(rmq_ground: Ground) -> ServerProcess:
+    """A running name server on a random port; ``.address``."""
+    return rmq_ground.namesrv()
+
+
+@pytest.fixture
+def rmq_broker(rmq_ground: Ground) -> RunningBroker:
+    """A running broker with a classic log, and its name server."""
+    return rmq_ground.broker()
+
+
+@pytest.fixture
+def rmq_group(rmq_ground: Ground) -> RunningGroup:
+    """Three running members of a DLedger group, one of them elected, and their name server."""
+    return rmq_ground.group()
+
+
+@pytest.fixture
+def rmq_upgraded_group(rmq_ground: Ground, request: pytest.FixtureRequest) -> RunningGroup:
+    """A group that was switched from a classic store: a copy of ``--rmq-store``, or a small one."""
+    store = request.config.getoption("--rmq-store")
+    return rmq_ground.upgraded_group(Path(store) if store else None)

@@ -1,4 +1,0 @@
-"""A deterministic cluster of whole brokers: one seed, virtual time (docs/simulator.md).
-
-``World(plan_of(seed)).run()`` runs one; ``python -m rmqpy.testing.simulation`` runs many.
-"""

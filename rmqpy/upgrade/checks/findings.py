@@ -1,0 +1,91 @@
+"""What checks work on, and what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define
+
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.upgrade.checks.replica import Replica
+from rmqpy.upgrade.plan.survey import Survey
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class CheckFinding:
+    """``check`` is the name of the check, ``replica`` whom it concerns ("" for the group)."""
+
+    check: str
+    is_note: bool
+    replica: str
+    text: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "severity": "note" if self.is_note else "finding",
+            "replica": self.replica,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
+
+    def __str__(self) -> str:
+        head = "note   " if self.is_note else "FINDING"
+        who = f" {self.replica}:" if self.replica else ""
+        remedy = f"\n        -> {self.remedy}" if self.remedy else ""
+        return f"{head} [{self.check}]{who} {self.text}{remedy}"
+
+
+def finding(check: str, replica: str, text: str, remedy: str = "") -> CheckFinding:
+    return CheckFinding(check=check, is_note=False, replica=replica, text=text, remedy=remedy)
+
+
+def note(check: str, replica: str, text: str, remedy: str = "") -> CheckFinding:
+    return CheckFinding(check=check, is_note=True, replica=replica, text=text, remedy=remedy)
+
+
+@define(slots=True)
+class Group:
+    """The replicas of one broker name."""
+
+    replicas: tuple[Replica, ...]
+
+    def survey(self, name: str) -> Survey:
+        return self.replica(name).survey()
+
+    @property
+    def surveys(self) -> list[Survey]:
+        return [replica.survey() for replica in self.replicas]
+
+    def replica(self, name: str) -> Replica:
+        return next(each for each in self.replicas if each.name == name)
+
+    @staticmethod
+    def mode(replica: Replica) -> Mode:
+        return replica.survey().manifest.mode
+
+    @staticmethod
+    def divide(replica: Replica) -> int | None:
+        """Where the DLedger log begins, or would begin at a switch; None without any log."""
+        survey = replica.survey()
+        manifest = survey.manifest
+        ledger = manifest.facts.get("ledger")
+        if ledger:
+            begin: int = ledger["begin"]
+            return begin
+        files = [each for each in survey.spans if not each.of_entries]
+        if manifest.mode is not Mode.CLASSIC or not files:
+            return None
+        last = max(int(each.path.rpartition("/")[2]) + each.size for each in files)
+        log = manifest.log("classic")
+        end = log.files[-1] if log and log.files else None
+        if end is None or last <= end.end_offset:
+            return last
+        # A file made ahead is dropped at a start, unless the one before is closed already.
+        return last if end.sealed else end.end_offset
+
+    @staticmethod
+    def md5(replica: Replica, path: str) -> str:
+        files = replica.survey().manifest.files
+        return next((each.md5 for each in files if each.path == path), "")

@@ -1,0 +1,165 @@
+"""The named checks of a switch: each looks at surveys and says what is wrong, why, and what to do.
+
+A check is a function from a :class:`Group` to findings; its name is what reports show and what
+``docs/upgrade.md`` lists. A *finding* stops a plan or a switch, a *note* is harmless or the
+operator's to judge. Checks of one replica stand in :mod:`rmqpy.upgrade.checks.replica_checks`,
+checks of
+the configuration in :mod:`rmqpy.upgrade.checks.config_checks`; here are those that compare
+replicas, and the list of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+from rmqpy.audit.replicas.manifest import LogDigest
+from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
+from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
+from rmqpy.upgrade.checks.log_comparison import (
+    LogComparison,
+    Relation,
+    compare_logs,
+    messages_behind,
+)
+from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
+from rmqpy.upgrade.checks.tables import table_differences
+
+CLOCK_SKEW_NOTE_MS = 1000
+CLOCK_SKEW_MS = 10_000
+
+Check = Callable[[Group], Iterator[CheckFinding]]
+
+
+def same_log(group: Group) -> Iterator[CheckFinding]:
+    """Every replica's old log is the same, to the last message (H1, H2, H3, H4, H15)."""
+    for one, two in combinations(group.replicas, 2):
+        yield from _compare_pair(group, one.name, two.name, compare_logs(one, two))
+
+
+def _compare_pair(
+    group: Group, one: str, two: str, compared: LogComparison
+) -> Iterator[CheckFinding]:
+    ends = {name: group.survey(name).manifest.log("classic") for name in (one, two)}
+    end_one, end_two = (log.end if log else 0 for log in ends.values())
+    if compared.relation is Relation.DIVERGED:
+        listed = [
+            f"{name}: {len(list(messages_behind(group.replica(name), compared.common_end)))}"
+            " messages"
+            for name in (one, two)
+        ]
+        yield finding(
+            "same-log",
+            f"{one}, {two}",
+            f"the logs differ from offset {compared.common_end} on (first differing byte"
+            f" {compared.difference}; behind it {', '.join(listed)})",
+            "choose which side stays: rmqpy upgrade plan --reference NAME; both sides are listed"
+            " there message by message",
+        )
+    elif compared.relation is not Relation.EQUAL:
+        short, far = (one, two) if compared.relation is Relation.SHORTER else (two, one)
+        end, full = sorted((end_one, end_two))
+        missing = sum(1 for _ in messages_behind(group.replica(far), compared.common_end))
+        where = "has no old log" if end == 0 else f"ends at {end}"
+        size = group.survey(far).file_size
+        same = " in the same file" if end and -(-end // size) == -(-full // size) else ""
+        yield finding(
+            "same-log",
+            short,
+            f"{where}{same}, {far} at {full}: {missing} messages are missing here",
+            "rmqpy upgrade plan and apply fetch them; started as it is, the group would lose them"
+            " or never agree on the divided offset",
+        )
+    elif compared.lacks_front or _begins(ends[one]) != _begins(ends[two]):
+        yield note(
+            "same-log",
+            f"{one}, {two}",
+            "one of them has expired more old files than the other; smallest offsets differ until"
+            " the other follows",
+        )
+
+
+def _begins(log: LogDigest | None) -> int:
+    return log.begin if log else -1
+
+
+def same_divide(group: Group) -> Iterator[CheckFinding]:
+    """Every replica would set, or has set, the same divided offset (H1, H3, H6, H7)."""
+    divides: dict[int, list[str]] = {}
+    for replica in group.replicas:
+        divide = group.divide(replica)
+        if divide is not None:
+            divides.setdefault(divide, []).append(replica.name)
+    if len(divides) > 1:
+        told = "; ".join(f"{', '.join(names)}: {divide}" for divide, names in divides.items())
+        yield finding(
+            "same-divide",
+            "",
+            f"the divided offset would not be the same: {told}",
+            "align the logs with rmqpy upgrade plan and apply; never start such a group",
+        )
+
+
+def tail_bytes(group: Group) -> Iterator[CheckFinding]:
+    """What stands behind the last message differs: md5 of the last file does, the logs do not
+    (H8).
+    """
+    for one, two in combinations(group.replicas, 2):
+        mine, theirs = (
+            group.survey(each.name).manifest.log("classic") or LogDigest(kind="classic")
+            for each in (one, two)
+        )
+        for first, second in zip(mine.files, theirs.files, strict=False):
+            same = first.blocks == second.blocks and first.end == second.end
+            if same and group.md5(one, first.path) != group.md5(two, second.path):
+                yield note(
+                    "tail-bytes",
+                    f"{one.name}, {two.name}",
+                    f"md5 of {first.path} differs only behind the last message in it, at"
+                    f" {first.end}; the logs are equal",
+                )
+
+
+def tables_agree(group: Group) -> Iterator[CheckFinding]:
+    """Topics, groups, consumer and delay offsets are the same on all (H12)."""
+    for one, two in combinations(group.replicas, 2):
+        tables_one, tables_two = (group.survey(each.name).tables for each in (one, two))
+        for difference in table_differences(tables_one, tables_two):
+            make = note if difference.harmless else finding
+            yield make(
+                "tables-agree",
+                f"{one.name}, {two.name}",
+                f"{difference.table}: {difference.text}",
+                "rmqpy upgrade plan merges them, the largest value wins",
+            )
+
+
+def clocks(group: Group) -> Iterator[CheckFinding]:
+    """The hosts' clocks agree: store times, delays and retention go by them."""
+    times = {each.name: each.clock_skew_ms() for each in group.replicas}
+    skew = max(times.values()) - min(times.values())
+    if skew > CLOCK_SKEW_NOTE_MS:
+        make = finding if skew > CLOCK_SKEW_MS else note
+        yield make(
+            "clocks",
+            ", ".join(times),
+            f"the clocks differ by up to {skew} ms",
+            "let a time service set them; delays and retention go by the leader's clock",
+        )
+
+
+GROUP_CHECKS: dict[str, Check] = {
+    "same-log": same_log,
+    "same-divide": same_divide,
+    "tail-bytes": tail_bytes,
+    "tables-agree": tables_agree,
+    "clocks": clocks,
+}
+CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}
+"""Every check by its name, in the order of reports."""
+
+
+def run_checks(group: Group) -> list[CheckFinding]:
+    """What all checks find, findings first."""
+    found = [each for check in CHECKS.values() for each in check(group)]
+    return sorted(found, key=lambda each: each.is_note)

@@ -1,0 +1,179 @@
+"""What Java's switch leaves to the operator, hazard by hazard: the check that finds it, or why it
+cannot happen here. ``docs/upgrade.md`` shows this table.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+
+@define(slots=True, frozen=True)
+class Hazard:
+    """``checks``: names of :data:`rmqpy.upgrade.checks.group_checks.CHECKS`; ``here``: what rmqpy
+    does besides, or why there is nothing to check.
+    """
+
+    number: str
+    what: str
+    checks: tuple[str, ...]
+    here: str
+
+
+HAZARDS = (
+    Hazard(
+        "H1",
+        "an old log ends in an earlier file: its node never dispatches again",
+        ("same-log", "same-divide"),
+        "align copies the missing files",
+    ),
+    Hazard(
+        "H2",
+        "same last file, fewer messages: acknowledged ones are lost, queue offsets shift",
+        ("same-log", "queues-match"),
+        "align copies the missing range",
+    ),
+    Hazard(
+        "H3",
+        "a follower's old log is longer than the leader's: both logs overlap",
+        ("same-log", "same-divide", "divide-fits"),
+        "the longest log is the reference",
+    ),
+    Hazard(
+        "H4",
+        "same length, different bytes: each node serves its own history",
+        ("same-log",),
+        "the operator chooses; the other side is moved aside",
+    ),
+    Hazard(
+        "H5",
+        "switched after an unclean stop: consume queue tails stay lost",
+        ("clean-stop", "queues-match"),
+        "our first start recovers by the abnormal rules",
+    ),
+    Hazard(
+        "H6",
+        "an empty file made ahead counts as the last old file: the divide is one further",
+        ("file-ahead", "same-divide"),
+        "align moves it aside; our start drops it",
+    ),
+    Hazard(
+        "H7",
+        "mappedFileSizeCommitLog differs from the files, or between nodes",
+        ("file-sizes", "same-sizes"),
+        "plan refuses",
+    ),
+    Hazard(
+        "H8",
+        "bytes behind the last message differ: a false alarm for md5",
+        ("tail-bytes",),
+        "the manifest's digests leave them out",
+    ),
+    Hazard(
+        "H9",
+        "the flag is turned off again: new messages are hidden, offsets given twice",
+        ("switched", "divide-fits"),
+        "our broker refuses to start so; leave is the way",
+    ),
+    Hazard(
+        "H10",
+        "turned off after old files have expired: all consume queues are destroyed",
+        ("switched",),
+        "our broker refuses to start so; leave is the way",
+    ),
+    Hazard(
+        "H11",
+        "switched node by node: two masters, no replication",
+        ("flags-together",),
+        "switch is one plan for all",
+    ),
+    Hazard(
+        "H12",
+        "tables of a slave are older than the master's, or missing",
+        ("tables-agree", "tables-there", "tables-readable"),
+        "plan merges: the largest wins",
+    ),
+    Hazard(
+        "H13",
+        "a consumer offset above the end of its queue",
+        ("offsets-in-range",),
+        "the merge sets it to the end",
+    ),
+    Hazard(
+        "H14",
+        "the new log cannot be cleaned while old files live: the disk fills",
+        ("retention",),
+        "",
+    ),
+    Hazard(
+        "H15",
+        "a node without the old log joins, or even leads",
+        ("same-log", "tables-there"),
+        "align brings it; switch refuses a node without it",
+    ),
+    Hazard(
+        "H16",
+        "messages above 4 MiB less 48 bytes are refused after the switch",
+        ("message-size",),
+        "our leader refuses them with a reason",
+    ),
+    Hazard(
+        "H17",
+        "half messages of before are resolved from the old log of whoever leads",
+        ("half-messages", "same-log"),
+        "equal logs resolve them anywhere",
+    ),
+    Hazard("H18", "a self id that is not a letter and a number", ("self-ids",), ""),
+    Hazard(
+        "H19",
+        "a peer's port is another one's, peers differ, the HA port is gone",
+        ("peers", "same-group"),
+        "",
+    ),
+    Hazard(
+        "H20",
+        "acknowledged by page caches only; the vote is not synced",
+        (),
+        "our members sync vote and term before they answer; flushDiskType=SYNC_FLUSH waits for"
+        " a synced quorum. With Java members a simultaneous loss of power stays a risk that no"
+        " look at files can tell",
+    ),
+    Hazard(
+        "H21",
+        "the committed index in the file is up to 3 s old after a start",
+        ("committed",),
+        "told as a note; the group commits again what a quorum has",
+    ),
+    Hazard("H22", "a follower's log was cut below its committed index", ("committed",), ""),
+    Hazard(
+        "H23",
+        "files copied with a new time: retention begins anew, searches by time miss",
+        ("times",),
+        "apply keeps times",
+    ),
+    Hazard(
+        "H24",
+        "something foreign in commitlog/: Java does not start",
+        ("strays",),
+        "our own files stand in rmqpy/ only",
+    ),
+    Hazard(
+        "H25",
+        "the earliest time is read at offset + 48 while old files exist",
+        (),
+        "ours reads the first record where it stands; with Java brokers resets by time to the"
+        " begin of a queue may miss until the old files have expired",
+    ),
+    Hazard(
+        "H26",
+        "properties of a batch's header are lost in DLedger mode",
+        (),
+        "ours writes the same properties in both modes; a store does not show what was lost",
+    ),
+    Hazard(
+        "H27",
+        "a damaged record hides up to a file of messages",
+        ("log-sound",),
+        "our dispatch stops with the place instead of skipping",
+    ),
+    Hazard("H28", "batch push with members of mixed versions", ("batch-push",), ""),
+)

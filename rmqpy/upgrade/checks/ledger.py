@@ -1,0 +1,193 @@
+"""What the DLedger files of one stopped member hold, and up to where a group agrees.
+
+Read only, from the files alone: entries with their indexes and terms, the committed index of the
+checkpoint. Where a group may be cut is a matter of its members together (:func:`agreed_index`):
+everything that a quorum has may have been acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import define, field
+
+from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.entry import ENTRY_HEADER
+from rmqpy.codec.scan import Scan, StopReason, is_end_filler
+from rmqpy.config.loading import StoreSettings
+from rmqpy.dledger.quorum import is_quorum
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.ledger.entry_recovery import DATA_SIZE_KEY
+from rmqpy.store.ledger.member_state import MemberFiles
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
+
+
+@define(slots=True, frozen=True)
+class EntryFile:
+    """``content_end``: position behind the last entry; ``closed`` by a filler there. The indexes
+    are -1 in a file without entries.
+    """
+
+    path: str
+    base_offset: int
+    size: int
+    content_end: int
+    closed: bool
+    first_index: int
+    last_index: int
+
+
+@define(slots=True)
+class Ledger:
+    """``end_index`` -1: no entries. ``committed_index`` is what the checkpoint says; ``too_long``
+    the offsets of messages whose properties leave no room for the way back; ``version`` the highest
+    of the records (4.9 reads version 1 only).
+    """
+
+    files: list[EntryFile] = field(factory=list)
+    end_index: int = -1
+    end_term: int = -1
+    committed_index: int = -1
+    version: int = 1
+    too_long: list[int] = field(factory=list)
+
+    @property
+    def base_offset(self) -> int:
+        return self.files[0].base_offset if self.files else 0
+
+
+def read_ledger(files: FileLayer, settings: StoreSettings) -> Ledger:
+    """Raises StoreFault for files that no stopped member leaves so."""
+    paths = StorePaths.of(settings)
+    self_id = settings.dledger_self_id
+    assert self_id is not None, "only a member has a ledger"
+    row = MappedFiles(files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log)
+    row.load(DATA_SIZE_KEY)
+    ledger = Ledger()
+    try:
+        for file in row:
+            if not _take_file(ledger, file):
+                break
+    finally:
+        row.close()
+    committed = MemberFiles(files, paths.dledger(self_id)).load_committed_index()
+    ledger.committed_index = min(committed, ledger.end_index)
+    return ledger
+
+
+def position_behind(files: FileLayer, ledger: Ledger, index: int) -> tuple[int, int]:
+    """Number of the file that holds entry ``index``, and the position behind that entry in it.
+    Raises UpgradeRefused when this member does not have it.
+    """
+    for number, entry_file in enumerate(ledger.files):
+        if entry_file.first_index <= index <= entry_file.last_index:
+            file = files.open_readonly(entry_file.path)
+            try:
+                return number, _position_behind(file.view, index)
+            finally:
+                file.close()
+    raise UpgradeRefused(
+        f"entry {index} is not on this member, which has them up to {ledger.end_index}; start the"
+        " group, let it catch up, and stop it again"
+    )
+
+
+def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
+    """Up to which entry the group has to keep: what any member knows to be committed, and what a
+    quorum has. Members whose last entries are of one term agree up to the shorter end.
+
+    Raises UpgradeRefused when too few members are shown, or they ended in different terms.
+    """
+    if not is_quorum(len(ledgers), group_size):
+        raise UpgradeRefused(
+            f"{len(ledgers)} of {group_size} members are shown: too few to tell what was"
+            " acknowledged; give more members, or --cut-index"
+        )
+    committed = max(ledger.committed_index for ledger in ledgers)
+    newest = max(ledger.end_term for ledger in ledgers)
+    ends = sorted((each.end_index for each in ledgers if each.end_term == newest), reverse=True)
+    if not is_quorum(len(ends), group_size):
+        terms = ", ".join(f"{each.end_index} of term {each.end_term}" for each in ledgers)
+        raise UpgradeRefused(
+            f"the members' last entries are {terms}: no quorum ended in one term; start the group,"
+            " let it catch up, and stop it cleanly; or give --cut-index"
+        )
+    return max(committed, ends[group_size // 2])
+
+
+def _position_behind(view: memoryview, index: int) -> int:
+    position = 0
+    while True:
+        _, size, found, *_ = ENTRY_HEADER.unpack_from(view, position)
+        position += int(size)
+        if found == index:
+            return position
+
+
+def _take_file(ledger: Ledger, file: MappedFile) -> bool:
+    """Add one file; False when the ledger ends in it."""
+    first_index, end, stop = -1, file.first_offset, StopReason.LIMIT
+    for scan in _scans(file):
+        if len(scan):
+            _check_follows(file, scan, ledger)
+            first_index = scan.entry_index[0] if first_index < 0 else first_index
+            _take_scan(ledger, file, scan)
+        end, stop = scan.end, scan.stop
+    position = end - file.first_offset
+    closed = False
+    if stop is StopReason.BLANK:
+        closed = is_end_filler(file.view, position, file.end_offset - end, dledger=True)
+    if not closed and stop not in (StopReason.END, StopReason.ZERO):
+        raise StoreFault(
+            file.path,
+            f"{stop.name} at position {position}, behind entry {ledger.end_index}",
+            "entries without a gap",
+            "start this member once, so that the group mends it, and stop it again",
+        )
+    last_index = ledger.end_index if first_index >= 0 else -1
+    ledger.files.append(
+        EntryFile(
+            file.path, file.first_offset, file.size, position, closed, first_index, last_index
+        )
+    )
+    return closed
+
+
+def _scans(file: MappedFile) -> Iterator[Scan]:
+    offset = file.first_offset
+    while True:
+        view = file.view[offset - file.first_offset :]
+        scan = scan_records(view, offset, dledger=True, check_crc=True)
+        yield scan
+        offset = scan.end
+        if scan.stop is not StopReason.LIMIT:
+            return
+
+
+def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
+    index, term = scan.entry_index[0], scan.term[0]
+    if ledger.end_index >= 0 and (index != ledger.end_index + 1 or term < ledger.end_term):
+        raise StoreFault(
+            file.path,
+            f"entry {index} of term {term} behind entry {ledger.end_index} of term"
+            f" {ledger.end_term}",
+            f"entry {ledger.end_index + 1}",
+            "fetch the file from another member",
+        )
+
+
+def _take_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
+    ledger.end_index, ledger.end_term = scan.entry_index[-1], scan.term[-1]
+    for offset, length in zip(scan.offset, scan.properties_length, strict=True):
+        position = offset - file.first_offset
+        first = position == layout.ENTRY_HEADER_SIZE
+        if length > (PROPERTIES_MAX_BEFORE_FIRST if first else PROPERTIES_MAX_BEFORE):
+            ledger.too_long.append(offset)
+        place = position + layout.MAGIC_POSITION
+        if file.view[place + 3] == layout.MESSAGE_MAGIC_V2 & 0xFF:
+            ledger.version = 2

@@ -1,0 +1,201 @@
+"""Two classic logs: is one the begin of the other, and if not, where do they part, in messages.
+
+Whole blocks are compared by the digests of the manifests; bytes travel only for the block in which
+one log ends, or in which a difference is. Bytes behind the last record and behind a BLANK's eight
+do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from attrs import define
+
+from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.message import decode_message
+from rmqpy.codec.scan import StopReason
+from rmqpy.codec.tally import BLOCK_SIZE
+from rmqpy.upgrade.checks.replica import Replica
+
+LISTED_MAX = 200
+"""Messages of each side that a divergence lists; all are counted."""
+
+
+class Relation(Enum):
+    EQUAL = "equal"
+    SHORTER = "shorter"
+    """The first is the begin of the second."""
+    LONGER = "longer"
+    DIVERGED = "diverged"
+
+
+@define(slots=True, frozen=True)
+class LogComparison:
+    """``common_end``: up to there both hold the same records; ``difference`` the first differing
+    byte of a divergence, else -1. ``lacks_front``: the first begins behind the second.
+    """
+
+    relation: Relation
+    common_end: int
+    difference: int = -1
+    lacks_front: bool = False
+
+
+def classic_log(replica: Replica) -> LogDigest:
+    return replica.survey().manifest.log("classic") or LogDigest(kind="classic")
+
+
+def compare_logs(first: Replica, second: Replica) -> LogComparison:
+    """The classic log of the first, seen from the second's."""
+    one, two = classic_log(first), classic_log(second)
+    if not one.files or not two.files:
+        if not one.files and not two.files:
+            return LogComparison(Relation.EQUAL, 0)
+        relation = Relation.SHORTER if not one.files else Relation.LONGER
+        return LogComparison(relation, min(one.end, two.end), lacks_front=bool(two.files))
+    begin = max(one.begin, two.begin)
+    common_end = begin
+    theirs = {file.first_offset: file for file in two.files}
+    for file in one.files:
+        if file.first_offset < begin:
+            continue
+        other = theirs.get(file.first_offset)
+        if other is None:
+            break
+        equal_to, difference = _compare_file(first, file, second, other)
+        common_end = equal_to
+        if difference >= 0:
+            return LogComparison(Relation.DIVERGED, common_end, difference, one.begin > two.begin)
+        if file.end != other.end:
+            break
+    relation = _relation(one, two, common_end)
+    difference = common_end if relation is Relation.DIVERGED else -1
+    return LogComparison(relation, common_end, difference, one.begin > two.begin)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MessageLine:
+    """One message of one side, for the operator's choice."""
+
+    offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    stored_ms: int
+    keys: str
+    unique_key: str
+    body_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset}: {self.topic} queue {self.queue_id} offset {self.queue_offset},"
+            f" stored {self.stored_ms}, id {self.unique_key or '-'}, keys {self.keys or '-'},"
+            f" {self.body_bytes} bytes"
+        )
+
+
+def messages_behind(replica: Replica, offset: int) -> Iterator[MessageLine]:
+    """The messages whose last byte is behind ``offset``, in order."""
+    for file in classic_log(replica).files:
+        if file.end <= offset:
+            continue
+        start = file.first_offset
+        for group in file.groups:
+            if group.offset <= offset:
+                start = group.offset
+        step = _CHUNK
+        while start < file.end:
+            stop = min(file.end, start + step)
+            data = replica.read(file.path, start - file.first_offset, stop - file.first_offset)
+            scan = scan_records(memoryview(data), start, dledger=False, check_crc=False)
+            for record, size in zip(scan.offset, scan.size, strict=True):
+                if record + size > offset:
+                    yield _line(data, record - start, record)
+            if not len(scan) and stop == file.end:
+                break
+            step = _CHUNK if len(scan) else 2 * step
+            start = scan.end
+
+
+_CHUNK = 4 << 20
+
+
+def _line(data: bytes, position: int, offset: int) -> MessageLine:
+    message = decode_message(data, position)
+    return MessageLine(
+        offset=offset,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        stored_ms=message.store_timestamp_ms,
+        keys=message.properties.get("KEYS", ""),
+        unique_key=message.properties.get("UNIQ_KEY", ""),
+        body_bytes=len(message.body),
+    )
+
+
+def _compare_file(
+    first: Replica, one: LogFileDigest, second: Replica, two: LogFileDigest
+) -> tuple[int, int]:
+    """(offset up to which both are equal, offset of the first difference or -1)."""
+    end = min(one.end, two.end)
+    base = one.first_offset
+    for number in range(-(-(end - base) // BLOCK_SIZE)):
+        start, stop = number * BLOCK_SIZE, min((number + 1) * BLOCK_SIZE, end - base)
+        whole = stop == (number + 1) * BLOCK_SIZE or one.end == two.end
+        if whole and one.blocks[number] == two.blocks[number]:
+            continue
+        difference = first_difference(
+            first.read(one.path, start, stop), second.read(two.path, start, stop)
+        )
+        if difference >= 0:
+            offset = base + start + difference
+            return _record_start(first, one, offset), offset
+    return end, -1
+
+
+def first_difference(one: bytes, two: bytes) -> int:
+    """Position of the first byte that differs, -1 when none does."""
+    if one == two:
+        return -1
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high) // 2
+        if one[: middle + 1] == two[: middle + 1]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:
+    """Where the record begins that holds the byte at ``offset``: the end of what is common."""
+    start = file.first_offset
+    for group in file.groups:
+        if group.offset <= offset:
+            start = group.offset
+    while True:
+        stop = min(file.end, max(offset, start) + _CHUNK)
+        data = replica.read(file.path, start - file.first_offset, stop - file.first_offset)
+        scan = scan_records(memoryview(data), start, dledger=False, check_crc=False)
+        for record, size in zip(scan.offset, scan.size, strict=True):
+            if record + size > offset:
+                return record
+        if scan.stop is not StopReason.LIMIT:
+            return scan.end
+        start = scan.end
+
+
+def _relation(one: LogDigest, two: LogDigest, common_end: int) -> Relation:
+    more_one, more_two = one.end > common_end, two.end > common_end
+    if more_one and more_two:
+        return Relation.DIVERGED
+    if more_one:
+        return Relation.LONGER
+    return Relation.SHORTER if more_two else Relation.EQUAL

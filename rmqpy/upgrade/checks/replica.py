@@ -1,0 +1,196 @@
+"""Where a replica is: a directory of this host, or another host's ``rmqpy upgrade serve``."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from attrs import define, field
+
+from rmqpy.audit.facts.log_reader import QueueMessages
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.model.errors import NetworkFault, RmqError
+from rmqpy.model.files import FileLayer
+from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.upgrade.plan.journal import load_journal
+from rmqpy.upgrade.plan.node_context import range_digest
+from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
+
+RANGE_BYTES_MAX = 4 << 20
+SUMMED_MAX = 1 << 10
+"""Most that one request may ask for: bytes, and messages whose sums are wanted."""
+
+REQUEST_SECONDS_MAX = 600
+TOKEN_HEADER = "X-Rmqpy-Token"
+
+
+class Replica(Protocol):
+    """Paths are below the replica's root, or absolute where its log lies elsewhere."""
+
+    @property
+    def name(self) -> str: ...
+
+    def survey(self) -> Survey: ...
+
+    def read(self, path: str, start: int, end: int) -> bytes: ...
+
+    def digest(self, path: str, start: int, end: int) -> str:
+        """md5 of a range; ``absent`` when it is not there."""
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        """As :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
+
+    def status(self) -> dict[str, Any]:
+        """The journal's state, for ``rmqpy upgrade status``."""
+
+    def clock_skew_ms(self) -> int:
+        """How far its host's clock is ahead of ours."""
+
+
+@define(slots=True)
+class LocalReplica:
+    """Implements ``Replica`` on a directory of this host."""
+
+    files: FileLayer
+    plan: SurveyPlan
+    _survey: Survey | None = None
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def root(self) -> str:
+        return self.plan.root
+
+    def survey(self) -> Survey:
+        if self._survey is None:
+            self._survey = take_survey(self.files, self.plan)
+        return self._survey
+
+    def forget_survey(self) -> None:
+        """The directory has changed."""
+        self._survey = None
+
+    def absolute(self, path: str) -> str:
+        return path if path.startswith("/") else f"{self.plan.root}/{path}"
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        file = self.files.open_readonly(self.absolute(path))
+        try:
+            if end > file.size:
+                raise RmqError(f"{path} on {self.name} has {file.size} bytes, {end} are asked for")
+            return bytes(file.view[start:end])
+        finally:
+            file.close()
+
+    def digest(self, path: str, start: int, end: int) -> str:
+        return range_digest(self.files, self.absolute(path), start, end)
+
+    def messages(self) -> QueueMessages:
+        """What stands there now."""
+        directory = read_directory(self.files, self.root, self.plan.settings)
+        return QueueMessages(self.files, directory)
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        return self.messages().sums(topic, queue_id, first, end)
+
+    def status(self) -> dict[str, Any]:
+        journal = load_journal(self.files, upgrade_work(self.plan.root))
+        if journal is None:
+            return {"state": "untouched"}
+        return {
+            "state": journal.state,
+            "plan": journal.plan_id,
+            "phase": journal.phase,
+            "done": journal.done,
+            "since_ms": journal.since_ms,
+        }
+
+    def clock_skew_ms(self) -> int:
+        return 0
+
+
+@define(slots=True)
+class RemoteReplica:
+    """Implements ``Replica`` over HTTP. ``authority``: a file of certificates to trust."""
+
+    name: str
+    address: str
+    token: str = field(default="", repr=False)
+    authority: str | None = None
+    _survey: Survey | None = None
+
+    def survey(self) -> Survey:
+        if self._survey is None:
+            self._survey = Survey.decode(self._ask("survey", {"name": self.name}))
+        return self._survey
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        parts = []
+        while start < end:
+            stop = min(start + RANGE_BYTES_MAX, end)
+            data = self._ask("range", {"path": path, "start": start, "end": stop})
+            if len(data) != stop - start:
+                raise NetworkFault(f"{self.address}: {len(data)} bytes of {stop - start} of {path}")
+            parts.append(data)
+            start = stop
+        return b"".join(parts)
+
+    def digest(self, path: str, start: int, end: int) -> str:
+        return self._ask("digest", {"path": path, "start": start, "end": end}).decode()
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+        query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
+        count, content, place = json.loads(self._ask("sums", query))
+        return int(count), int(content), int(place)
+
+    def status(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self._ask("status", {}))
+        return value
+
+    def clock_skew_ms(self) -> int:
+        before_ms = time.time_ns() // 1_000_000
+        theirs = int(self._ask("clock", {}))
+        after_ms = time.time_ns() // 1_000_000
+        return theirs - (before_ms + after_ms) // 2
+
+    def _ask(self, what: str, query: Mapping[str, object]) -> bytes:
+        url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
+        context = ssl.create_default_context(cafile=self.authority)
+        if self.token and not url.startswith("https:"):
+            raise RmqError(f"{self.address}: a token is not sent without TLS; use https://")
+        try:
+            with urllib.request.urlopen(
+                request, timeout=REQUEST_SECONDS_MAX, context=context
+            ) as answer:
+                data: bytes = answer.read()
+                return data
+        except urllib.error.HTTPError as error:
+            text = error.read(1000).decode("utf-8", "replace")
+            raise RmqError(f"{self.address}: {error.code} {text}") from None
+        except OSError as error:
+            raise NetworkFault(f"{self.address}: {error}") from None
+
+
+@define(slots=True, frozen=True)
+class Replicas:
+    """By name; what a plan's operations read from (implements ``ground.RangeSource``)."""
+
+    by_name: Mapping[str, Replica]
+
+    def read(self, replica: str, path: str, start: int, end: int) -> bytes:
+        found = self.by_name.get(replica)
+        if found is None:
+            raise RmqError(
+                f"bytes of replica {replica} are needed; give it as {replica}=DIR or"
+                f" {replica}=https://HOST:PORT"
+            )
+        return found.read(path, start, end)

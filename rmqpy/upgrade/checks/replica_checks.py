@@ -1,0 +1,323 @@
+"""Checks that look at one replica at a time: its stop, its files, its log, its room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
+from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
+from rmqpy.upgrade.checks.tables import consumer_offsets
+from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
+from rmqpy.upgrade.plan.survey import Survey
+
+HOUR_MS = 3_600_000
+DEFAULT_RESERVED_HOURS = 72
+RETENTION_ROUNDS = 2
+"""Old files block the cleaning of new ones: the disk holds two retention periods at a switch."""
+
+SurveyCheck = Callable[[Survey], Iterator[CheckFinding]]
+
+
+def clean_stop(survey: Survey) -> Iterator[CheckFinding]:
+    """The last stop was clean (H5)."""
+    if survey.manifest.running:
+        yield note(
+            "clean-stop",
+            survey.name,
+            "a broker is running here: what is told is up to its confirmed offset",
+            "stop it before plan, apply or switch",
+        )
+    elif survey.abort_found:
+        yield finding(
+            "clean-stop",
+            survey.name,
+            "abort is there: the last stop was not clean, and Java 4.9 would switch without"
+            " repairing the consume queues",
+            "start the broker once as it was, and stop it with SIGTERM",
+        )
+
+
+def _from_audit(name: str, codes: Iterable[str], is_note: bool = False) -> SurveyCheck:
+    wanted = frozenset(codes)
+
+    def check(survey: Survey) -> Iterator[CheckFinding]:
+        make = note if is_note else finding
+        for each in survey.found:
+            if each["code"] in wanted:
+                place = f" at offset {each['offset']}" if "offset" in each else ""
+                what = f": {each['found']}" if each.get("found") else ""
+                what += f", expected {each['expected']}" if each.get("expected") else ""
+                yield make(
+                    name,
+                    survey.name,
+                    f"{each['code']} {each['file']}{place}{what}",
+                    _remedy(each["code"]),
+                )
+
+    return check
+
+
+def _remedy(code: str) -> str:
+    from rmqpy.audit.scan.findings import FindingCode
+
+    return FindingCode[code].remedy
+
+
+def _explained(text: str) -> Callable[[SurveyCheck], SurveyCheck]:
+    def named(check: SurveyCheck) -> SurveyCheck:
+        check.__doc__ = text
+        return check
+
+    return named
+
+
+file_sizes = _explained("Every log file has the configured length (H7).")(
+    _from_audit("file-sizes", ["FILE_SIZE"])
+)
+strays = _explained("Nothing foreign stands in the folders of the log (H24).")(
+    _from_audit("strays", ["FILE_STRAY", "FILE_EMPTY"])
+)
+gaps = _explained("No file is missing between two others.")(_from_audit("gaps", ["FILE_MISSING"]))
+tail = _explained("The log ends with a whole message (a torn one would be accepted by Java).")(
+    _from_audit("tail", ["TAIL_PARTIAL", "TAIL_JUNK"])
+)
+file_ahead = _explained("No empty file made ahead stands behind a closed one (H6).")(
+    _from_audit("file-ahead", ["FILE_AHEAD_SEALED"])
+)
+log_sound = _explained("Every message is whole and in its place (H27).")(
+    _from_audit(
+        "log-sound",
+        [
+            *("RECORD_MAGIC", "RECORD_SIZE", "RECORD_FIELDS", "RECORD_ZEROED", "RECORD_BODY_CRC"),
+            *("RECORD_CHECKSUM", "RECORD_PROPERTIES", "RECORD_TOPIC", "RECORD_PLACE"),
+            *("FILLER_SIZE", "FILLER_MISSING", "QUEUE_STEP", "ENTRY_MAGIC", "ENTRY_SIZE"),
+            *("ENTRY_FIELDS", "ENTRY_PLACE", "ENTRY_INDEX", "ENTRY_TERM", "ENTRY_RESERVED"),
+        ],
+    )
+)
+queues_match = _explained("Consume queues lead to the messages of the log, all of them (H2, H5).")(
+    _from_audit("queues-match", ["UNIT_MISSING", "UNIT_WRONG", "UNIT_SURPLUS", "ENTRY_UNIT"])
+)
+index_match = _explained("Messages are found by their keys.")(
+    _from_audit("index-match", ["KEY_MISSING", "KEY_SURPLUS", "KEY_CHAIN", "INDEX_HEADER"], True)
+)
+divide_fits = _explained("An old log ends where the DLedger log begins (H1, H3, H9).")(
+    _from_audit("divide-fits", ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"])
+)
+tables_readable = _explained("Every configuration table can be read (H12).")(
+    _from_audit("tables-readable", ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT"])
+)
+
+
+def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
+    """No consumer offset is behind the end of its queue (H13)."""
+    ends = {(each.topic, each.queue_id): each.max_offset for each in survey.manifest.queues}
+    for topic, group, queue_id, offset in consumer_offsets(survey.tables):
+        end = ends.get((topic, queue_id))
+        if end is not None and offset > end:
+            yield finding(
+                "offsets-in-range",
+                survey.name,
+                f"{group} is at {offset} of {topic} queue {queue_id}, which ends at {end}: its"
+                " clients would reset themselves",
+                "rmqpy upgrade plan sets it to the end, where the log is whole",
+            )
+
+
+def tables_there(survey: Survey) -> Iterator[CheckFinding]:
+    """A replica that has messages has topics, groups and offsets, too (H12)."""
+    missing = [
+        name
+        for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+        if name not in survey.tables
+    ]
+    if missing and survey.manifest.messages:
+        yield finding(
+            "tables-there",
+            survey.name,
+            f"config/ lacks {', '.join(missing)}: as a leader this node would know no topics, give"
+            " its emptier tables to the others, and deliver delayed messages again",
+            "rmqpy upgrade plan and apply bring the tables of the others",
+        )
+
+
+def message_size(survey: Survey) -> Iterator[CheckFinding]:
+    """Every message fits a DLedger entry (H16)."""
+    limit = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
+    asked = survey.setting("maxMessageSize")
+    if survey.largest_record > limit:
+        yield finding(
+            "message-size",
+            survey.name,
+            f"the largest message has {survey.largest_record} bytes; DLedger takes {limit}",
+            "tell its producers: messages of this size are refused after the switch",
+        )
+    elif asked.isdigit() and int(asked) > limit:
+        yield note(
+            "message-size",
+            survey.name,
+            f"maxMessageSize={asked}, DLedger takes records of {limit} bytes",
+            "lower maxMessageSize",
+        )
+
+
+def way_back(survey: Survey) -> Iterator[CheckFinding]:
+    """Messages whose properties are too long for the way back are known."""
+    longest = survey.longest_properties
+    if longest > PROPERTIES_MAX_BEFORE_FIRST:
+        limit = (
+            PROPERTIES_MAX_BEFORE
+            if longest > PROPERTIES_MAX_BEFORE
+            else PROPERTIES_MAX_BEFORE_FIRST
+        )
+        yield note(
+            "way-back",
+            survey.name,
+            f"properties of up to {longest} bytes ({PROPERTIES_BYTES_MAX} are allowed); messages"
+            f" with more than {limit} that are written under DLedger close the way back until they"
+            " expire",
+            "rmqpy upgrade leave lists them",
+        )
+
+
+def versions(survey: Survey) -> Iterator[CheckFinding]:
+    """Which programs can open the directory."""
+    for opener in survey.manifest.facts.get("openers", ()):
+        if not opener["able"]:
+            yield note(
+                "versions",
+                survey.name,
+                f"{opener['program']} cannot open this directory: {'; '.join(opener['reasons'])}",
+            )
+    if survey.version_2:
+        yield note(
+            "versions",
+            survey.name,
+            f"{survey.version_2} records of version 2, which Java 4.9 cannot read",
+            "run 5.x brokers on it, before the switch and after",
+        )
+
+
+def retention(survey: Survey) -> Iterator[CheckFinding]:
+    """The disk holds old and new files while the old ones block cleaning (H14)."""
+    first = [each.first_stored_ms for each in survey.spans if each.first_stored_ms > 0]
+    last = survey.manifest.facts.get("classic") or {}
+    last_ms = ((last.get("last") or {}) if last else {}).get("store_timestamp_ms", 0)
+    if not first or last_ms - first[0] < HOUR_MS or not survey.disk_total:
+        return
+    hours = int(survey.setting("fileReservedTime") or DEFAULT_RESERVED_HOURS)
+    log_bytes = survey.manifest.end - survey.manifest.begin
+    needed = int(log_bytes / (last_ms - first[0]) * hours * HOUR_MS) * RETENTION_ROUNDS
+    room = survey.disk_free + log_bytes
+    if needed > room:
+        yield finding(
+            "retention",
+            survey.name,
+            f"about {needed >> 20} MiB are written in {RETENTION_ROUNDS} x fileReservedTime={hours}"
+            f" hours, there is room for {room >> 20} MiB: while old files live the new log cannot"
+            " be cleaned, and puts are refused above 90 %",
+            "lower fileReservedTime before the switch, or make room",
+        )
+
+
+def times(survey: Survey) -> Iterator[CheckFinding]:
+    """Files still have the time at which they were last written (H23)."""
+    for span in survey.spans:
+        following = span.first_stored_of_next_ms
+        if following > 0 and span.mtime_ms > following + HOUR_MS:
+            yield note(
+                "times",
+                survey.name,
+                f"{span.path} was last written {(span.mtime_ms - following) // 60_000} minutes"
+                " after the next file's first message: copied without its time, so its retention"
+                " begins anew and searches by time miss",
+                "set the time back with touch -d; rmqpy upgrade apply keeps times",
+            )
+            return
+
+
+def committed(survey: Survey) -> Iterator[CheckFinding]:
+    """No entry was lost that the group had committed (H22), none is unknown to be (H21)."""
+    state = survey.manifest.facts.get("ledger_state")
+    last = ((survey.manifest.facts.get("ledger") or {}).get("last") or {}).get("index", -1)
+    if not state:
+        return
+    if state["committed_index"] > last:
+        yield finding(
+            "committed",
+            survey.name,
+            f"entries up to {state['committed_index']} were committed, the last one here is {last}",
+            "start this member as a follower only, after the others; never let it lead",
+        )
+    elif state["committed_index"] < last:
+        yield note(
+            "committed",
+            survey.name,
+            f"entries {state['committed_index'] + 1} to {last} are not known to be committed: the"
+            " group says so after a start",
+        )
+
+
+def half_messages(survey: Survey) -> Iterator[CheckFinding]:
+    """Pending transactions are resolved by whoever leads, from its own old log (H17)."""
+    queues = [q for q in survey.manifest.queues if q.topic == "RMQ_SYS_TRANS_HALF_TOPIC"]
+    count = sum(queue.unqueued + queue.count for queue in queues)
+    if count:
+        yield note(
+            "half-messages",
+            survey.name,
+            f"{count} prepared messages in the log; those still pending are asked about after the"
+            " switch by the leader, which needs this log",
+        )
+
+
+def switched(survey: Survey) -> Iterator[CheckFinding]:
+    """DLedger data is there and the flag is off: a classic start hides it (H9, H10)."""
+    flag = survey.setting("enableDLegerCommitLog", "false").lower() == "true"
+    has_data = survey.manifest.mode in (Mode.JOINED, Mode.DLEDGER)
+    if survey.config is not None and has_data and not flag:
+        yield finding(
+            "switched",
+            survey.name,
+            "there is DLedger data and enableDLegerCommitLog is not true: Java would hide every"
+            " message since the switch and give their queue offsets again",
+            "set enableDLegerCommitLog=true, or go back with rmqpy upgrade leave",
+        )
+
+
+SURVEY_CHECKS: dict[str, SurveyCheck] = {
+    "clean-stop": clean_stop,
+    "file-sizes": file_sizes,
+    "strays": strays,
+    "gaps": gaps,
+    "tail": tail,
+    "file-ahead": file_ahead,
+    "log-sound": log_sound,
+    "queues-match": queues_match,
+    "index-match": index_match,
+    "divide-fits": divide_fits,
+    "switched": switched,
+    "committed": committed,
+    "tables-readable": tables_readable,
+    "tables-there": tables_there,
+    "offsets-in-range": offsets_in_range,
+    "message-size": message_size,
+    "way-back": way_back,
+    "versions": versions,
+    "retention": retention,
+    "times": times,
+    "half-messages": half_messages,
+}
+
+
+def _for_each(check: SurveyCheck) -> Callable[[Group], Iterator[CheckFinding]]:
+    def each(group: Group) -> Iterator[CheckFinding]:
+        for survey in group.surveys:
+            yield from check(survey)
+
+    each.__doc__ = check.__doc__
+    return each
+
+
+REPLICA_CHECKS = {name: _for_each(check) for name, check in SURVEY_CHECKS.items()}

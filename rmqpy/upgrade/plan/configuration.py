@@ -1,0 +1,55 @@
+"""The broker.conf of one node, before and after: only the lines that must change do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmqpy.config.properties_file import decode_properties_bytes, format_properties
+from rmqpy.model.files import FileLayer
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.survey import Survey
+
+FLAG = "enableDLegerCommitLog"
+
+
+def dledger_config(files: FileLayer, survey: Survey, keys: Mapping[str, str]) -> str:
+    """With the flag, the group, the peers and the id."""
+    return rewritten(_text(files, survey), {FLAG: "true", **keys})
+
+
+def classic_config(files: FileLayer, survey: Survey, roles: Mapping[str, str]) -> str:
+    """Without the flag; ``roles`` says which replica is what (SYNC_MASTER, ASYNC_MASTER, SLAVE):
+    without a word the master is the member with the lowest id.
+    """
+    keys = {FLAG: "false"}
+    role = roles.get(survey.name)
+    if role is not None:
+        keys["brokerRole"] = role
+        number = "".join(char for char in survey.setting("dLegerSelfId", "0") if char.isdigit())
+        keys["brokerId"] = str(int(number or 0) + 1) if role == "SLAVE" else "0"
+    return rewritten(_text(files, survey), keys)
+
+
+def rewritten(text: str, keys: Mapping[str, str]) -> str:
+    """``text`` with these keys set: a line that sets one is replaced, others are added at the
+    end.
+    """
+    rest = dict(keys)
+    lines = []
+    for line in text.splitlines():
+        name = line.partition("=")[0].strip()
+        if name in keys and not line.lstrip().startswith(("#", "!")):
+            if name in rest:
+                lines.append(format_properties({name: rest.pop(name)}).rstrip("\n"))
+            continue
+        lines.append(line)
+    lines += format_properties(rest).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _text(files: FileLayer, survey: Survey) -> str:
+    if survey.config_path is None:
+        raise UpgradeRefused(
+            f"{survey.name}: its broker.conf is not known; give it with -c {survey.name}=FILE"
+        )
+    return decode_properties_bytes(files.read_bytes(survey.config_path))

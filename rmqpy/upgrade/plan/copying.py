@@ -1,0 +1,47 @@
+"""Copies of files and folders: zeros become holes, times stay, durable when done."""
+
+from __future__ import annotations
+
+from rmqpy.model.files import FileLayer
+from rmqpy.upgrade.plan.node_context import CHUNK
+
+
+def copy_file(files: FileLayer, source: str, target: str) -> None:
+    original = files.open_readonly(source)
+    files.unlink(target)
+    copy = files.open(target, size=original.size)
+    try:
+        for place in range(0, original.size, CHUNK):
+            data = bytes(original.view[place : place + CHUNK])
+            if any(data):
+                copy.write(place, data)
+        copy.sync()
+    finally:
+        copy.close()
+        original.close()
+    files.set_mtime_ms(target, files.mtime_ms(source))
+    files.sync_dir(target.rpartition("/")[0])
+
+
+def copy_tree(
+    files: FileLayer, source: str, target: str, skip: frozenset[str] = frozenset()
+) -> None:
+    """``skip`` names entries of ``source`` that stay behind. Files that are there already with the
+    same size and time are not copied again.
+    """
+    files.make_dirs(target)
+    for name in files.list_dir(source):
+        path, there = f"{source}/{name}", f"{target}/{name}"
+        if name in skip:
+            continue
+        if files.is_dir(path):
+            copy_tree(files, path, there)
+        elif not _same(files, path, there):
+            copy_file(files, path, there)
+
+
+def _same(files: FileLayer, path: str, there: str) -> bool:
+    if not files.exists(there):
+        return False
+    same_size = files.size_of(path) == files.size_of(there)
+    return same_size and files.mtime_ms(path) == files.mtime_ms(there)

@@ -1,0 +1,155 @@
+"""Consume queues and key index made anew behind an offset, in a folder of their own.
+
+The queues are copied as they are, cut at the offset, and dispatched from there on: what they know
+about older messages (also those of topics that were deleted since) stays. From offset 0 on they are
+made of the log alone: those of a slave that got only the last files begin with blank units. Index
+files that end below the offset are copied, the rest is built again. Dispatch is the broker's.
+"""
+
+from __future__ import annotations
+
+import json
+
+from attrs import define
+
+from rmqpy.audit.facts.small_files import living_topics
+from rmqpy.codec.units import INDEX_HEADER, IndexHeader
+from rmqpy.model.files import FileLayer
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
+from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.files.log_recovery import Framing, Walker
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.upgrade.plan.copying import copy_file, copy_tree
+from rmqpy.upgrade.plan.node_context import Ground
+
+FINISHED = "finished"
+QUEUES = "consumequeue"
+INDEX = "index"
+
+
+@define(slots=True, frozen=True)
+class Places:
+    """``target`` gets both folders; the rest is where the store keeps its own."""
+
+    target: str
+    commit_log: str
+    queues: str
+    index: str
+    config: str
+
+
+def is_finished(files: FileLayer, target: str) -> bool:
+    return files.exists(f"{target}/{FINISHED}")
+
+
+def build(ground: Ground, places: Places, from_offset: int) -> None:
+    """Make both folders; they are durable, and ``finished`` says so, when it returns."""
+    files, settings = ground.files, ground.settings
+    target = places.target
+    files.make_dirs(f"{target}/{QUEUES}")
+    files.make_dirs(f"{target}/{INDEX}")
+    if from_offset > 0:
+        copy_tree(files, places.queues, f"{target}/{QUEUES}")
+    _copy_index(files, places.index, f"{target}/{INDEX}", from_offset)
+    row = MappedFiles(files, (places.commit_log,), settings.mapped_file_size_commit_log)
+    row.load(COMMIT_LOG_SIZE_KEY)
+    queues = ConsumeQueueTable(files, f"{target}/{QUEUES}", settings.mapped_file_size_consume_queue)
+    index = KeyIndex(
+        files,
+        f"{target}/{INDEX}",
+        settings.max_hash_slot_num,
+        settings.max_index_num,
+        ground.now_ms,
+    )
+    try:
+        if row:
+            Walker(files, row, Framing.CLASSIC, f"{ground.work}/quarantine").recover(0)
+        log = ClassicCommitLog(row)
+        _dispatch(ground, log, (queues, index), from_offset)
+        _drop_deleted(files, queues, places)
+        stored_ms = _make_durable(files, queues, index, target)
+    finally:
+        queues.close()
+        index.close()
+        row.close()
+    _keep_times(files, places.queues, f"{target}/{QUEUES}")
+    files.replace_bytes(f"{target}/{FINISHED}", json.dumps({"at_ms": stored_ms}).encode())
+
+
+def _dispatch(
+    ground: Ground,
+    log: ClassicCommitLog,
+    derived: tuple[ConsumeQueueTable, KeyIndex],
+    from_offset: int,
+) -> None:
+    queues, index = derived
+    settings = ground.settings
+    queues.load()
+    queues.settle()
+    queues.truncate(from_offset)
+    index.load()
+    index.settle(log.max_offset, None)
+    levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
+    dispatch = Dispatch(log, queues, index if settings.message_index_enable else None, levels)
+    indexed = index.end_offset
+    # A log without a message behind the divide ends where its last filler begins.
+    begin = min(from_offset, log.max_offset)
+    dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
+    dispatch.run()
+    while dispatch.index_step():
+        ground.progress("key index", dispatch.index_cursor, log.max_offset)
+    queues.correct_min_offsets(PhysicalOffset(log.min_offset))
+
+
+def _drop_deleted(files: FileLayer, queues: ConsumeQueueTable, places: Places) -> None:
+    kept = living_topics(files, places.config, places.queues)
+    if kept is None:
+        return
+    for topic in {name[0] for name, _ in queues.items()} - kept:
+        queues.drop_topic(topic)
+
+
+def _make_durable(files: FileLayer, queues: ConsumeQueueTable, index: KeyIndex, target: str) -> int:
+    folders = []
+    for (topic, queue_id), queue in queues.items():
+        sync = queue.take_sync()
+        if sync is not None:
+            sync.run()
+        folders.append(f"{target}/{QUEUES}/{topic}/{queue_id}")
+    for folder in folders:
+        if files.is_dir(folder):
+            files.sync_dir(folder)
+    pending = index.take_sync()
+    if pending is not None:
+        pending.run()
+    index.sync()
+    return index.last_update[0]
+
+
+def _copy_index(files: FileLayer, source: str, target: str, end_offset: int) -> None:
+    for name in files.list_dir(source):
+        path = f"{source}/{name}"
+        if files.size_of(path) < INDEX_HEADER.size:
+            return
+        file = files.open_readonly(path)
+        try:
+            header = IndexHeader.decode(bytes(file.view[: INDEX_HEADER.size]))
+        finally:
+            file.close()
+        if header.end_offset >= end_offset or header.index_count <= 1:
+            return
+        copy_file(files, path, f"{target}/{name}")
+
+
+def _keep_times(files: FileLayer, source: str, target: str) -> None:
+    """Java searches a queue by its files' times: each keeps that of the file it stands for."""
+    for name in files.list_dir(target):
+        path, old = f"{target}/{name}", f"{source}/{name}"
+        if files.is_dir(path):
+            _keep_times(files, old, path)
+        elif files.exists(old):
+            files.set_mtime_ms(path, files.mtime_ms(old))

@@ -1,0 +1,263 @@
+"""Carries out one node's part of a plan, and takes it back: resumable after a kill at any point.
+
+For each operation: look whether it is *before* or *after*; keep what will be lost; note in the
+journal that it begins; perform; note that it is done. What the note says after a kill:
+
+==========  ============================================================================
+begun       then
+==========  ============================================================================
+no          the operation has changed nothing; its undo record is written again
+yes         its undo record is whole: back to *before*, and perform again
+==========  ============================================================================
+
+Taking back goes through the operations backwards; each of them can be taken back from *before*,
+*after* or the middle, so that this can be interrupted too.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+from attrs import define, field
+
+from rmqpy.model.errors import RmqError
+from rmqpy.store.ledger.classic_prefix import forget_old_log_mark
+from rmqpy.upgrade.plan.journal import (
+    APPLIED,
+    APPLYING,
+    FINALIZED,
+    ROLLED_BACK,
+    ROLLING_BACK,
+    Journal,
+    load_journal,
+    save_journal,
+)
+from rmqpy.upgrade.plan.node_context import Ground, UpgradeRefused, log_fingerprint
+from rmqpy.upgrade.plan.operations import Op, Patch, State
+from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
+
+JOIN = "m0004_join"
+"""The step after which a start makes the DLedger log."""
+
+
+def check_befores(ground: Ground, node: NodePlan) -> list[str]:
+    """Every operation whose "before" does not hold now, as far as it does not rest on an earlier
+    operation of the plan. Changes nothing.
+    """
+    touched = _Touched()
+    found = []
+    for op in node.ops:
+        if not touched.by_earlier(op) and op.state(ground) is State.OTHER:
+            found.append(op_line(op))
+        touched.add(op)
+    return found
+
+
+def apply_plan(ground: Ground, plan: Plan, replica: str, phase: str = "") -> Journal:
+    """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefused when a
+    "before" does not hold (then nothing was changed), or another plan is half done.
+    """
+    node = plan.node(replica)
+    journal = load_journal(ground.files, ground.work)
+    if journal is not None and journal.is_half_done:
+        if journal.plan_id != plan.id:
+            raise UpgradeRefused(
+                f"plan {journal.plan_id} is {journal.state} in this directory; finish it with"
+                " rmqpy upgrade apply --resume, or take it back with rmqpy upgrade rollback"
+            )
+        if journal.state == ROLLING_BACK:
+            raise UpgradeRefused(
+                f"plan {plan.id} is being taken back here; finish that with rmqpy upgrade rollback"
+            )
+    elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
+        return journal
+    else:
+        wrong = check_befores(ground, node)
+        if wrong:
+            raise UpgradeRefused(
+                "the directory is not as it was when the plan was made; plan again. First"
+                f" difference of {len(wrong)}: {wrong[0]}"
+            )
+        earlier = _keep_earlier(ground, journal)
+        journal = Journal(
+            plan_id=plan.id,
+            state=APPLYING,
+            phase=phase,
+            since_ms=ground.now_ms(),
+            earlier=earlier,
+        )
+        _save_plan(ground, plan, replica)
+        save_journal(ground.files, ground.work, journal)
+    return _run(ground, node, journal)
+
+
+def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
+    files, work = ground.files, ground.work
+    total = sum(op.changed_bytes for op in node.ops)
+    changed = sum(op.changed_bytes for op in node.ops[: journal.done])
+    for number in range(journal.done, len(node.ops)):
+        op = node.ops[number]
+        undo_path = ground.undo_path(journal.plan_id, number)
+        ground.progress(f"{op.kind} {op.path}", changed, total)
+        if journal.begun:
+            op.resume(ground, undo_path)
+        state = op.state(ground)
+        if state is State.OTHER:
+            raise UpgradeRefused(
+                f"{op_line(op)}: this is neither as it was before nor as it will be after; take"
+                " the plan back with rmqpy upgrade rollback"
+            )
+        skipped = journal.skipped
+        if state is State.AFTER and not journal.begun:
+            skipped = (*skipped, number)
+        elif state is State.BEFORE:
+            op.prepare(ground, undo_path)
+            journal = attrs.evolve(journal, begun=True)
+            save_journal(files, work, journal)
+            op.perform(ground)
+        journal = attrs.evolve(journal, done=number + 1, begun=False, skipped=skipped)
+        save_journal(files, work, journal)
+        changed += op.changed_bytes
+    ground.progress("done", total, total)
+    forget_old_log_mark(files, work.rpartition("/")[0])
+    journal = attrs.evolve(journal, state=APPLIED, fingerprint=log_fingerprint(ground))
+    save_journal(files, work, journal)
+    return journal
+
+
+def roll_back(ground: Ground) -> Journal:
+    """Take back what the journal's plan has done here, and only that one (the one before it is next
+    then); goes on where an interrupted call stopped. Raises UpgradeRefused when the log was written
+    to since.
+    """
+    files, work = ground.files, ground.work
+    journal = load_journal(files, work)
+    if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
+        state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
+        raise UpgradeRefused(f"{state} in this directory: there is nothing to take back")
+    plan, replica = load_plan(ground, journal.plan_id)
+    node = plan.node(replica)
+    if journal.state == APPLIED:
+        _refuse_used(ground, journal)
+    if journal.state != ROLLING_BACK:
+        begun = min(journal.done + int(journal.begun), len(node.ops))
+        journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False)
+        save_journal(files, work, journal)
+    for number in range(journal.done - 1, -1, -1):
+        op = node.ops[number]
+        ground.progress(f"taking back {op.kind} {op.path}", journal.done - number, journal.done)
+        if number not in journal.skipped:
+            op.revert(ground, ground.undo_path(journal.plan_id, number))
+        save_journal(files, work, attrs.evolve(journal, done=number))
+    if JOIN in plan.steps:
+        _set_empty_ledgers_aside(ground, node)
+    _drop_keep(ground, journal.plan_id, node)
+    forget_old_log_mark(files, work.rpartition("/")[0])
+    if journal.earlier:
+        before = load_journal(files, f"{work}/{journal.earlier[-1]}")
+        assert before is not None, "an earlier journal is kept until it is taken back or final"
+        journal = attrs.evolve(before, fingerprint=log_fingerprint(ground))
+    else:
+        journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
+    save_journal(files, work, journal)
+    return journal
+
+
+def finalize(ground: Ground) -> Journal:
+    """Give up the way back: remove undo records and what was moved aside. Harmless twice."""
+    journal = load_journal(ground.files, ground.work)
+    if journal is None or journal.state not in (APPLIED, FINALIZED):
+        state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
+        raise UpgradeRefused(f"{state} in this directory: only a plan that is applied ends")
+    for plan_id in (*journal.earlier, journal.plan_id):
+        plan, replica = load_plan(ground, plan_id)
+        _drop_keep(ground, plan_id, plan.node(replica))
+    journal = attrs.evolve(journal, state=FINALIZED, earlier=())
+    save_journal(ground.files, ground.work, journal)
+    return journal
+
+
+def load_plan(ground: Ground, plan_id: str) -> tuple[Plan, str]:
+    """The plan that was begun here, and this node's name in it."""
+    path = f"{ground.work}/{plan_id}/plan.json"
+    if not ground.files.exists(path):
+        raise RmqError(f"{path} is missing: restore it, the journal refers to it")
+    value = json.loads(ground.files.read_bytes(path))
+    return Plan.from_json(value["plan"]), str(value["replica"])
+
+
+def _save_plan(ground: Ground, plan: Plan, replica: str) -> None:
+    value = {"plan": plan.to_json(), "replica": replica}
+    path = f"{ground.work}/{plan.id}/plan.json"
+    ground.files.replace_bytes(path, json.dumps(value, indent=1).encode())
+
+
+def _keep_earlier(ground: Ground, journal: Journal | None) -> tuple[str, ...]:
+    """A plan that is applied can be taken back after the next one was."""
+    if journal is None or journal.state != APPLIED:
+        return ()
+    save_journal(ground.files, f"{ground.work}/{journal.plan_id}", journal)
+    return (*journal.earlier, journal.plan_id)
+
+
+def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
+    """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
+    root = ground.settings.store_path_root_dir
+    for name in ground.files.list_dir(root):
+        if name.startswith("dledger-"):
+            ground.files.make_dirs(node.keep)
+            ground.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
+
+
+def _refuse_used(ground: Ground, journal: Journal) -> None:
+    if journal.fingerprint != log_fingerprint(ground):
+        raise UpgradeRefused(
+            f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
+            " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"
+        )
+
+
+def _drop_keep(ground: Ground, plan_id: str, node: NodePlan) -> None:
+    for part in (f"{ground.work}/{plan_id}/undo", node.keep):
+        ground.files.remove_tree(part)
+
+
+@define(slots=True)
+class _Touched:
+    """Which places earlier operations change: folders and files, with the folders above them;
+    ranges inside files.
+    """
+
+    places: set[str] = field(factory=set)
+    above: set[str] = field(factory=set)
+    ranges: dict[str, list[tuple[int, int]]] = field(factory=dict)
+
+    def by_earlier(self, op: Op) -> bool:
+        if isinstance(op, Patch):
+            for start, end in self.ranges.get(op.path, ()):
+                if op.start < end and start < op.end:
+                    return True
+        elif op.path in self.ranges:
+            return True
+        if op.path in self.above:
+            return True
+        return any(place in self.places for place in _with_folders(op.path))
+
+    def add(self, op: Op) -> None:
+        if isinstance(op, Patch):
+            self.ranges.setdefault(op.path, []).append((op.start, op.end))
+            self.above.update(_with_folders(op.path)[1:])
+            return
+        for path in (op.path, getattr(op, "to", op.path)):
+            self.places.add(path)
+            self.above.update(_with_folders(path)[1:])
+
+
+def _with_folders(path: str) -> list[str]:
+    """The path and every folder above it."""
+    found = []
+    while path:
+        found.append(path)
+        path = path.rpartition("/")[0]
+    return found

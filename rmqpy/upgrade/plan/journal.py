@@ -1,0 +1,95 @@
+"""The journal of one node: which plan it carries out, how far it is. It is a record for the case of
+an interruption; what a directory *is* is always looked at, never read here.
+
+``<storePathRootDir>/rmqpy/upgrade/journal.json``:
+
+===============  ==============================================================================
+state            meaning
+===============  ==============================================================================
+applying         operations below ``done`` are done, ``done`` may have begun
+applied          all are done; the undo records are kept: it can be taken back
+rolling_back     operations from ``done`` on are taken back
+rolled_back      nothing of the plan, nor of an earlier one, is left
+finalized        the undo records are gone
+===============  ==============================================================================
+
+A broker does not start while the state is *applying* or *rolling_back*
+(:func:`rmqpy.store.upgrade_guard.refuse_half_done`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from attrs import define
+
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.upgrade_guard import APPLYING, JOURNAL_NAME, ROLLING_BACK
+
+__all__ = ["APPLIED", "APPLYING", "FINALIZED", "ROLLED_BACK", "ROLLING_BACK", "Journal"]
+
+APPLIED = "applied"
+ROLLED_BACK = "rolled_back"
+FINALIZED = "finalized"
+JOURNAL_FORMAT = 1
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Journal:
+    plan_id: str
+    state: str
+    done: int = 0
+    begun: bool = False
+    """Whether operation number ``done`` may have changed something."""
+    skipped: tuple[int, ...] = ()
+    """Operations that were done already when their turn came: they are not taken back."""
+    phase: str = ""
+    """What the operator has reached: aligned, switched, soaking, left."""
+    since_ms: int = 0
+    earlier: tuple[str, ...] = ()
+    """Plans that were applied before and can still be taken back, the newest last."""
+    fingerprint: str = ""
+    """Of the log files when the plan was applied: whoever wrote since has ended the way back."""
+
+    @property
+    def is_half_done(self) -> bool:
+        return self.state in (APPLYING, ROLLING_BACK)
+
+
+def load_journal(files: FileLayer, work: str) -> Journal | None:
+    """None when no plan was ever carried out here. Raises StoreFault for what cannot be read."""
+    path = f"{work}/{JOURNAL_NAME}"
+    if not files.exists(path):
+        return None
+    try:
+        value: dict[str, Any] = json.loads(files.read_bytes(path))
+        found = value.pop("format")
+        if found != JOURNAL_FORMAT:
+            raise ValueError(f"format {found}")
+        tuples = {name: tuple(value[name]) for name in ("skipped", "earlier")}
+        return Journal(**{**value, **tuples})
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreFault(
+            path,
+            f"a journal that cannot be read ({error})",
+            f"a journal of format {JOURNAL_FORMAT}",
+            "use the rmqpy version that wrote it",
+        ) from None
+
+
+def save_journal(files: FileLayer, work: str, journal: Journal) -> None:
+    value = {
+        "format": JOURNAL_FORMAT,
+        "plan_id": journal.plan_id,
+        "state": journal.state,
+        "done": journal.done,
+        "begun": journal.begun,
+        "skipped": list(journal.skipped),
+        "phase": journal.phase,
+        "since_ms": journal.since_ms,
+        "earlier": list(journal.earlier),
+        "fingerprint": journal.fingerprint,
+    }
+    files.replace_bytes(f"{work}/{JOURNAL_NAME}", json.dumps(value, indent=1).encode())

@@ -1,0 +1,133 @@
+"""What operations stand on: the file layer, where bytes of other replicas come from, and where the
+journal and everything that can be put back is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Protocol
+
+from attrs import define, field
+
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileLayer
+
+CHUNK = 4 << 20
+"""Bytes that are read, compared or sent at a time."""
+
+ABSENT = "absent"
+
+
+class UpgradeRefused(RmqError):
+    """A safety check said no: nothing was changed. Exit code 2."""
+
+
+class RangeSource(Protocol):
+    """Bytes of another replica."""
+
+    def read(self, replica: str, path: str, start: int, end: int) -> bytes:
+        """``[start, end)`` of a file of that replica; raises RmqError when it cannot be had."""
+
+
+class NoSource:
+    """Where a plan needs no other replica."""
+
+    def read(self, replica: str, path: str, start: int, end: int) -> bytes:
+        raise UpgradeRefused(
+            f"bytes of {path} on {replica} are needed; give the directory or the address of that"
+            " replica"
+        )
+
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, bytes done, bytes in all."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@define(slots=True, frozen=True)
+class Ground:
+    """``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
+
+    files: FileLayer
+    work: str
+    settings: StoreSettings = field(factory=StoreSettings)
+    source: RangeSource = field(factory=NoSource)
+    progress: Progress = no_progress
+    now_ms: Callable[[], int] = lambda: 0
+
+    def undo_path(self, plan_id: str, number: int) -> str:
+        return f"{self.work}/{plan_id}/undo/{number:06d}"
+
+
+def range_digest(files: FileLayer, path: str, start: int = 0, end: int | None = None) -> str:
+    """md5 of ``[start, end)`` as hex; ``absent`` when there is no such file or it is shorter."""
+    if not files.exists(path) or files.is_dir(path):
+        return ABSENT
+    file = files.open_readonly(path)
+    try:
+        stop = file.size if end is None else end
+        if stop > file.size:
+            return ABSENT
+        digest = hashlib.md5(usedforsecurity=False)
+        view = file.view
+        for place in range(start, stop, CHUNK):
+            digest.update(view[place : min(place + CHUNK, stop)])
+        return digest.hexdigest()
+    finally:
+        file.close()
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def log_fingerprint(ground: Ground) -> str:
+    """Names, lengths and times of the log files; an empty log of entries does not count."""
+    files, settings = ground.files, ground.settings
+    root = settings.store_path_root_dir
+    folders = [settings.store_path_commit_log]
+    folders += [
+        f"{root}/{name}/data" for name in files.list_dir(root) if name.startswith("dledger-")
+    ]
+    rows = []
+    for folder in folders:
+        for name in files.list_dir(folder):
+            path = f"{folder}/{name}"
+            if folder != folders[0] and not _begins_with_content(files, path):
+                continue
+            rows.append(f"{path} {files.size_of(path)} {files.mtime_ms(path)}")
+    return digest_of("\n".join(rows).encode())
+
+
+def _begins_with_content(files: FileLayer, path: str) -> bool:
+    file = files.open_readonly(path)
+    try:
+        return any(bytes(file.view[:ENTRY_HEADER_SIZE]))
+    finally:
+        file.close()
+
+
+def tree_digest(files: FileLayer, folder: str) -> str:
+    """md5 over names, lengths and bytes of all files below a folder; ``absent`` without it."""
+    if not files.is_dir(folder):
+        return ABSENT
+    rows = [
+        f"{path.removeprefix(folder)} {files.size_of(path)} {range_digest(files, path)}"
+        for path in tree_files(files, folder)
+    ]
+    return digest_of("\n".join(rows).encode())
+
+
+def tree_files(files: FileLayer, folder: str) -> list[str]:
+    """Paths of all files below a folder, in the order of their names."""
+    found: list[str] = []
+    for name in sorted(files.list_dir(folder)):
+        path = f"{folder}/{name}"
+        found += tree_files(files, path) if files.is_dir(path) else [path]
+    return found

@@ -1,0 +1,512 @@
+"""The closed set of operations: everything that a plan may do to a directory.
+
+Each names its file and what it must hold before and will hold after, so that it can be printed
+and signed off, refused when a "before" no longer holds, repeated without harm, and taken back.
+Paths are those of the node that carries it out.
+
+===========  ======================================================  ===============================
+kind         does                                                    put back by
+===========  ======================================================  ===============================
+copy         bytes of another replica into an existing file          undo record
+create       a whole file of another replica                         removing it
+cut          zeros behind the last record; the bytes are kept        undo record
+fill         a BLANK up to the end of a file                         undo record
+reframe      entries of a DLedger file become classic records        undo record
+move         a file or folder to another place                       moving it back
+move_aside   the same, out of the store, into the plan's keep        moving it back
+make_dir     a folder                                                removing it, if empty
+write        a small file as a whole (configuration, checkpoint)     undo record
+derive       consume queues and key index from the log, aside        removing them
+install      a folder that was made aside takes its place            renaming both back
+===========  ======================================================  ===============================
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, ClassVar
+
+import attrs
+from attrs import define
+
+from rmqpy.codec.layout import BLANK_SIZE
+from rmqpy.codec.message import encode_blank
+from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.upgrade.plan import derive, undo
+from rmqpy.upgrade.plan.copying import copy_file
+from rmqpy.upgrade.plan.node_context import (
+    ABSENT,
+    CHUNK,
+    Ground,
+    digest_of,
+    log_fingerprint,
+    range_digest,
+    tree_digest,
+)
+from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
+
+INCOMING = ".incoming"
+"""Behind the name of a file that is being copied from another file system."""
+
+
+class State(Enum):
+    BEFORE = "before"
+    AFTER = "after"
+    OTHER = "other"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Op(ABC):
+    """``path`` is what it changes; ``why`` is for the reader of the plan."""
+
+    kind: ClassVar[str]
+    path: str
+    why: str = ""
+
+    @abstractmethod
+    def state(self, ground: Ground) -> State:
+        """Where the directory stands, as far as this operation can tell."""
+
+    def prepare(self, ground: Ground, undo_path: str) -> None:
+        """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
+        return
+
+    @abstractmethod
+    def perform(self, ground: Ground) -> None:
+        """From *before* to *after*; durable when it returns."""
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
+        in one step has nothing to do.
+        """
+        return
+
+    @abstractmethod
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        """Back to *before*, from *before*, *after* or the middle."""
+
+    @property
+    def changed_bytes(self) -> int:
+        """What it writes, for progress."""
+        return 0
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Patch(Op):
+    """Changes bytes ``[start, end)`` of an existing file; the file's time stays.
+
+    ``before`` and ``after`` are md5 of that range.
+    """
+
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @abstractmethod
+    def edits(self, ground: Ground) -> Iterable[Edit]:
+        """What it writes; all of it within the range."""
+
+    def state(self, ground: Ground) -> State:
+        found = range_digest(ground.files, self.path, self.start, self.end)
+        if found == self.after:
+            return State.AFTER
+        return State.BEFORE if found == self.before else State.OTHER
+
+    def prepare(self, ground: Ground, undo_path: str) -> None:
+        undo.save_ranges(ground.files, undo_path, self.path, self.overwritten(ground))
+
+    def overwritten(self, ground: Ground) -> list[tuple[int, int]]:
+        """Positions and lengths of what will be written."""
+        return [(self.start, self.end - self.start)]
+
+    def perform(self, ground: Ground) -> None:
+        edits = list(self.edits(ground))
+        mtime_ms = ground.files.mtime_ms(self.path)
+        file = ground.files.open(self.path)
+        try:
+            for edit in edits:
+                assert self.start <= edit.position <= self.end - len(edit.data)
+                file.write(edit.position, edit.data)
+            file.sync()
+        finally:
+            file.close()
+        ground.files.set_mtime_ms(self.path, mtime_ms)
+        if self.state(ground) is not State.AFTER:
+            raise StoreFault(
+                self.path,
+                f"other bytes than planned at [{self.start}, {self.end}) after writing them",
+                f"md5 {self.after}",
+                "take the plan back with rmqpy upgrade rollback, and check the disk",
+            )
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        undo.restore(ground.files, undo_path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        undo.restore(ground.files, undo_path)
+
+    @property
+    def changed_bytes(self) -> int:
+        return self.end - self.start
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Copy(Patch):
+    kind: ClassVar[str] = "copy"
+    replica: str
+    source_path: str
+
+    def edits(self, ground: Ground) -> Iterable[Edit]:
+        data = ground.source.read(self.replica, self.source_path, self.start, self.end)
+        if len(data) != self.end - self.start or digest_of(data) != self.after:
+            raise RmqError(
+                f"{self.source_path} on {self.replica}: bytes {self.start} to {self.end} are no"
+                " longer those of the plan; stop its broker and plan again"
+            )
+        return [Edit(self.start, data)]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Cut(Patch):
+    """``kept`` gets the bytes."""
+
+    kind: ClassVar[str] = "cut"
+    kept: str
+
+    def edits(self, ground: Ground) -> Iterable[Edit]:
+        return [
+            Edit(place, bytes(min(CHUNK, self.end - place)))
+            for place in range(self.start, self.end, CHUNK)
+        ]
+
+    def prepare(self, ground: Ground, undo_path: str) -> None:
+        super().prepare(ground, undo_path)
+        files = ground.files
+        source = files.open_readonly(self.path)
+        kept = files.open(self.kept, size=self.end - self.start)
+        try:
+            for place in range(self.start, self.end, CHUNK):
+                kept.write(place - self.start, source.view[place : min(place + CHUNK, self.end)])
+            kept.sync()
+        finally:
+            kept.close()
+            source.close()
+        files.sync_dir(self.kept.rpartition("/")[0])
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        super().revert(ground, undo_path)
+        ground.files.unlink(self.kept)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Fill(Patch):
+    """A BLANK from ``start`` to the end of the file, which is ``file_size`` long."""
+
+    kind: ClassVar[str] = "fill"
+    file_size: int
+
+    def edits(self, ground: Ground) -> Iterable[Edit]:
+        assert self.end == self.start + BLANK_SIZE
+        return [Edit(self.start, encode_blank(self.file_size - self.start))]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Reframe(Patch):
+    """``base_offset`` of the file, and the offsets between which messages leave."""
+
+    kind: ClassVar[str] = "reframe"
+    base_offset: int
+    content_end: int
+    moved_from: int
+    moved_to: int
+
+    def edits(self, ground: Ground) -> Iterable[Edit]:
+        file = ground.files.open_readonly(self.path)
+        try:
+            return list(edits_of(self._data(file.view), Piece(self.start, self.end)))
+        finally:
+            file.close()
+
+    def overwritten(self, ground: Ground) -> list[tuple[int, int]]:
+        return [(edit.position, len(edit.data)) for edit in self.edits(ground)]
+
+    def _data(self, view: memoryview) -> DataFile:
+        return DataFile(view, self.base_offset, self.content_end, self.moved_from, self.moved_to)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Create(Op):
+    """Holes of the source stay holes; the time is the source's."""
+
+    kind: ClassVar[str] = "create"
+    replica: str
+    source_path: str
+    size: int
+    after: str
+    mtime_ms: int
+
+    def state(self, ground: Ground) -> State:
+        found = range_digest(ground.files, self.path)
+        if found == ABSENT:
+            return State.BEFORE
+        return State.AFTER if found == self.after else State.OTHER
+
+    def perform(self, ground: Ground) -> None:
+        files = ground.files
+        incoming = f"{ground.work}/incoming"
+        files.unlink(incoming)
+        file = files.open(incoming, size=self.size)
+        try:
+            for place in range(0, self.size, CHUNK):
+                stop = min(place + CHUNK, self.size)
+                data = ground.source.read(self.replica, self.source_path, place, stop)
+                if any(data):
+                    file.write(place, data)
+            file.sync()
+        finally:
+            file.close()
+        if range_digest(files, incoming) != self.after:
+            files.unlink(incoming)
+            raise RmqError(
+                f"{self.source_path} on {self.replica} is no longer the file of the plan; stop its"
+                " broker and plan again"
+            )
+        files.set_mtime_ms(incoming, self.mtime_ms)
+        files.make_dirs(self.path.rpartition("/")[0])
+        files.rename(incoming, self.path)
+        files.sync_dir(self.path.rpartition("/")[0])
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        ground.files.unlink(f"{ground.work}/incoming")
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        ground.files.unlink(f"{ground.work}/incoming")
+        if self.state(ground) is State.AFTER:
+            ground.files.unlink(self.path)
+            ground.files.sync_dir(self.path.rpartition("/")[0])
+
+    @property
+    def changed_bytes(self) -> int:
+        return self.size
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Move(Op):
+    kind: ClassVar[str] = "move"
+    to: str
+
+    def state(self, ground: Ground) -> State:
+        here, there = ground.files.exists(self.path), ground.files.exists(self.to)
+        if here == there:
+            return State.OTHER
+        return State.BEFORE if here else State.AFTER
+
+    def perform(self, ground: Ground) -> None:
+        _move(ground, self.path, self.to)
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        _settle_move(ground, self.path, self.to)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        _settle_move(ground, self.path, self.to)
+        _settle_move(ground, self.to, self.path)
+        if self.state(ground) is State.AFTER:
+            _move(ground, self.to, self.path)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MoveAside(Move):
+    kind: ClassVar[str] = "move_aside"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class MakeDir(Op):
+    kind: ClassVar[str] = "make_dir"
+
+    def state(self, ground: Ground) -> State:
+        if ground.files.is_dir(self.path):
+            return State.AFTER
+        return State.OTHER if ground.files.exists(self.path) else State.BEFORE
+
+    def perform(self, ground: Ground) -> None:
+        ground.files.make_dirs(self.path)
+        ground.files.sync_dir(self.path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        if ground.files.is_dir(self.path) and not ground.files.list_dir(self.path):
+            ground.files.remove_tree(self.path)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Write(Op):
+    """``before`` is the md5 of the whole file or ``absent``; ``content`` base64."""
+
+    kind: ClassVar[str] = "write"
+    before: str
+    content: str
+
+    @classmethod
+    def of(cls, path: str, before: str, data: bytes, why: str) -> Write:
+        return cls(path=path, before=before, content=base64.b64encode(data).decode(), why=why)
+
+    @property
+    def data(self) -> bytes:
+        return base64.b64decode(self.content)
+
+    def state(self, ground: Ground) -> State:
+        found = range_digest(ground.files, self.path)
+        if found == digest_of(self.data):
+            return State.AFTER
+        return State.BEFORE if found == self.before else State.OTHER
+
+    def prepare(self, ground: Ground, undo_path: str) -> None:
+        undo.save_whole(ground.files, undo_path, self.path)
+
+    def perform(self, ground: Ground) -> None:
+        ground.files.replace_bytes(self.path, self.data)
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        undo.restore(ground.files, undo_path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        undo.restore(ground.files, undo_path)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Derive(Op):
+    """``path`` gets ``consumequeue`` and ``index``, from the log and from what the old ones at
+    ``queues`` and ``index`` know below ``from_offset``.
+    """
+
+    kind: ClassVar[str] = "derive"
+    commit_log: str
+    queues: str
+    index: str
+    config: str
+    from_offset: int
+
+    def state(self, ground: Ground) -> State:
+        if not ground.files.exists(self.path):
+            return State.BEFORE
+        return State.AFTER if derive.is_finished(ground.files, self.path) else State.OTHER
+
+    def perform(self, ground: Ground) -> None:
+        places = derive.Places(self.path, self.commit_log, self.queues, self.index, self.config)
+        derive.build(ground, places, self.from_offset)
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        if self.state(ground) is not State.AFTER:
+            ground.files.remove_tree(self.path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        ground.files.remove_tree(self.path)
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Install(Op):
+    """The folder ``made`` becomes ``path``, what was there goes ``aside``. ``after`` is the digest
+    of what was made, ``log`` of the log files from which: a log that was written to since has
+    other queues.
+    """
+
+    kind: ClassVar[str] = "install"
+    made: str
+    aside: str
+    after: str
+    log: str
+
+    def state(self, ground: Ground) -> State:
+        files = ground.files
+        if not files.is_dir(self.made):
+            there = tree_digest(files, self.path) == self.after
+            return State.AFTER if there else State.OTHER
+        if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
+            return State.OTHER
+        return State.BEFORE if log_fingerprint(ground) == self.log else State.OTHER
+
+    def perform(self, ground: Ground) -> None:
+        if ground.files.exists(self.path):
+            _move(ground, self.path, self.aside)
+        _move(ground, self.made, self.path)
+
+    def resume(self, ground: Ground, undo_path: str) -> None:
+        files = ground.files
+        if files.is_dir(self.made) and not files.exists(self.path) and files.exists(self.aside):
+            _move(ground, self.aside, self.path)
+
+    def revert(self, ground: Ground, undo_path: str) -> None:
+        files = ground.files
+        if not files.is_dir(self.made) and files.exists(self.path):
+            _move(ground, self.path, self.made)
+        self.resume(ground, undo_path)
+
+
+OPERATIONS: tuple[type[Op], ...] = (
+    Copy,
+    Create,
+    Cut,
+    Fill,
+    Reframe,
+    Move,
+    MoveAside,
+    MakeDir,
+    Write,
+    Derive,
+    Install,
+)
+_BY_KIND = {each.kind: each for each in OPERATIONS}
+
+
+def op_to_json(op: Op) -> dict[str, Any]:
+    return {"op": op.kind, **attrs.asdict(op)}
+
+
+def op_from_json(value: dict[str, Any]) -> Op:
+    """Raises RmqError for what is no operation: a plan may have been edited."""
+    fields = dict(value)
+    kind = _BY_KIND.get(str(fields.pop("op", None)))
+    if kind is None:
+        raise RmqError(f"an operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}")
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise RmqError(f"operation {kind.kind}: {error}") from None
+
+
+def _move(ground: Ground, old: str, new: str) -> None:
+    files = ground.files
+    folder = new.rpartition("/")[0]
+    files.make_dirs(folder)
+    try:
+        files.rename(old, new)
+    except OSError as error:
+        if error.errno != errno.EXDEV or files.is_dir(old):
+            raise
+        _copy_over(ground, old, new)
+    files.sync_dir(folder)
+    files.sync_dir(old.rpartition("/")[0])
+
+
+def _copy_over(ground: Ground, old: str, new: str) -> None:
+    """To another file system: a whole copy under a name of its own, then the name, then the old one
+    goes.
+    """
+    files = ground.files
+    copy_file(files, old, new + INCOMING)
+    files.rename(new + INCOMING, new)
+    files.sync_dir(new.rpartition("/")[0])
+    files.unlink(old)
+
+
+def _settle_move(ground: Ground, old: str, new: str) -> None:
+    """After a kill between the steps of :func:`_copy_over`."""
+    files = ground.files
+    files.unlink(new + INCOMING)
+    both = files.exists(old) and files.exists(new)
+    if both and not files.is_dir(old) and range_digest(files, old) == range_digest(files, new):
+        files.unlink(old)

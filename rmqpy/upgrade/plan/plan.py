@@ -1,0 +1,176 @@
+"""The plan: what is to be done on which node, as JSON to sign off and as lines to read.
+
+Its id is the begin of the SHA-256 of its content without the time: the same situation gives the
+same plan. A node carries out its own part only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.audit.replicas.certificate import signature_of
+from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
+
+PLAN_FORMAT = 1
+_ID_DIGITS = 12
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class NodePlan:
+    """One replica's part. ``root`` is its storePathRootDir; ``keep`` the folder for what is moved
+    aside and made ahead, gone after ``finalize`` and after a roll back.
+    """
+
+    replica: str
+    root: str
+    keep: str
+    ops: tuple[Op, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "replica": self.replica,
+            "root": self.root,
+            "keep": self.keep,
+            "ops": [op_to_json(op) for op in self.ops],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> NodePlan:
+        return cls(
+            replica=value["replica"],
+            root=value["root"],
+            keep=value["keep"],
+            ops=tuple(op_from_json(op) for op in value["ops"]),
+            notes=tuple(value["notes"]),
+        )
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Plan:
+    """``steps`` are names of migrations; ``facts`` what the plan rests on, for the reader."""
+
+    steps: tuple[str, ...]
+    nodes: tuple[NodePlan, ...]
+    facts: dict[str, Any] = field(factory=dict)
+    conflicts: tuple[str, ...] = ()
+    created_ms: int = 0
+
+    @property
+    def id(self) -> str:
+        content = self._content()
+        text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.sha256(text).hexdigest()[:_ID_DIGITS]
+
+    def node(self, name: str) -> NodePlan:
+        """The part of one replica, by its name or its directory."""
+        for node in self.nodes:
+            if name in (node.replica, node.root):
+                return node
+        known = ", ".join(node.replica for node in self.nodes)
+        raise RmqError(f"the plan has no part for {name}; it has parts for {known}")
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(node.ops for node in self.nodes)
+
+    def to_json(self, key: bytes | None = None) -> dict[str, Any]:
+        """Signed when there is a key."""
+        value = {
+            "format": PLAN_FORMAT,
+            "id": self.id,
+            "created_ms": self.created_ms,
+            **self._content(),
+        }
+        return value | {"signature": signature_of(value, key)} if key else value
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        """Raises RmqError for a plan of another format, or one whose content is not its id's."""
+        if value.get("format") != PLAN_FORMAT:
+            raise RmqError(
+                f"a plan of format {value.get('format')!r}, expected {PLAN_FORMAT}; use the rmqpy"
+                " version that made it"
+            )
+        plan = cls(
+            steps=tuple(value["steps"]),
+            nodes=tuple(NodePlan.from_json(node) for node in value["nodes"]),
+            facts=value["facts"],
+            conflicts=tuple(value["conflicts"]),
+            created_ms=value["created_ms"],
+        )
+        if plan.id != value["id"]:
+            raise RmqError(
+                f"the plan says that it is {value['id']}, its content is {plan.id}: it was changed"
+                " after it was made; plan again"
+            )
+        return plan
+
+    def lines(self) -> Iterator[str]:
+        """The readable form."""
+        yield f"plan {self.id}: {', '.join(self.steps)}"
+        for name, value in self.facts.items():
+            yield f"  {name}: {_short(value)}"
+        for conflict in self.conflicts:
+            yield f"  CONFLICT {conflict}"
+        for node in self.nodes:
+            counts = Counter(op.kind for op in node.ops)
+            summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
+            yield f"{node.replica} ({node.root}): {summary}"
+            for note in node.notes:
+                yield f"  note: {note}"
+            for op in node.ops:
+                yield f"  {op_line(op)}"
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "steps": list(self.steps),
+            "facts": self.facts,
+            "conflicts": list(self.conflicts),
+            "nodes": [node.to_json() for node in self.nodes],
+        }
+
+
+def check_signed(value: dict[str, Any], key: bytes | None) -> None:
+    """Raises UpgradeRefused when a plan is not what the holder of ``key`` signed, or is signed and
+    there is no key.
+    """
+    given = value.get("signature")
+    if given is None and key is None:
+        return
+    if key is None:
+        raise UpgradeRefused("the plan is signed: give the key with --key")
+    if given is None:
+        raise UpgradeRefused("the plan is not signed: sign it when it is made, with --key")
+    if not hmac.compare_digest(str(given), signature_of(value, key)):
+        raise UpgradeRefused(
+            "the signature does not fit: the plan was changed after it was signed, or signed with"
+            " another key"
+        )
+
+
+def op_line(op: Op) -> str:
+    """One operation for a reader."""
+    fields = op_to_json(op)
+    where = f" [{fields['start']}, {fields['end']})" if "start" in fields else ""
+    to = f" -> {fields['to']}" if "to" in fields else ""
+    source = f" from {fields['replica']}" if "replica" in fields else ""
+    digests = ""
+    if "after" in fields:
+        digests = f"  {fields.get('before', 'absent')[:12]} -> {fields['after'][:12]}"
+    why = f"  # {op.why}" if op.why else ""
+    return f"{op.kind} {op.path}{where}{to}{source}{digests}{why}"
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

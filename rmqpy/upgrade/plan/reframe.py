@@ -1,0 +1,325 @@
+"""One DLedger data file as a classic commit log file: which bytes have to change.
+
+A data file is ``[48-byte header][record]`` repeated, then a filler or zeros. Every record grows
+over the header behind it by one reserved property of exactly those 48 bytes, so that nothing else
+moves:
+
+===========================  ======================================================================
+record                       afterwards
+===========================  ======================================================================
+first of a file              starts 48 bytes earlier (PHYSICALOFFSET says so); grows by its own
+                             header and by the next one: 96 bytes, 48 when it is also the last
+any other but the last       same place, grows by 48
+last before the filler       unchanged, unless it is also the first
+filler                       BLANK with the same length
+===========================  ======================================================================
+
+TOTALSIZE and PROPERTIESLENGTH follow; the body and its CRC stay. PREPAREDTRANSACTIONOFFSET follows
+a half message that moved. A record checksum (``__CRC32#``, the last 20 bytes) stays last and is
+made anew.
+
+The reserved property tells the index and the term of every header that it covers, so the entries
+can be named afterwards. Its separator is part of its bytes: in front, unless the properties are
+empty (none is needed) or end in one (then it stands behind).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.entry import ENTRY_HEADER
+from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.model.errors import StoreFault
+
+RESERVED_PROPERTY: Final = b"__RMQPY_ENTRY"
+"""Never sent by a client: the name of the property that covers entry headers."""
+
+PROPERTIES_MAX_BEFORE: Final = layout.PROPERTIES_BYTES_MAX - layout.ENTRY_HEADER_SIZE
+PROPERTIES_MAX_BEFORE_FIRST: Final = layout.PROPERTIES_BYTES_MAX - 2 * layout.ENTRY_HEADER_SIZE
+"""Longest properties that a record may have to leave, and the first record of a file."""
+
+CHECKSUM_HEAD: Final = b"__CRC32#\x01"
+CHECKSUM_SIZE: Final = 20
+"""The checksum property of 5.x: name, separator, ten digits (lowest first), separator."""
+
+_PREPARED_OFFSET_POSITION: Final = 76
+"""PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts."""
+_HEADER = layout.ENTRY_HEADER_SIZE
+_SEPARATOR = b"\x02"
+
+
+@define(slots=True, frozen=True)
+class Edit:
+    """Bytes that go to a position of the file."""
+
+    position: int
+    data: bytes
+
+
+@define(slots=True, frozen=True)
+class DataFile:
+    """A data file: its bytes, the offset of the first, and which offsets have moved by 48.
+
+    ``view`` ends where the file ends; ``end`` is the position behind the last entry that leaves, or
+    the file's end when a filler closes it. ``moved_from`` and ``moved_to`` bound the offsets of all
+    messages that leave (of all files).
+    """
+
+    view: memoryview
+    base_offset: int
+    end: int
+    moved_from: int
+    moved_to: int
+
+    @property
+    def size(self) -> int:
+        return len(self.view)
+
+    @property
+    def content(self) -> memoryview:
+        return self.view[: self.end]
+
+    def new_offset(self, offset: int) -> int:
+        """Where a message of the old log is found in the new one."""
+        if not self.moved_from <= offset < self.moved_to:
+            return offset
+        return offset - _HEADER if offset % self.size == _HEADER else offset
+
+
+@define(slots=True, frozen=True)
+class Piece:
+    """Records of a data file that are changed together, as positions in the file.
+
+    The first piece starts at 0; another one starts at a record, its header being the business of
+    the piece before. The last one ends where the content ends.
+    """
+
+    start: int
+    end: int
+
+
+def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
+    """Cut a data file into pieces of about ``target_bytes``; empty when it holds no entry. Raises
+    StoreFault for a damaged file.
+    """
+    cuts = [0]
+    for scan, _ in _scans(file.content, file.base_offset):
+        for offset in scan.offset:
+            position = offset - file.base_offset
+            if position > _HEADER and position - cuts[-1] >= target_bytes:
+                cuts.append(position)
+        if not len(scan) and cuts == [0]:
+            return []
+    cuts.append(file.end)
+    return [Piece(start, end) for start, end in pairwise(cuts)]
+
+
+def too_long(file: DataFile) -> list[int]:
+    """Offsets of messages whose properties leave no room for the reserved one."""
+    found = []
+    for scan, _ in _scans(file.content, file.base_offset):
+        for offset, length in zip(scan.offset, scan.properties_length, strict=True):
+            first = offset - file.base_offset == _HEADER
+            if length > (PROPERTIES_MAX_BEFORE_FIRST if first else PROPERTIES_MAX_BEFORE):
+                found.append(offset)
+    return found
+
+
+def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
+    """The changes of one piece, in order, all inside it. Raises StoreFault for a damaged file."""
+    position = piece.start
+    if piece.start:
+        view = file.view[piece.start : piece.end]
+        scan = scan_records(
+            view, file.base_offset + piece.start, dledger=False, check_crc=True, max_records=1
+        )
+        if len(scan) != 1:
+            raise _damaged(file, piece.start, scan.stop)
+        position = scan.end - file.base_offset
+        yield from _edits_of_scan(file, view, scan, piece.start, _covers(file, position))
+    if position == piece.end:
+        return
+    view = file.view[position : piece.end]
+    for scan, start in _scans(view, file.base_offset + position):
+        begin = position + start
+        end = scan.end - file.base_offset
+        yield from _edits_of_scan(
+            file, file.view[begin : piece.end], scan, begin, _covers(file, end)
+        )
+        if scan.stop is StopReason.BLANK:
+            rest = file.size - end
+            yield Edit(end, rest.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4))
+
+
+def strip_reserved(properties: bytes) -> bytes:
+    """The properties as they were before their message left, and without its checksum."""
+    kept = _without_checksum(properties)
+    while True:
+        head = kept.rfind(RESERVED_PROPERTY + b"\x01")
+        if head < 0:
+            return kept
+        tail = kept[head:]
+        closed = tail.endswith(_SEPARATOR)
+        if tail.find(_SEPARATOR) not in (-1, len(tail) - 1):
+            return kept
+        before = head if closed or head == 0 else head - 1
+        if (len(kept) - before) % _HEADER:
+            return kept
+        kept = kept[:before]
+
+
+def covered_entries(properties: bytes) -> list[tuple[int, int]]:
+    """(index, term) of every entry header that the reserved property at the end covers."""
+    raw = _without_checksum(properties)
+    _, found, value = raw.rpartition(RESERVED_PROPERTY + b"\x01")
+    if not found:
+        return []
+    words = value.removesuffix(_SEPARATOR).rstrip(b"-").split(b".")
+    numbers = [int(word, 16) for word in words]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _covers(file: DataFile, end: int) -> bool:
+    """Whether an entry begins at ``end``, so that the record in front of it has to cover its
+    header.
+    """
+    return (
+        end + _HEADER <= file.end and int.from_bytes(file.view[end : end + 4]) == layout.ENTRY_MAGIC
+    )
+
+
+def _scans(view: memoryview, base_offset: int) -> Iterator[tuple[Scan, int]]:
+    """Scans of an entry file page by page, each with the position of its begin in ``view``."""
+    position = 0
+    while True:
+        scan = scan_records(view[position:], base_offset + position, dledger=True, check_crc=True)
+        yield scan, position
+        position = scan.end - base_offset
+        if scan.stop is StopReason.LIMIT:
+            continue
+        if scan.stop in (StopReason.END, StopReason.BLANK, StopReason.ZERO):
+            return
+        # A piece ends inside the header of the entry behind it, which belongs to this one.
+        if scan.stop in (StopReason.TRUNCATED, StopReason.BAD_SIZE) and len(view) - position == 48:
+            return
+        raise StoreFault(
+            f"DLedger data at offset {scan.end}",
+            f"{scan.stop.name} where an entry must begin",
+            "entries without a gap",
+            "fetch the file from another member, or let rmqpy store fsck look at it",
+        )
+
+
+def _edits_of_scan(
+    file: DataFile, view: memoryview, scan: Scan, begin: int, last_covers: bool
+) -> Iterator[Edit]:
+    """``view`` starts at position ``begin`` of the file, like ``scan``."""
+    count = len(scan)
+    columns = zip(
+        scan.offset,
+        scan.size,
+        scan.properties_position,
+        scan.properties_length,
+        scan.prepared_transaction_offset,
+        strict=True,
+    )
+    for row, (offset, size, place, length, prepared) in enumerate(columns):
+        start = offset - file.base_offset
+        if scan.physical_offset[row] != offset:
+            raise StoreFault(
+                f"DLedger data at offset {offset}",
+                f"a record that says it stands at {scan.physical_offset[row]}",
+                "PHYSICALOFFSET = entry position + 48",
+                "fetch the file from another member",
+            )
+        first = start == _HEADER
+        back = row + 1 < count or last_covers
+        new_prepared = file.new_offset(prepared)
+        if not first and not back and new_prepared == prepared:
+            continue
+        headers = ([0] if first else []) + ([start + size] if back else [])
+        properties = bytes(view[place : place + length])
+        extended = _extend(file, properties, headers, offset)
+        checksum = _has_checksum(properties)
+        properties_at = begin + place
+        if first or checksum or new_prepared != prepared:
+            record = bytearray(file.view[start : properties_at - 2])
+            record += len(extended).to_bytes(2) + extended
+            _patch(file, record, scan, row, new_prepared)
+            if checksum:
+                record[-CHECKSUM_SIZE:] = _checksum(record)
+            yield Edit(start - _HEADER if first else start, bytes(record))
+            continue
+        total = size + len(extended) - length
+        yield Edit(start, total.to_bytes(4))
+        yield Edit(properties_at - 2, len(extended).to_bytes(2))
+        yield Edit(properties_at + length, extended[length:])
+
+
+def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: int) -> None:
+    """Total size, physical offset and prepared offset of a record that is written as a whole."""
+    record[0:4] = len(record).to_bytes(4)
+    offset = scan.offset[row]
+    if offset - file.base_offset == _HEADER:
+        place = layout.PHYSICAL_OFFSET_POSITION
+        record[place : place + 8] = (offset - _HEADER).to_bytes(8)
+    place = _PREPARED_OFFSET_POSITION + layout.hosts_extra(scan.sys_flag[row])
+    record[place : place + 8] = prepared.to_bytes(8, signed=True)
+
+
+def _extend(file: DataFile, properties: bytes, headers: list[int], offset: int) -> bytes:
+    """The properties with the reserved one, as long as the headers that it covers."""
+    if not headers:
+        return properties
+    size = len(headers) * _HEADER
+    if len(properties) + size > layout.PROPERTIES_BYTES_MAX:
+        raise StoreFault(
+            f"message at offset {offset}",
+            f"properties of {len(properties)} bytes",
+            f"at most {layout.PROPERTIES_BYTES_MAX - size}, for the way back to a classic log",
+            "export the message and let its file expire, or stay with DLedger",
+        )
+    words = []
+    for position in headers:
+        _, _, index, term, *_ = ENTRY_HEADER.unpack_from(file.view, position)
+        words.append(b"%016x.%016x" % (index, term))
+    text = RESERVED_PROPERTY + b"\x01" + b".".join(words)
+    rest = _without_checksum(properties)
+    if not rest:
+        closing = _SEPARATOR if rest != properties else b""
+        return text.ljust(size - len(closing), b"-") + closing + properties
+    if rest.endswith(_SEPARATOR):
+        return rest + text.ljust(size - 1, b"-") + _SEPARATOR + properties[len(rest) :]
+    return rest + _SEPARATOR + text.ljust(size - 1, b"-")
+
+
+def _has_checksum(properties: bytes) -> bool:
+    return properties[-CHECKSUM_SIZE:].startswith(CHECKSUM_HEAD) and properties[-1:] == _SEPARATOR
+
+
+def _without_checksum(properties: bytes) -> bytes:
+    return properties[:-CHECKSUM_SIZE] if _has_checksum(properties) else properties
+
+
+def _checksum(record: bytearray) -> bytes:
+    """The checksum property of a finished record: CRC-32 of all in front of it, lowest digit
+    first.
+    """
+    value = zlib.crc32(memoryview(record)[:-CHECKSUM_SIZE]) & layout.CRC_MASK
+    return CHECKSUM_HEAD + f"{value:010d}"[::-1].encode() + _SEPARATOR
+
+
+def _damaged(file: DataFile, position: int, stop: StopReason) -> StoreFault:
+    return StoreFault(
+        f"DLedger data at offset {file.base_offset + position}",
+        f"{stop.name} where a record must begin",
+        "entries without a gap",
+        "fetch the file from another member",
+    )

@@ -1,0 +1,230 @@
+"""All that a check of one replica goes by, as one value that travels: manifest, configuration,
+tables, disk, clock, sizes.
+
+A survey reads every byte of the log once and changes nothing. Its JSON form is what ``rmqpy upgrade
+serve`` sends; ranges of files are only sent when a plan asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from attrs import define, evolve, field
+
+from rmqpy.audit.checks.engine import AuditPlan, RangeRunner, StoreAudit
+from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.scan.directory import FileRow, StoreDirectory, read_directory
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.codec.backend import scan_records
+from rmqpy.config.loading import StoreSettings
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
+from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileLayer
+from rmqpy.store.files.log_recovery import Framing
+from rmqpy.upgrade.plan.node_context import Progress, no_progress
+
+SURVEY_FORMAT = 1
+FINDINGS_MAX = 1000
+"""So many findings of the audit travel; all of them are counted."""
+
+SIZE_KEY = "mappedFileSizeCommitLog"
+DEFAULT_FILE_SIZE = 1 << 30
+
+
+@define(slots=True, frozen=True)
+class FileSpan:
+    """One log file: when it was last written, and when its first message was stored."""
+
+    path: str
+    size: int
+    mtime_ms: int
+    first_stored_ms: int
+    first_stored_of_next_ms: int = -1
+    """So that a copy with a new time shows: the file cannot have been written much later."""
+    of_entries: bool = False
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Survey:
+    """``config``: the broker.conf, None when it was not shown. ``tables``: texts of ``config/``.
+    ``found``: findings of the audit, at most ``FINDINGS_MAX``. Numbers are of the whole log.
+    """
+
+    name: str
+    root: str
+    manifest: Manifest
+    config_path: str | None = None
+    config: dict[str, str] | None = None
+    tables: dict[str, str] = field(factory=dict)
+    disk_total: int = 0
+    disk_free: int = 0
+    largest_record: int = 0
+    longest_properties: int = 0
+    version_2: int = 0
+    spans: tuple[FileSpan, ...] = ()
+    found: tuple[dict[str, Any], ...] = ()
+    abort_found: bool = False
+
+    @property
+    def file_size(self) -> int:
+        """What the configuration says, else what the files show."""
+        if self.config is not None:
+            return int(self.config.get(SIZE_KEY, DEFAULT_FILE_SIZE))
+        return max((span.size for span in self.spans), default=DEFAULT_FILE_SIZE)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is more of a DLedger log than empty files."""
+        log = self.manifest.log("dledger")
+        return log is not None and bool(log.files)
+
+    def setting(self, key: str, default: str = "") -> str:
+        return (self.config or {}).get(key, default)
+
+    def encode(self) -> bytes:
+        names = (each.name for each in attrs.fields(Survey) if each.name != "manifest")
+        tree = {name: getattr(self, name) for name in names}
+        tree["spans"] = [attrs.asdict(span) for span in self.spans]
+        tree["manifest"] = json.loads(self.manifest.encode())
+        return json.dumps({"format": SURVEY_FORMAT, **tree}).encode()
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Survey:
+        """Raises RmqError for anything but a survey of this format."""
+        try:
+            tree = json.loads(raw)
+            if tree.pop("format") != SURVEY_FORMAT:
+                raise RmqError("a survey of another format: use the same rmqpy on all hosts")
+            tree["manifest"] = Manifest.decode(json.dumps(tree["manifest"]).encode())
+            tree["spans"] = tuple(FileSpan(**span) for span in tree["spans"])
+            tree["found"] = tuple(tree["found"])
+            return cls(**tree)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RmqError(f"not a survey: {error!r}") from error
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SurveyPlan:
+    """``settings``: a broker's, where its files lie elsewhere or its sizes are known. ``runner``:
+    who reads the logs; threads of this process without one. ``md5``: comparing and aligning needs
+    those of logs and tables.
+    """
+
+    name: str
+    root: str
+    config_path: str | None = None
+    settings: StoreSettings | None = None
+    now_ms: Callable[[], int]
+    progress: Progress = no_progress
+    md5: Md5 = Md5.OWN_FILES
+    runner: Callable[[StoreDirectory], RangeRunner] | None = None
+
+
+def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
+    """Look at everything below ``plan.root``; changes nothing."""
+    found: list[dict[str, Any]] = []
+
+    def keep(findings: list[Finding]) -> None:
+        found.extend(each.as_json() for each in findings[: FINDINGS_MAX - len(found)])
+
+    audit_plan = AuditPlan(
+        root=plan.root,
+        settings=plan.settings,
+        sink=keep,
+        progress=_AuditProgress(plan.name, plan.progress),
+    )
+    manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
+    directory = read_directory(files, plan.root, plan.settings)
+    runner = plan.runner(directory) if plan.runner else None
+    manifest, audit = make_manifest(files, manifest_plan, runner)
+    total, free = files.disk_usage(directory.paths.commit_log)
+    return Survey(
+        name=plan.name,
+        root=plan.root,
+        manifest=manifest,
+        config_path=plan.config_path,
+        config=read_config(files, plan.config_path),
+        tables=_tables(files, directory),
+        disk_total=total,
+        disk_free=free,
+        largest_record=_largest(audit, "largest_record"),
+        longest_properties=_largest(audit, "longest_properties"),
+        version_2=sum(row.tally.version_2 for row in audit.logs),
+        spans=tuple(_spans(files, directory)),
+        found=tuple(found),
+        abort_found=files.exists(directory.paths.abort),
+    )
+
+
+def read_config(files: FileLayer, path: str | None) -> dict[str, str] | None:
+    """A broker.conf as pairs, whatever it says; None without a path. Raises RmqError."""
+    if path is None:
+        return None
+    if not files.exists(path):
+        raise RmqError(f"{path}: there is no such broker.conf")
+    text = decode_properties_bytes(files.read_bytes(path))
+    return {each.key: each.value.strip() for each in parse_properties(text, path)}
+
+
+@define(slots=True)
+class _AuditProgress:
+    name: str
+    tell: Progress
+    total: int = 0
+    done: int = 0
+
+    def expect(self, total_bytes: int) -> None:
+        self.total = total_bytes
+
+    def advance(self, done_bytes: int) -> None:
+        self.done += done_bytes
+        self.tell(f"reading {self.name}", self.done, self.total)
+
+
+def _largest(audit: StoreAudit, name: str) -> int:
+    return max((getattr(row.tally, name) for row in audit.logs), default=0)
+
+
+def _tables(files: FileLayer, directory: StoreDirectory) -> dict[str, str]:
+    found = {}
+    for file in directory.config_files:
+        name = file.path.rpartition("/")[2]
+        if name.endswith(".json"):
+            found[name] = files.read_bytes(file.path).decode("utf-8", "replace")
+    return found
+
+
+def _spans(files: FileLayer, directory: StoreDirectory) -> list[FileSpan]:
+    spans: list[FileSpan] = []
+    for row in directory.logs:
+        for span in _row_spans(files, directory, row):
+            if spans and spans[-1].of_entries == span.of_entries:
+                spans[-1] = evolve(spans[-1], first_stored_of_next_ms=span.first_stored_ms)
+            spans.append(span)
+    return spans
+
+
+def _row_spans(files: FileLayer, directory: StoreDirectory, row: FileRow) -> list[FileSpan]:
+    found = []
+    for log_file in row.files:
+        file = files.open_readonly(log_file.path)
+        try:
+            scan = scan_records(
+                file.view,
+                log_file.first_offset,
+                dledger=row.framing is Framing.DLEDGER,
+                check_crc=False,
+                max_records=1,
+            )
+            stored_ms = scan.store_timestamp_ms[0] if len(scan) else -1
+        finally:
+            file.close()
+        path = directory.relative(log_file.path)
+        of_entries = row.framing is Framing.DLEDGER
+        found.append(
+            FileSpan(path, log_file.size, log_file.mtime_ms, stored_ms, of_entries=of_entries)
+        )
+    return found

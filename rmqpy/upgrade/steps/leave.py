@@ -1,0 +1,320 @@
+"""The way back: a DLedger store becomes a classic one that Java 4.9 and 5.x read.
+
+Messages, queue offsets, body CRCs and consumer progress stay; so do physical offsets, but for the
+first message of each DLedger file, which moves down by 48. The entries' headers disappear into one
+reserved property a message (:mod:`rmqpy.upgrade.plan.reframe`). The log is cut at an index first,
+the
+same on all members (:func:`rmqpy.upgrade.checks.ledger.agreed_index`); consume queues, key index
+and checkpoint follow. In place, each change with an undo record; or in a copy of the directory.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+from attrs import define
+
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.layout import CHECKPOINT_SIZE
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import StoreFault
+from rmqpy.model.files import FileLayer
+from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
+from rmqpy.store.files.mapped_files import MappedFiles, file_name
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.upgrade.checks.ledger import EntryFile, Ledger, position_behind, read_ledger
+from rmqpy.upgrade.plan.node_context import CHUNK, Ground, UpgradeRefused, digest_of, range_digest
+from rmqpy.upgrade.plan.operations import (
+    Cut,
+    Derive,
+    MakeDir,
+    Move,
+    MoveAside,
+    Op,
+    Reframe,
+    Write,
+)
+from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
+
+STEP = "m0006_leave"
+PIECE_BYTES = 16 << 20
+"""How much of a file is changed in one operation: bounds its undo record and what is in memory."""
+
+_TIMES = struct.Struct(">qqq")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class LeaveWish:
+    """``cut_index``: the last entry that is kept. ``config_path``/``config_text``: the broker.conf
+    that is to be written, if any. ``readers``: the oldest Java version that has to read the result.
+    """
+
+    replica: str
+    cut_index: int
+    config_path: str | None = None
+    config_text: str = ""
+    reads_version: int = 1
+    piece_bytes: int = PIECE_BYTES
+
+
+def plan_leave(ground: Ground, wish: LeaveWish) -> NodePlan:
+    """This member's part. Raises UpgradeRefused where the way back is not open, StoreFault for a
+    damaged directory. Changes nothing.
+    """
+    return _Leaving(ground, wish, read_ledger(ground.files, ground.settings)).plan()
+
+
+def obstacles(files: FileLayer, settings: StoreSettings, ledger: Ledger, version: int) -> list[str]:
+    """What keeps this member from leaving, each with its remedy; empty when nothing does."""
+    paths = StorePaths.of(settings)
+    found = []
+    if files.exists(paths.abort):
+        found.append(
+            f"{paths.abort}: the last stop was not clean; start the broker once as it is"
+            " configured, and stop it"
+        )
+    found += [
+        f"the message at offset {offset} has properties too long for the way back; let its file"
+        " expire, or stay with DLedger"
+        for offset in ledger.too_long
+    ]
+    if ledger.version > version:
+        found.append(
+            "there are version 2 records, which Java 4.9 cannot read; leave for 5.x only"
+            " (--reader 5)"
+        )
+    row = MappedFiles(files, (paths.commit_log,), settings.mapped_file_size_commit_log)
+    row.load(COMMIT_LOG_SIZE_KEY)
+    if row and ledger.files and row.last.end_offset != ledger.base_offset:
+        found.append(
+            f"the old log ends at {row.last.end_offset}, the entries begin at"
+            f" {ledger.base_offset}: messages are missing between them, or there twice; restore the"
+            " missing files from another member"
+        )
+    row.close()
+    return found
+
+
+@define(slots=True)
+class _Leaving:
+    ground: Ground
+    wish: LeaveWish
+    ledger: Ledger
+
+    @property
+    def _paths(self) -> StorePaths:
+        return StorePaths.of(self.ground.settings)
+
+    @property
+    def _keep(self) -> str:
+        tag = digest_of(f"{self.wish.replica}|{self.ledger.end_index}".encode())[:8]
+        return f"{upgrade_work(self._paths.root)}/keep-{tag}"
+
+    def plan(self) -> NodePlan:
+        settings = self.ground.settings
+        found = obstacles(self.ground.files, settings, self.ledger, self.wish.reads_version)
+        if found:
+            raise UpgradeRefused("; ".join(found))
+        if not self.ledger.files:
+            raise UpgradeRefused(
+                f"{self._paths.root} holds no DLedger data: there is nothing to leave"
+            )
+        kept, ops = self._cut()
+        moved_to = kept[-1].base_offset + kept[-1].content_end if kept else self.ledger.base_offset
+        for entry_file in kept:
+            ops += self._reframe(entry_file, moved_to)
+        ops += self._move_files(kept)
+        ops += self._derived()
+        checkpoint = self._checkpoint(kept)
+        ops += [checkpoint] if checkpoint is not None else []
+        ops += self._config()
+        return NodePlan(
+            replica=self.wish.replica,
+            root=self._paths.root,
+            keep=self._keep,
+            ops=tuple(ops),
+            notes=tuple(self._notes(kept)),
+        )
+
+    def _cut(self) -> tuple[list[EntryFile], list[Op]]:
+        """The files that stay, as they will be, and what takes the rest away."""
+        index, ledger = self.wish.cut_index, self.ledger
+        if index > ledger.end_index:
+            raise UpgradeRefused(
+                f"the group keeps entries up to {index}, this member has them up to"
+                f" {ledger.end_index}; start the group, let it catch up, and stop it again"
+            )
+        if index < 0 or index < ledger.files[0].first_index:
+            return [], self._aside(ledger.files)
+        number, position = position_behind(self.ground.files, ledger, index)
+        last, behind = ledger.files[number], ledger.files[number + 1 :]
+        if index == ledger.end_index and not any(each.first_index >= 0 for each in behind):
+            return list(ledger.files[: number + 1]), self._aside(behind)
+        ops = self._aside(behind)
+        end = _content_end(self.ground.files, last.path)
+        if end > position:
+            before = range_digest(self.ground.files, last.path, position, end)
+            ops.append(
+                Cut(
+                    path=last.path,
+                    start=position,
+                    end=end,
+                    before=before,
+                    after=digest_of(bytes(end - position)),
+                    kept=f"{self._keep}/cut/{file_name(last.base_offset + position)}",
+                    why=f"entries behind {index} were never acknowledged",
+                )
+            )
+        cut = attrs.evolve(last, content_end=position, closed=False, last_index=index)
+        return [*ledger.files[:number], cut], ops
+
+    def _aside(self, entry_files: list[EntryFile]) -> list[Op]:
+        """From the last backwards: interrupted in between, there is no gap."""
+        return [
+            MoveAside(
+                path=entry_file.path,
+                to=f"{self._keep}/entries/{file_name(entry_file.base_offset)}",
+                why="no entry in it is kept",
+            )
+            for entry_file in reversed(entry_files)
+        ]
+
+    def _reframe(self, entry_file: EntryFile, moved_to: int) -> list[Op]:
+        end = entry_file.size if entry_file.closed else entry_file.content_end
+        file = self.ground.files.open_readonly(entry_file.path)
+        try:
+            base = self.ledger.base_offset
+            data = DataFile(file.view, entry_file.base_offset, end, base, moved_to)
+            return [
+                self._reframe_piece(entry_file, data, piece)
+                for piece in pieces_of(data, self.wish.piece_bytes)
+            ]
+        finally:
+            file.close()
+
+    def _reframe_piece(self, entry_file: EntryFile, data: DataFile, piece: Piece) -> Op:
+        content = bytearray(data.view[piece.start : piece.end])
+        before = digest_of(content)
+        for edit in edits_of(data, piece):
+            start = edit.position - piece.start
+            content[start : start + len(edit.data)] = edit.data
+        self.ground.progress(f"planning {entry_file.path}", piece.end, data.size)
+        return Reframe(
+            path=entry_file.path,
+            start=piece.start,
+            end=piece.end,
+            before=before,
+            after=digest_of(content),
+            base_offset=data.base_offset,
+            content_end=data.end,
+            moved_from=data.moved_from,
+            moved_to=data.moved_to,
+        )
+
+    def _move_files(self, kept: list[EntryFile]) -> list[Op]:
+        files, paths = self.ground.files, self._paths
+        ops: list[Op] = []
+        if not files.is_dir(paths.commit_log):
+            ops.append(MakeDir(path=paths.commit_log))
+        ops += [
+            Move(path=each.path, to=f"{paths.commit_log}/{file_name(each.base_offset)}")
+            for each in kept
+        ]
+        self_id = self.ground.settings.dledger_self_id
+        assert self_id is not None
+        ops.append(
+            MoveAside(
+                path=paths.dledger(self_id),
+                to=f"{self._keep}/dledger-{self_id}",
+                why="index, term and votes of the group",
+            )
+        )
+        return ops
+
+    def _derived(self) -> list[Op]:
+        files, paths, keep = self.ground.files, self._paths, self._keep
+        made = f"{keep}/derived"
+        ops: list[Op] = [
+            Derive(
+                path=made,
+                commit_log=paths.commit_log,
+                queues=paths.consume_queue,
+                index=paths.index,
+                config=paths.config,
+                from_offset=self.ledger.base_offset,
+            )
+        ]
+        for name, place in (("consumequeue", paths.consume_queue), ("index", paths.index)):
+            if files.is_dir(place):
+                ops.append(MoveAside(path=place, to=f"{keep}/{name}"))
+            ops.append(Move(path=f"{made}/{name}", to=place))
+        return ops
+
+    def _checkpoint(self, kept: list[EntryFile]) -> Op | None:
+        """Everything that was stored is durable once this plan is carried out."""
+        if not kept:
+            return None
+        files, path = self.ground.files, self._paths.checkpoint
+        raw = files.read_bytes(path) if files.exists(path) else bytes(CHECKPOINT_SIZE)
+        if len(raw) != CHECKPOINT_SIZE:
+            raise StoreFault(path, f"{len(raw)} bytes", f"{CHECKPOINT_SIZE} bytes", "delete it")
+        stored_ms = self._last_stored_ms(kept[-1])
+        data = _TIMES.pack(stored_ms, stored_ms, stored_ms) + raw[_TIMES.size :]
+        before = range_digest(files, path)
+        return Write.of(path, before, data, f"all up to store time {stored_ms} is durable")
+
+    def _last_stored_ms(self, entry_file: EntryFile) -> int:
+        file = self.ground.files.open_readonly(entry_file.path)
+        try:
+            offset, stored_ms = entry_file.base_offset, 0
+            end = entry_file.base_offset + entry_file.content_end
+            while offset < end:
+                view = file.view[offset - entry_file.base_offset : entry_file.content_end]
+                scan = scan_records(view, offset, dledger=True, check_crc=False)
+                stored_ms = scan.store_timestamp_ms[-1]
+                offset = scan.end
+            return stored_ms
+        finally:
+            file.close()
+
+    def _config(self) -> list[Op]:
+        path = self.wish.config_path
+        if path is None:
+            return []
+        before = range_digest(self.ground.files, path)
+        data = self.wish.config_text.encode()
+        return [Write.of(path, before, data, "this node's configuration for the classic log")]
+
+    def _notes(self, kept: list[EntryFile]) -> list[str]:
+        first = [str(each.base_offset + 48) for each in kept if each.first_index >= 0]
+        cut = self.ledger.end_index - max(self.wish.cut_index, -1)
+        notes = [
+            f"entries up to {self.wish.cut_index} are kept"
+            + (f", {cut} behind it were never acknowledged" if cut else "")
+        ]
+        if first:
+            notes.append(
+                "these messages move down by 48 bytes, so their offset message ids change: "
+                + ", ".join(first[:20])
+                + (f" and {len(first) - 20} more" if len(first) > 20 else "")
+            )
+        return notes
+
+
+def _content_end(files: FileLayer, path: str) -> int:
+    """Position behind the last byte that is not zero."""
+    file = files.open_readonly(path)
+    try:
+        view, stop = file.view, file.size
+        while stop > 0:
+            start = max(0, stop - CHUNK)
+            chunk = bytes(view[start:stop]).rstrip(b"\0")
+            if chunk:
+                return start + len(chunk)
+            stop = start
+        return 0
+    finally:
+        file.close()

@@ -1,0 +1,87 @@
+"""Which replica is the reference, and why: the longest valid log that contains every other.
+
+When none contains all others, the logs have diverged, and only the operator can choose.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.log_comparison import (
+    LISTED_MAX,
+    LogComparison,
+    Relation,
+    classic_log,
+    compare_logs,
+    messages_behind,
+)
+from rmqpy.upgrade.checks.replica import Replica
+from rmqpy.upgrade.plan.node_context import UpgradeRefused
+
+
+@define(slots=True, frozen=True)
+class Reference:
+    """``others``: each other replica's log, seen from the reference's."""
+
+    replica: Replica
+    why: str
+    others: dict[str, LogComparison]
+
+
+class Diverged(UpgradeRefused):
+    """No replica contains all others. ``sides``: for each pair, what each has alone."""
+
+    def __init__(self, text: str, sides: dict[str, dict[str, list[str]]]) -> None:
+        super().__init__(text)
+        self.sides = sides
+
+
+def choose_reference(group: Group, chosen: str | None = None) -> Reference:
+    """Raises Diverged without a choice where one is needed; ``chosen`` is the operator's."""
+    candidates = [group.replica(chosen)] if chosen else list(group.replicas)
+    candidates.sort(key=lambda each: -classic_log(each).end)
+    for candidate in candidates:
+        others = {
+            other.name: compare_logs(other, candidate)
+            for other in group.replicas
+            if other is not candidate
+        }
+        relations = {compared.relation for compared in others.values()}
+        if relations <= {Relation.EQUAL, Relation.SHORTER}:
+            why = "the operator's choice" if chosen else _why(others)
+            return Reference(candidate, why, others)
+        if chosen:
+            return Reference(candidate, "the operator's choice", others)
+    raise _diverged(group)
+
+
+def _why(others: dict[str, LogComparison]) -> str:
+    shorter = sum(each.relation is Relation.SHORTER for each in others.values())
+    if not shorter:
+        return "all logs are equal"
+    return f"its log contains every other; {shorter} are shorter"
+
+
+def _diverged(group: Group) -> Diverged:
+    sides: dict[str, dict[str, list[str]]] = {}
+    lines = []
+    for number, one in enumerate(group.replicas):
+        for two in group.replicas[number + 1 :]:
+            compared = compare_logs(one, two)
+            if compared.relation is not Relation.DIVERGED:
+                continue
+            name = f"{one.name} and {two.name} from offset {compared.common_end}"
+            sides[name] = {
+                side.name: list(map(str, messages_behind(side, compared.common_end)))
+                for side in (one, two)
+            }
+            counts = ", ".join(f"{len(each)} on {side}" for side, each in sides[name].items())
+            lines.append(f"{name} ({counts})")
+            for side, each in sides[name].items():
+                sides[name][side] = each[:LISTED_MAX]
+    return Diverged(
+        "no replica contains all others: " + "; ".join(lines) + ". Choose which side stays with"
+        " --reference NAME; what the others have alone is moved aside, not deleted",
+        sides,
+    )

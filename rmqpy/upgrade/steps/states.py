@@ -1,0 +1,93 @@
+"""The states of a group, detected from its replicas' surveys; the steps between them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
+
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
+
+MIGRATIONS = "rmqpy_migrations"
+
+
+class State(Enum):
+    DIVERGED = "diverged"
+    """No log contains all others."""
+    LAGGING = "lagging"
+    """Logs differ, one contains all others."""
+    ALIGNED = "aligned"
+    SEALED = "sealed"
+    JOINED = "joined"
+    DLEDGER_ONLY = "dledger_only"
+    MIXED = "mixed"
+    """Some have switched, some have not."""
+
+
+class Step(Protocol):
+    """A migration module."""
+
+    FROM: frozenset[State]
+    TO: State | None
+    REASON: str
+    plan: Callable[..., object]
+    verify: Callable[..., list[str]]
+
+
+def detect(group: Group) -> State:
+    """What the group is now."""
+    modes = {group.mode(replica) for replica in group.replicas}
+    if modes == {Mode.JOINED}:
+        return State.JOINED
+    if modes == {Mode.DLEDGER}:
+        return State.DLEDGER_ONLY
+    if modes & {Mode.JOINED, Mode.DLEDGER}:
+        return State.MIXED
+    first, *others = group.replicas
+    relations = {compare_logs(first, other).relation for other in others}
+    if relations <= {Relation.EQUAL}:
+        return State.SEALED if _all_sealed(group) else State.ALIGNED
+    for candidate in group.replicas:
+        seen = {compare_logs(each, candidate).relation for each in group.replicas}
+        if seen <= {Relation.EQUAL, Relation.SHORTER}:
+            return State.LAGGING
+    return State.DIVERGED
+
+
+def load_step(name: str) -> Step:
+    """A migration by the name of its module."""
+    _make_importable()
+    try:
+        return cast(Step, importlib.import_module(f"{MIGRATIONS}.{name}"))
+    except ModuleNotFoundError as error:
+        raise RmqError(f"there is no migration {name}: {error}") from None
+
+
+def _all_sealed(group: Group) -> bool:
+    logs = [survey.manifest.log("classic") for survey in group.surveys]
+    return all(log is not None and log.files and log.files[-1].sealed for log in logs)
+
+
+def _make_importable() -> ModuleType:
+    """Installed as a package of its own; in a checkout it is the folder beside ours."""
+    try:
+        return importlib.import_module(MIGRATIONS)
+    except ModuleNotFoundError:
+        folder = Path(__file__).resolve().parents[3] / "migrations"
+        spec = importlib.util.spec_from_file_location(
+            MIGRATIONS, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        if spec is None or spec.loader is None or not folder.is_dir():
+            raise RmqError("the migrations are not installed: install rmqpy as a whole") from None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[MIGRATIONS] = package
+        spec.loader.exec_module(package)
+        return package

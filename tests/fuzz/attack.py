@@ -1,0 +1,335 @@
+"""``python -m fuzz.attack``: hostile input against a broker and a name server in processes
+of their own, and what it cost them.
+
+===========  ==================================================================================
+frames       the nineteen kinds of malformed frames (:mod:`.hostile_frames`), at both ports
+idle         connections that say nothing
+announced    frames of 16 MiB announced, little of them sent
+slow         connections that dribble a frame
+===========  ==================================================================================
+
+While each goes on, a fresh connection asks a question every ``HEALTH_PAUSE_S``; its worst time and
+the growth of each server's memory (anonymous, by ``/proc``) are printed beside the goal. Behind the
+time stands how long the server's process worked meanwhile: where that is much less, the machine was
+busy with others. Exit code 0: within all goals; 2: not; 1: it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field
+
+from fuzz.frames import (
+    HEAVY_KINDS,
+    KINDS,
+    HostileFrame,
+    hostile_frames,
+    probe_frame,
+)
+from fuzz.peer import HostilePeer
+from rmqpy.model.codes import ResponseCode
+from rmqpy.remoting.frame import MAX_FRAME
+from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.testing.blocking_connection import connect_when_ready, send_request
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
+
+GROWTH_GOAL: Final = 64 << 20
+HEALTH_GOAL_MS: Final = 1_000.0
+IDLE_GOAL: Final = 8 << 10
+HEALTH_PAUSE_S: Final = 0.05
+PEERS: Final = 8
+HEAVY_PART: Final = 50
+"""Of frames that are megabytes each, one for so many of the others."""
+ANNOUNCING: Final = 64
+ANNOUNCED_SENT: Final = 512 << 10
+SLOW: Final = 500
+SLOW_S: Final = 20.0
+OPENED_AT_ONCE: Final = 200
+
+
+def frames_of_kinds(count: int) -> dict[str, int]:
+    """How many of each kind make ``count`` together, or a few more."""
+    heavy = len([kind for kind in KINDS if kind in HEAVY_KINDS])
+    each = -(-count * HEAVY_PART // ((len(KINDS) - heavy) * HEAVY_PART + heavy))
+    return {kind: max(1, -(-each // HEAVY_PART) if kind in HEAVY_KINDS else each) for kind in KINDS}
+
+
+@define
+class Target:
+    """One server and what it went through."""
+
+    name: str
+    server: ServerProcess
+    worst_ms: float = 0.0
+    worst_worked_ms: float = 0.0
+    checks: int = 0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.server.address.rpartition(":")
+        return host, int(port)
+
+    def resident(self) -> int:
+        """Anonymous bytes of the process."""
+        status = Path(f"/proc/{self.server.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) << 10
+
+    async def check(self) -> None:
+        """One question over a fresh connection."""
+        begin, worked = time.perf_counter(), self._worked_ms()
+        reader, writer = await asyncio.open_connection(*self.address)
+        writer.write(probe_frame())
+        receiver = FrameReceiver()
+        answered = False
+        while not answered:
+            data = await reader.read(1 << 16)
+            assert data, f"{self.name} closed an honest connection"
+            answered = any(
+                answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                for answer in receiver.receive(data)
+            )
+        writer.close()
+        self.worst_ms = max(self.worst_ms, (time.perf_counter() - begin) * 1000)
+        self.worst_worked_ms = max(self.worst_worked_ms, self._worked_ms() - worked)
+        self.checks += 1
+
+    def _worked_ms(self) -> float:
+        """Processor time of the process so far, rounded up to a tick."""
+        status = Path(f"/proc/{self.server.pid}/stat").read_text(encoding="ascii")
+        fields = status.rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return (ticks + 1) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+@define
+class Row:
+    """One measure beside its goal."""
+
+    what: str
+    target: str
+    value: float
+    goal: float
+    unit: str
+    note: str = ""
+
+    @property
+    def is_within(self) -> bool:
+        return self.value <= self.goal
+
+    def __str__(self) -> str:
+        mark = "" if self.is_within else "  <-- over the goal"
+        return (
+            f"{self.what:<44} {self.target:<8} {self.value:>10,.1f} {self.unit:<6} "
+            f"goal {self.goal:,.0f}{self.note}{mark}"
+        )
+
+
+@define
+class Siege:
+    """Goes against all targets at once, and keeps the rows."""
+
+    targets: list[Target]
+    rows: list[Row] = field(factory=list)
+    wrong: list[str] = field(factory=list)
+
+    async def frames(self, count: int, seed: int) -> None:
+        """At least ``count`` frames a port, of all kinds in turn."""
+        numbers = frames_of_kinds(count)
+        async with self._measured(f"{sum(numbers.values()):,} malformed frames"):
+            for kind, number in numbers.items():
+                await asyncio.gather(
+                    *(
+                        self._deliver(target, kind, enumerate(hostile_frames(kind, seed, number)))
+                        for target in self.targets
+                    )
+                )
+
+    async def _deliver(
+        self, target: Target, kind: str, frames: Iterator[tuple[int, HostileFrame]]
+    ) -> None:
+        async def one() -> None:
+            peer = HostilePeer(*target.address)
+            for number, frame in frames:
+                seen = await peer.deliver(frame)
+                if not seen & frame.expected:
+                    self.wrong.append(f"{target.name} {kind} {number}: {seen}")
+            await peer.close()
+
+        await asyncio.gather(*(one() for _ in range(PEERS)))
+
+    async def idle(self, count: int) -> None:
+        """``count`` connections a port that say nothing."""
+        for target in self.targets:
+            before = target.resident()
+            writers: list[asyncio.StreamWriter] = []
+            async with self._measured(f"{count:,} idle connections", growth=False):
+                while len(writers) < count:
+                    more = min(OPENED_AT_ONCE, count - len(writers))
+                    opened = await asyncio.gather(
+                        *(asyncio.open_connection(*target.address) for _ in range(more))
+                    )
+                    writers += [writer for _, writer in opened]
+                await asyncio.sleep(1)
+                cost = (target.resident() - before) / count
+            self.rows.append(
+                Row("memory an idle connection", target.name, cost, IDLE_GOAL, "bytes")
+            )
+            await _close(writers)
+
+    async def announced(self) -> None:
+        """Frames of the largest size, half a megabyte of each sent; what is kept is what came."""
+        head = (MAX_FRAME - 4).to_bytes(4) + (100).to_bytes(4)
+        for target in self.targets:
+            before = target.resident()
+            writers = []
+            async with self._measured(f"{ANNOUNCING} announced frames of 16 MiB", growth=False):
+                for _ in range(ANNOUNCING):
+                    _, writer = await asyncio.open_connection(*target.address)
+                    writer.write(head + bytes(ANNOUNCED_SENT))
+                    await writer.drain()
+                    writers.append(writer)
+                await asyncio.sleep(1)
+                growth = target.resident() - before
+            goal = 2 * ANNOUNCING * ANNOUNCED_SENT / (1 << 20)
+            self.rows.append(
+                Row("memory of announced frames", target.name, growth / (1 << 20), goal, "MiB")
+            )
+            await _close(writers)
+
+    async def slow(self, seconds: float) -> None:
+        """Frames that come byte by byte."""
+        frame = probe_frame()
+
+        async def dribble(target: Target) -> None:
+            _, writer = await asyncio.open_connection(*target.address)
+            with contextlib.suppress(ConnectionError):
+                for place in range(len(frame) - 1):
+                    if writer.is_closing():
+                        break
+                    writer.write(frame[place : place + 1])
+                    await asyncio.sleep(seconds / len(frame))
+            await _close([writer])
+
+        async with self._measured(f"{SLOW} slow connections"):
+            await asyncio.gather(*(dribble(target) for target in self.targets for _ in range(SLOW)))
+
+    @contextlib.asynccontextmanager
+    async def _measured(self, what: str, growth: bool = True) -> AsyncIterator[None]:
+        before = {target.name: target.resident() for target in self.targets}
+        over = asyncio.Event()
+        watchers = [asyncio.ensure_future(_watch(target, over)) for target in self.targets]
+        for target in self.targets:
+            target.worst_ms = target.worst_worked_ms = 0.0
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            over.set()
+            await asyncio.gather(*watchers)
+        print(f"{what}: {time.perf_counter() - begin:.0f} s", flush=True)
+        for target in self.targets:
+            note = f" (it worked {target.worst_worked_ms:,.0f} ms)"
+            answer = Row(f"{what}: answer", target.name, target.worst_ms, HEALTH_GOAL_MS, "ms")
+            answer.note = note
+            self.rows.append(answer)
+            if growth:
+                grown = (target.resident() - before[target.name]) / (1 << 20)
+                goal = GROWTH_GOAL / (1 << 20)
+                self.rows.append(Row(f"{what}: growth", target.name, grown, goal, "MiB"))
+
+
+async def _watch(target: Target, over: asyncio.Event) -> None:
+    while not over.is_set():
+        await target.check()
+        await asyncio.sleep(HEALTH_PAUSE_S)
+
+
+async def _close(writers: Sequence[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.transport.abort()
+    for writer in writers:
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def besiege(root: Path, attack: Callable[[Siege], Awaitable[None]]) -> Siege:
+    """Start both servers below ``root``, run ``attack``, check that what was stored is there."""
+    _raise_open_files_limit()
+    ports = free_port_block(BROKER_PORT_COUNT + 1)
+    ports.release()
+    site = RmqpySite(root)
+    namesrv = site.namesrv("namesrv", ports[BROKER_PORT_COUNT])
+    spec = BrokerSpec(
+        port=ports.broker_port,
+        namesrv=namesrv.address,
+        sizes={"maxMessageSize": str(64 << 10), "mappedFileSizeCommitLog": str(64 << 20)},
+        settings={"diskMaxUsedSpaceRatio": "95"},
+    )
+    broker = site.broker("broker", spec)
+    try:
+        namesrv.start()
+        broker.start()
+        with connect_when_ready(broker.address) as client:
+            sent = client.call(send_request("Sentinel", 0, [b"before"]))
+            assert sent.code == ResponseCode.SUCCESS, sent
+        siege = Siege([Target("broker", broker), Target("namesrv", namesrv)])
+
+        async def whole() -> None:
+            for target in siege.targets:  # what the first requests load is not the siege's
+                await target.check()
+            await attack(siege)
+            for target in siege.targets:
+                await target.check()
+
+        asyncio.run(whole())
+        return siege
+    finally:
+        broker.kill()
+        namesrv.kill()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz.attack", description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000, help="a port (1000000)")
+    parser.add_argument("--idle", type=int, default=10_000, help="idle connections (10000)")
+    parser.add_argument("--slow-seconds", type=float, default=SLOW_S, help="a slow frame (20)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+
+    async def attack(siege: Siege) -> None:
+        await siege.idle(options.idle)
+        await siege.announced()
+        await siege.slow(options.slow_seconds)
+        await siege.frames(options.frames, options.seed)
+
+    with tempfile.TemporaryDirectory(prefix="rmqpy-siege-") as folder:
+        siege = besiege(Path(folder), attack)
+    for row in siege.rows:
+        print(row)
+    for line in siege.wrong[:20]:
+        print(f"not as expected: {line}")
+    return 2 if siege.wrong or not all(row.is_within for row in siege.rows) else 0
+
+
+def _raise_open_files_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,468 @@
+"""Malformed and malicious frames by the seed, for tests of anything that speaks the protocol.
+
+Nineteen kinds. What a server has to do with a frame is known for most of them:
+
+====================  ======================================================  ==================
+kind                  what is wrong                                           expected
+====================  ======================================================  ==================
+truncated             a good frame, cut                                       WAITS
+flipped_bits          a good frame with a few other bits                      any
+lying_total_length    announces less, more or far too much                    CLOSES or WAITS
+unknown_serialize     a serialize type that is none                           CLOSES
+lying_header_length   a header longer or shorter than announced               CLOSES
+header_not_json       other JSON than an object, or no JSON                   CLOSES
+header_nested         up to 200,000 levels in the header                      CLOSES or ANSWERS
+body_nested           up to 200,000 levels in the body                        REFUSES
+header_wrong_types    fields of other types, extreme numbers                  CLOSES or ANSWERS
+unknown_code          a code that nobody serves                               REFUSES
+garbage_fields        known codes, each field garbage                         ANSWERS
+hostile_names         names that lead out of a folder, or break the rule      REFUSES
+lying_batch           batch bodies whose lengths disagree                     REFUSES
+near_limit            bodies and frames around the limits                     CLOSES or ANSWERS
+compressed_bomb       a thousandfold when inflated                            ANSWERS
+unsolicited_response  answers to what was never asked                         ANSWERS (nothing)
+broken_binary         ROCKETMQ headers with wrong lengths                     CLOSES or ANSWERS
+class_names           ``@type`` in headers and bodies                         ANSWERS
+plain_garbage         no frame at all                                         any
+====================  ======================================================  ==================
+
+WAITS: for the rest of the frame, until the peer ends the connection. CLOSES: by itself. ANSWERS: to
+what comes behind the frame, at least. REFUSES: that, and the frame itself with a code other than 0.
+
+Invariant: the same kind and seed give the same frames.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from enum import Flag, auto
+from functools import cache
+from random import Random
+from struct import pack
+from typing import Final
+
+from attrs import define
+
+from fuzz.requests import (
+    TOPIC,
+    batch,
+    good_request,
+    plain_request,
+    register,
+    requests_with_names,
+    send,
+)
+from rmqpy.model.codes import RequestCode
+from rmqpy.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    SERIALIZE_JSON,
+    SERIALIZE_ROCKETMQ,
+    RemotingCommand,
+)
+from rmqpy.remoting.command_header import header_fields
+from rmqpy.remoting.frame import MAX_FRAME, encode_command
+from rmqpy.remoting.headers import REQUEST_HEADERS
+
+PROBE_OPAQUE: Final = 0x7EADBEEF
+"""Opaque of the frame that asks whether a connection still lives; no hostile frame has it."""
+PROBE_CODE: Final = 32_000
+
+LEVELS_MAX: Final = 200_000
+COMPRESSED_FLAG: Final = 1
+BODY_LIMITS: Final = (64 << 10, 64 << 10, 64 << 10, 4 << 20)
+"""maxMessageSize of a broker in a test, which stores half of them, and of one that was not told
+otherwise.
+"""
+
+NAMES_OUT_OF_RULE: Final = (
+    "",
+    "..",
+    ".",
+    "../x",
+    "../../../../x",
+    "../../../../../../../../tmp/x",
+    "/x",
+    "/",
+    "a/b",
+    "a\\..\\b",
+    "a\0b",
+    "\0",
+    "a b",
+    "a\nb",
+    "\u202etxt",
+    "%RETRY%../x",
+    "x" * 300,
+    "x" * 70_000,
+)
+"""Names that neither topic, group, broker nor setting may have."""
+
+TOPIC_NAMES_OUT_OF_RULE: Final = (*NAMES_OUT_OF_RULE, "x" * 128, "a@b", "Ünicode", "$(x)", "a;b")
+"""The same for topics, which have the narrowest rule."""
+
+
+class Expected(Flag):
+    """What a server may do with a frame; see the module's text."""
+
+    WAITS = auto()
+    CLOSES = auto()
+    ANSWERS = auto()
+    REFUSES = auto()
+
+
+ENDS: Final = Expected.CLOSES | Expected.ANSWERS
+ANY: Final = Expected.WAITS | ENDS
+
+
+@define(slots=True, frozen=True)
+class HostileFrame:
+    """Bytes to send. ``opaque`` is that of the frame, where it has one that can be read."""
+
+    kind: str
+    data: bytes
+    expected: Expected
+    opaque: int | None = None
+
+
+Made = tuple[bytes, Expected] | tuple[bytes, Expected, int]
+Maker = Callable[[Random], Made]
+
+
+def hostile_frame(kind: str, dice: Random) -> HostileFrame:
+    """One frame of ``kind``."""
+    return HostileFrame(kind, *_MAKERS[kind](dice))
+
+
+def hostile_frames(kind: str, seed: int, count: int) -> Iterator[HostileFrame]:
+    """``count`` frames of ``kind``."""
+    dice = Random(f"{kind} {seed}")
+    for _ in range(count):
+        yield hostile_frame(kind, dice)
+
+
+def probe_frame() -> bytes:
+    """A good frame; a server answers it with code 3 and :data:`PROBE_OPAQUE`."""
+    return encode_command(RemotingCommand(PROBE_CODE, PROBE_OPAQUE))
+
+
+def _frame(
+    header: bytes, body: bytes = b"", *, kind: int = 0, total: int | None = None, size: int = -1
+) -> bytes:
+    """A frame whose lengths may lie: ``total`` and ``size`` instead of those of the frame and its
+    header.
+    """
+    length = 4 + len(header) + len(body) if total is None else total
+    word = kind << 24 | (len(header) if size < 0 else size) & 0xFFFFFF
+    return pack(">II", length & 0xFFFFFFFF, word) + header + body
+
+
+def _truncated(dice: Random) -> Made:
+    whole = encode_command(good_request(dice))
+    return whole[: dice.randrange(1, len(whole))], Expected.WAITS
+
+
+def _flipped_bits(dice: Random) -> Made:
+    frame = bytearray(encode_command(good_request(dice)))
+    for _ in range(dice.randrange(1, 9)):
+        frame[dice.randrange(len(frame))] ^= 1 << dice.randrange(8)
+    return bytes(frame), ANY
+
+
+def _lying_total_length(dice: Random) -> Made:
+    frame = bytearray(encode_command(good_request(dice)))
+    header = int.from_bytes(frame[5:8])
+    length, expected = dice.choice(
+        (
+            (dice.randrange(4), Expected.CLOSES),
+            (4 + dice.randrange(header), Expected.CLOSES),
+            (dice.randrange(MAX_FRAME, 1 << 32), Expected.CLOSES),
+            (len(frame) + dice.randrange(1000, MAX_FRAME // 2), Expected.WAITS),
+        )
+    )
+    frame[:4] = length.to_bytes(4)
+    return bytes(frame), expected
+
+
+def _unknown_serialize(dice: Random) -> Made:
+    frame = bytearray(encode_command(good_request(dice)))
+    frame[4] = dice.randrange(2, 256)
+    return bytes(frame), Expected.CLOSES
+
+
+def _lying_header_length(dice: Random) -> Made:
+    command = good_request(dice)
+    command.serialize_type = SERIALIZE_JSON
+    frame = bytearray(encode_command(command))
+    header = int.from_bytes(frame[5:8])
+    rest = len(frame) - 8
+    size = dice.choice((dice.randrange(header), dice.randrange(rest + 1, 1 << 24)))
+    frame[5:8] = size.to_bytes(3)
+    return bytes(frame), Expected.CLOSES
+
+
+def _header_not_json(dice: Random) -> Made:
+    header = dice.choice(
+        (
+            b"",
+            b"null",
+            b"[]",
+            b'"code"',
+            b"12",
+            b"{",
+            b"}",
+            b'{"code":10',
+            b'{"code":10}}',
+            b'{"code":,}',
+            b'{"code" 10}',
+            b'{"code":"10}',
+            b'{"code":10}\0',
+            b"<code>10</code>",
+            b"\xff\xfe" + dice.randbytes(20),
+            b"{" + b"'a':/*" * 100,
+            b'{"code":1e5' + b"0" * dice.randrange(5000) + b"x}",
+        )
+    )
+    return _frame(header), Expected.CLOSES
+
+
+def _header_nested(dice: Random) -> Made:
+    nested = _nested(dice)
+    form = dice.choice((b"%s", b'{"code":10,"x":%s}', b'{"code":10,"extFields":%s}'))
+    return _frame(form % nested), ENDS
+
+
+def _nested(dice: Random) -> bytes:
+    levels = dice.choice((65, 900, 5_000, 50_000, LEVELS_MAX))
+    opened, closed = dice.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{a:", b"}"), (b"{{", b"}")))
+    if len(opened) > 1 and levels == LEVELS_MAX:
+        levels //= 2  # a megabyte is enough
+    return opened * levels + (b"1" + closed * levels if dice.random() < 0.5 else b"")
+
+
+_BODY_CODES: Final = (
+    RequestCode.HEART_BEAT,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.REGISTER_BROKER,
+)
+
+
+def _body_nested(dice: Random) -> Made:
+    code = dice.choice(_BODY_CODES)
+    members = (b"clientID", b"mqSet", b"groupName", b"topicConfigSerializeWrapper")
+    body = dice.choice((b"%s", b'{"' + dice.choice(members) + b'":%s}')) % _nested(dice)
+    command = register(dice) if code == RequestCode.REGISTER_BROKER else plain_request(code, {})
+    command.body = body
+    return _refused(dice, command)
+
+
+def _header_wrong_types(dice: Random) -> Made:
+    values = (
+        "10",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "[10]",
+        '{"a":1}',
+        "10.5",
+        "1e400",
+        "-0",
+        "2147483648",
+        "-2147483649",
+        "9" * 399,
+        "9" * 6000,
+        '"x"',
+        '""',
+        '"' + "9" * 50 + '"',
+        "NaN",
+        "Infinity",
+        '"\\ud800"',
+        '"\\u0000"',
+    )
+    keys = ("code", "opaque", "flag", "language", "version", "remark", "extFields")
+    members = {"code": "10", "opaque": str(dice.randrange(1000)), "flag": "0"}
+    for _ in range(dice.randrange(1, 4)):
+        members[dice.choice(keys)] = dice.choice(values)
+    if dice.random() < 0.3:
+        inner = ",".join(f'"{key}":{dice.choice(values)}' for key in ("topic", "a", "b", "queueId"))
+        members["extFields"] = f"{{{inner}}}"
+    text = ",".join(f'"{key}":{value}' for key, value in members.items())
+    return _frame(f"{{{text}}}".encode(), dice.randbytes(4)), ENDS
+
+
+def _unknown_code(dice: Random) -> Made:
+    code = dice.choice((0, -1, -32768, 9999, 31_999, 77_777, 2**31 - 1, -(2**31)))
+    command = plain_request(code, {"topic": TOPIC}, dice.randbytes(dice.randrange(50)))
+    command.flag = dice.choice((0, FLAG_ONEWAY))
+    if -32768 <= code <= 32767:
+        command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
+    if command.is_oneway:
+        return encode_command(command), Expected.ANSWERS
+    return _refused(dice, command)
+
+
+_GARBAGE: Final = (
+    *("", "0", "-1", "1", "true", "2147483647", "-2147483648", "2147483648", "9223372036854775807"),
+    *("-9223372036854775808", "9" * 60, "1e9", "NaN", "0x10", "null", "*", "a||b", "||", "SQL92"),
+    *("TAG", "MULTI_TAG", "a\1b\2c", "\1\2", "\0", "\ud800", "Ünicode", "x" * 5000, "٣", "1_000"),
+    *("../../x", "%RETRY%", "%RETRY%../x", TOPIC, "7F00000100002A9F0000000000000000", "A" * 32),
+)
+
+
+def _garbage_fields(dice: Random) -> Made:
+    code = dice.choice(_HEADER_CODES)
+    fields: dict[str, object] = {
+        item.wire_name: dice.choice(_GARBAGE)
+        for item in header_fields(REQUEST_HEADERS[code])
+        if dice.random() < 0.9
+    }
+    command = plain_request(code, fields, dice.randbytes(dice.randrange(30)))
+    command.opaque = dice.randrange(1 << 30)
+    command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
+    return encode_command(command), Expected.ANSWERS
+
+
+_HEADER_CODES: Final = tuple(code for code in REQUEST_HEADERS if code < 1 << 15)
+
+
+def _hostile_names(dice: Random) -> Made:
+    topic, name = dice.choice(TOPIC_NAMES_OUT_OF_RULE), dice.choice(NAMES_OUT_OF_RULE)
+    command = dice.choice(list(requests_with_names(dice, topic, name).values()))
+    return _refused(dice, command)
+
+
+def _lying_batch(dice: Random) -> Made:
+    command = batch(dice)
+    body = bytearray(command.body)
+    lie = dice.choice((0, -1, 1, 19, len(body) + 1, 2**31 - 1, -(2**31), dice.randrange(2**31)))
+    place = dice.choice((0, 16))
+    honest = int.from_bytes(body[place : place + 4], signed=True)
+    body[place : place + 4] = (lie if lie != honest else -2).to_bytes(4, signed=True)
+    command.body = bytes(body) if dice.random() < 0.8 else bytes(body[: dice.randrange(20)])
+    return _refused(dice, command)
+
+
+def _near_limit(dice: Random) -> Made:
+    command = send(dice)
+    if dice.random() < 0.2:  # the largest frame, or one more
+        over = dice.randrange(2)
+        command.code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        command.body = b""
+        room = MAX_FRAME - len(encode_command(command))
+        header = encode_command(command)[8:]
+        frame = _frame(header, bytes(room + over))
+        return frame, Expected.CLOSES if over else Expected.ANSWERS
+    command.body = bytes(dice.choice(BODY_LIMITS) + dice.randrange(-300, 100))
+    command.opaque = dice.randrange(1 << 30)
+    return encode_command(command), Expected.ANSWERS
+
+
+def _compressed_bomb(dice: Random) -> Made:
+    if dice.random() < 0.3:
+        command = register(dice)
+        command.ext_fields["compressed"] = "true"
+        command.body = dice.choice(_bombs())
+        return _refused(dice, command)
+    command = send(dice)
+    command.ext_fields["f" if command.code == RequestCode.SEND_MESSAGE_V2 else "sysFlag"] = str(
+        COMPRESSED_FLAG
+    )
+    command.opaque = dice.randrange(1 << 30)
+    command.body = dice.choice(_bombs())
+    return encode_command(command), Expected.ANSWERS
+
+
+@cache
+def _bombs() -> tuple[bytes, ...]:
+    """Zeros; zeros compressed twice; a registration of a million topics."""
+    zeros = zlib.compress(bytes(64 << 20), 9)
+    version = b'{"timestamp":1,"counter":1}'
+    line = b"a 1 1 6 SINGLE_TAG"
+    topics = pack(">i", len(line)) + line
+    whole = pack(">i", len(version)) + version + pack(">i", 1_000_000) + topics * 1_000_000
+    return zeros, zlib.compress(zeros, 9), zlib.compress(whole + pack(">i", 2) + b"[]", 9)
+
+
+def _unsolicited_response(dice: Random) -> Made:
+    command = good_request(dice)
+    command.flag = FLAG_RESPONSE | dice.choice((0, FLAG_ONEWAY, 1 << 30))
+    command.code = dice.choice((0, 1, command.code, -1))
+    return encode_command(command), Expected.ANSWERS
+
+
+def _broken_binary(dice: Random) -> Made:
+    command = good_request(dice)
+    command.serialize_type = SERIALIZE_ROCKETMQ
+    frame = encode_command(command)
+    size = int.from_bytes(frame[5:8])
+    header = bytearray(frame[8 : 8 + size])
+    if dice.random() < 0.3:
+        return _frame(bytes(header[: dice.randrange(size)]), kind=1), ENDS
+    place = dice.choice((13, 17, 21, 23 + dice.randrange(max(1, size - 30))))
+    lie = dice.choice((-1, 2**31 - 1, -(2**31), size, size + 1, 0x7F, 0xFFFF))
+    header[place : place + 4] = lie.to_bytes(4, signed=True)
+    return _frame(bytes(header[:size]), kind=1), ENDS
+
+
+def _class_names(dice: Random) -> Made:
+    name = dice.choice(("com.sun.rowset.JdbcRowSetImpl", "java.lang.AutoCloseable", "[[[[", "L;"))
+    planted = {"@type": name, "dataSourceName": "ldap://127.0.0.1:1/x", "autoCommit": True}
+    opaque = dice.randrange(1 << 30)
+    members: dict[str, object] = {"code": 34, "opaque": opaque, "flag": 0, "extFields": {}}
+    if dice.random() < 0.5:
+        header = json.dumps(members | planted).encode()
+        return _frame(header, b"{}"), Expected.ANSWERS
+    body = dice.choice((planted, {"clientID": planted}, {"clientID": "c", "consumerDataSet": [
+        planted]}))  # fmt: skip
+    members["code"] = dice.choice([int(code) for code in _BODY_CODES])
+    return _frame(json.dumps(members).encode(), json.dumps(body).encode()), Expected.ANSWERS
+
+
+def _plain_garbage(dice: Random) -> Made:
+    text = dice.choice(
+        (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"SSH-2.0-x\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + dice.randbytes(64),
+            b"\0" * dice.randrange(1, 64),
+            b"\xff" * dice.randrange(1, 64),
+        )
+    )
+    return text if dice.random() < 0.3 else dice.randbytes(dice.randrange(1, 2000)), ANY
+
+
+def _refused(dice: Random, command: RemotingCommand) -> Made:
+    command.opaque = dice.randrange(1 << 30)
+    return encode_command(command), Expected.REFUSES, command.opaque
+
+
+_MAKERS: Final[dict[str, Maker]] = {
+    "truncated": _truncated,
+    "flipped_bits": _flipped_bits,
+    "lying_total_length": _lying_total_length,
+    "unknown_serialize": _unknown_serialize,
+    "lying_header_length": _lying_header_length,
+    "header_not_json": _header_not_json,
+    "header_nested": _header_nested,
+    "body_nested": _body_nested,
+    "header_wrong_types": _header_wrong_types,
+    "unknown_code": _unknown_code,
+    "garbage_fields": _garbage_fields,
+    "hostile_names": _hostile_names,
+    "lying_batch": _lying_batch,
+    "near_limit": _near_limit,
+    "compressed_bomb": _compressed_bomb,
+    "unsolicited_response": _unsolicited_response,
+    "broken_binary": _broken_binary,
+    "class_names": _class_names,
+    "plain_garbage": _plain_garbage,
+}
+
+KINDS: Final = tuple(_MAKERS)
+HEAVY_KINDS: Final = frozenset({"near_limit", "header_nested", "body_nested", "compressed_bomb"})
+"""Kinds of up to megabytes a frame."""

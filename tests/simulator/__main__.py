@@ -1,0 +1,129 @@
+"""``python -m simulator``: many seeds, one told in full, or the planted bugs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+
+from simulator.invariants import Violation
+from simulator.mutations import MUTATIONS
+from simulator.runner import FAMILIES, Result, be_quiet, hunts, run_seeds
+from simulator.world import World
+
+ALL_SEEDS = 10_000
+MUTATION_SEEDS = 1_000
+FAILURES_SHOWN = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    be_quiet()
+    if options.replay is not None:
+        return _replay(options.family, options.replay)
+    if options.mutations is not None:
+        return _hunt(options)
+    return _run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="how many (10000; with --mutations 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first one (0)")
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="group")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="tell one seed in full")
+    parser.add_argument(
+        "--mutations",
+        nargs="*",
+        metavar="NAME",
+        help=f"search for planted bugs, all of them or those named: {', '.join(MUTATIONS)}",
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    seeds = range(options.first, options.first + (options.seeds or ALL_SEEDS))
+    begin = perf_counter()
+    results = _Totals()
+    for result in run_seeds(options.family, seeds, options.jobs):
+        results.add(result)
+    print(results.summary(options.family, perf_counter() - begin))
+    return 1 if results.failed else 0
+
+
+class _Totals:
+    """Sums over seeds; failures are printed as they come."""
+
+    def __init__(self) -> None:
+        self.seeds = self.failed = self.operations = self.elections = self.crashes = 0
+        self.fewest_operations = 1 << 60
+        self.seconds = 0.0
+        self.simulated_ms = 0
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.seconds += result.seconds
+        self.simulated_ms += result.simulated_ms
+        if result.outcome is None:
+            self.failed += 1
+            if self.failed <= FAILURES_SHOWN:
+                print(f"seed {result.seed} at {result.simulated_ms} ms: {result.failure}")
+                print(f"    {result.replay}", flush=True)
+            return
+        outcome = result.outcome
+        self.operations += outcome.operations
+        self.fewest_operations = min(self.fewest_operations, outcome.operations)
+        self.elections += outcome.elections
+        self.crashes += outcome.crashes
+
+    def summary(self, family: str, elapsed: float) -> str:
+        return (
+            f"{family}: {self.seeds} seeds, {self.failed} failed; {self.operations} operations"
+            f" (at least {self.fewest_operations} a seed), {self.elections} elections,"
+            f" {self.crashes} crashes; {self.simulated_ms / 1000:.0f} simulated seconds in"
+            f" {self.seconds:.0f} s of one process ({elapsed:.0f} s in all):"
+            f" {self.simulated_ms / 1000 / max(self.seconds, 1e-9):.0f} x real time"
+        )
+
+
+def _replay(family: str, seed: int) -> int:
+    world = World(FAMILIES[family](seed), trace=[])
+    print(world.plan)
+    failure: Exception | None = None
+    try:
+        outcome = world.run()
+    except Exception as error:  # noqa: BLE001 - shown, then raised
+        failure = error
+    print(*(world.trace or ()), sep="\n")
+    if failure is None:
+        print(outcome)
+        return 0
+    if isinstance(failure, Violation):
+        print(f"{world.timeline.now_ms} violation: {failure}")
+        return 1
+    raise failure
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    names = options.mutations or list(MUTATIONS)
+    unknown = [name for name in names if name not in MUTATIONS]
+    if unknown:
+        print(f"no such mutation: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    missed = 0
+    seeds = options.seeds or MUTATION_SEEDS
+    for found in hunts(names, options.first, seeds, options.jobs):
+        if found.seed < 0:
+            missed += 1
+            print(f"{found.mutation}: NOT FOUND in {seeds} seeds ({found.others} other exceptions)")
+        else:
+            print(f"{found.mutation}: seed {found.seed}: {found.violation}", flush=True)
+    print(f"mutations: {len(names)} planted, {len(names) - missed} found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

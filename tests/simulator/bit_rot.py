@@ -1,0 +1,86 @@
+"""Bits that flip on the disks of a group: one at a time, where the code has to find it and other
+members can help.
+
+A bit is chosen in a committed entry that all other members hold durably and whole: in its header,
+in the head or body of its record, or in its index unit, at places that a checksum or a second copy
+covers. (Topic, properties, queue offset and host of a V1 record are covered by nothing.) No bit
+flips while one is wrong on any member: who is damaged does not lead, and somebody has to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from attrs import define
+
+from simulator.broker_host import BrokerHost
+from simulator.member_view import MemberView
+from simulator.records import ENTRY_HEADER_BYTES, LedgerEntry
+
+HEADER_PLACES = (*range(32), *range(44, 48))
+"""Magic, size, index, term, position; length of the body. Nobody computes the rest."""
+
+RECORD_PLACES = (*range(12), *range(84, 88))
+"""Size, magic, checksum; length of the body."""
+
+BODY_AT = 88
+NEWEST = 5
+"""Entries that readers are about to read."""
+
+UNIT_BYTES = 32
+
+
+@define(slots=True, eq=False, repr=False)
+class Rot:
+    """``views`` by name of the member."""
+
+    hosts: Mapping[str, BrokerHost]
+    views: Mapping[str, MemberView]
+    dice: random.Random
+
+    def flip(self) -> str | None:
+        """One bit, somewhere; what was done, or None when nothing could be."""
+        if any(view.damaged for view in self.views.values()):
+            return None
+        view = self.dice.choice(list(self.views.values()))
+        committed = min(view.committed - view.begin + 1, len(view.entries))
+        if view.host.running is None or committed <= 0:
+            return None
+        newest = max(0, committed - NEWEST) if self.dice.random() < 0.5 else 0
+        entry = view.entries[self.dice.randrange(newest, committed)]
+        if not all(self._has_durably(host, entry, view) for host in self.hosts.values()):
+            return None
+        path, position, what = self._place(view.host, entry)
+        view.host.disk.flip(path, position, 1 << self.dice.randrange(8), entry.index)
+        return f"a bit flips in {what} {entry.index} of {view.host.name}"
+
+    def _place(self, host: BrokerHost, entry: LedgerEntry) -> tuple[str, int, str]:
+        path, start = _data_place(host, entry)
+        kind = self.dice.randrange(4)
+        if kind == 0:
+            at = entry.index * UNIT_BYTES + self.dice.randrange(UNIT_BYTES)
+            path = f"{host.ledger_folder}/index/{0:020d}"
+            if len(host.disk.durable_content(path)) > at:
+                return path, at, "the index unit"
+            kind = 1
+            path = _data_place(host, entry)[0]
+        if kind == 1:
+            return path, start + self.dice.choice(HEADER_PLACES), "the header of entry"
+        record = start + ENTRY_HEADER_BYTES
+        data = host.disk.content_of(path)
+        body = int.from_bytes(data[record + BODY_AT - 4 : record + BODY_AT])
+        if kind == 2 or not body:
+            return path, record + self.dice.choice(RECORD_PLACES), "the record of entry"
+        return path, record + BODY_AT + self.dice.randrange(body), "the body of entry"
+
+    def _has_durably(self, host: BrokerHost, entry: LedgerEntry, known: MemberView) -> bool:
+        path, start = _data_place(known.host, entry)
+        wanted = known.host.disk.content_of(path)[start : start + entry.size]
+        path, _ = _data_place(host, entry)
+        return host.disk.durable_content(path)[start : start + entry.size] == wanted
+
+
+def _data_place(host: BrokerHost, entry: LedgerEntry) -> tuple[str, int]:
+    start = entry.position % host.plan.file_size
+    return f"{host.ledger_folder}/data/{entry.position - start:020d}", start

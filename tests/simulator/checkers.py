@@ -1,0 +1,258 @@
+"""Who watches a simulated cluster: a group with DLedger, or one broker with the classic log."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Self
+from zlib import crc32
+
+from attrs import define, field
+
+from rmqpy.store.retention import HOUR_MS
+from simulator.broker_host import LEDGER_PORT, RESERVED_HOURS, ROOT, BrokerHost
+from simulator.invariants import Promises, Queue, Violation
+from simulator.member_view import MemberView
+from simulator.network import Machine
+from simulator.plan import Plan
+from simulator.records import Record, record_at
+from simulator.workload import TOPIC, Sent, Witness
+
+VOTED = b'"voteResult":"ACCEPT"'
+
+
+class Watch(Witness):
+    """What the world tells whoever watches it."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
+        """A watch over these machines."""
+
+    @property
+    def elections(self) -> int:
+        """How many leaders there were."""
+        return 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody has a damaged entry."""
+        return True
+
+    def look(self, host: BrokerHost) -> None:
+        """An event of that machine has ended."""
+
+    def stamp(self, machine: Machine) -> int:
+        """That machine writes to somebody: how far the promises go by now."""
+        return 0
+
+    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        """That machine writes this piece to the machine called ``to``."""
+
+    def started(self, host: BrokerHost) -> None: ...
+
+    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
+        """That machine is down; ``working``: it was in the middle of an event."""
+
+    def begins_with(self, records: Iterable[Record]) -> None:
+        """What the classic log holds that every member begins with."""
+
+    def audit(self) -> None:
+        """At the end, all members equal."""
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+        """A reader has found messages of that queue up to ``end``, and no more."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Everything that was promised, as a text."""
+
+
+@define(slots=True, eq=False, repr=False)
+class GroupWatch(Watch):
+    """Members of a group are held against each other and against their promises."""
+
+    promises: Promises
+    views: dict[str, MemberView]
+    audited: dict[Queue, int] = field(factory=dict)
+    """How many messages each queue had when all members were equal, at the end. Sends that were
+    on their way for long may add to them while they are read; then members differ for a while.
+    """
+
+    @classmethod
+    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
+        promises = Promises(plan.members // 2 + 1)
+        views: list[MemberView] = []
+        views += (MemberView(host, promises, views) for host in hosts)
+        return cls(promises, {view.host.name: view for view in views})
+
+    @property
+    def elections(self) -> int:
+        return len(self.promises.leaders)
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(view.damaged for view in self.views.values())
+
+    def look(self, host: BrokerHost) -> None:
+        self.views[host.name].look()
+
+    def stamp(self, machine: Machine) -> int:
+        view = self.views.get(machine.name)
+        if view is not None:
+            view.look()
+        return len(self.promises.committed)
+
+    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        if port == LEDGER_PORT and VOTED in piece:
+            self.views[machine.name].answers_vote(to, piece)
+
+    def started(self, host: BrokerHost) -> None:
+        self.views[host.name].started()
+
+    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
+        self.views[host.name].ended(power_lost=power_lost, working=working)
+
+    def begins_with(self, records: Iterable[Record]) -> None:
+        end = 0
+        for record in records:
+            self.promises.starts_with(record)
+            end = record.physical_offset + record.size
+        file_size = next(iter(self.views.values())).host.plan.file_size
+        self.promises.divided_offset = -(-end // file_size) * file_size
+
+    def audit(self) -> None:
+        for view in self.views.values():
+            view.audit()
+        self.audited = {queue: len(places) for queue, places in self.promises.queues.items()}
+
+    def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+        queue = TOPIC.encode(), sent.queue_id
+        for number, body in enumerate(sent.bodies):
+            self.promises.was_told(broker, queue, queue_offset + number, crc32(body), stamp)
+
+    def was_read(
+        self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
+    ) -> None:
+        queue = TOPIC.encode(), queue_id
+        if records and self._have_gone(broker, queue, records[0].queue_offset):
+            offset = records[0].queue_offset
+        check_dense(broker, queue_id, offset, records)
+        for record in records:
+            if not record.whole:
+                self._given_damaged(broker, queue, record)
+                continue
+            self.promises.was_told(broker, queue, record.queue_offset, record.body, stamp)
+
+    def _have_gone(self, broker: str, queue: Queue, offset: int) -> bool:
+        """Whether the messages of ``queue`` in front of ``offset`` have expired."""
+        running = self.views[broker].host.running
+        places = self.promises.queues.get(queue, [])
+        if running is None or not 0 < offset <= len(places):
+            return False
+        return places[offset - 1].physical_offset < running.store.min_physical_offset
+
+    def _given_damaged(self, broker: str, queue: Queue, record: Record) -> None:
+        """Readers check bodies; between a bit's flip and the scrub they may meet such a one."""
+        places = self.promises.queues.get(queue, [])
+        number = places[record.queue_offset].number if record.queue_offset < len(places) else 0
+        if number - 1 not in self.views[broker].host.disk.flipped:
+            raise Violation(f"{broker} gives out a damaged message: {record}")
+
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        if not self._have_gone(broker, (TOPIC.encode(), queue_id), offset):
+            raise Violation(f"{broker} leaves messages of queue {queue_id} out up to {offset}")
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+        queue = TOPIC.encode(), queue_id
+        count = len(self.promises.queues.get(queue, []))
+        least = self.audited.get(queue, 0)
+        if not least <= end <= count and not self._have_gone(broker, queue, least):
+            expected = f"{least} to {count}"
+            raise Violation(f"{broker} gives out {end} of {expected} messages of {queue_id}")
+
+    def digest(self) -> str:
+        return repr((self.promises.committed, sorted(self.promises.votes.items())))
+
+
+@define(slots=True, eq=False, repr=False)
+class ClassicWatch(Watch):
+    """One broker with the classic log: what is acknowledged stays, what was read stays unless the
+    power failed.
+    """
+
+    plan: Plan
+    told: dict[tuple[int, int], int] = field(factory=dict)
+    """(queue, offset) → body, of what was acknowledged."""
+
+    read: dict[tuple[int, int], int] = field(factory=dict)
+    have_gone: bool = False
+    """Files have expired, and with them messages at the begin of a queue."""
+
+    @classmethod
+    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
+        return cls(plan)
+
+    def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+        for number, body in enumerate(sent.bodies):
+            place = sent.queue_id, queue_offset + number
+            if self.told.setdefault(place, crc32(body)) != crc32(body):
+                raise Violation(f"{broker} has acknowledged two messages at {place}")
+
+    def was_read(
+        self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
+    ) -> None:
+        if self.have_gone and records:
+            offset = records[0].queue_offset
+        check_dense(broker, queue_id, offset, records)
+        for record in records:
+            if not record.whole:
+                raise Violation(f"{broker} gives out a damaged message: {record}")
+            place = queue_id, record.queue_offset
+            known = self.told.get(place)
+            if known is None and not self.plan.power:
+                known = self.read.setdefault(place, record.body)
+            if known is not None and known != record.body:
+                raise Violation(f"{broker} gives out another message at {place}")
+
+    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
+        """What a power failure has left of a queue may begin anywhere."""
+
+    def look(self, host: BrokerHost) -> None:
+        removed, host.disk.removals = host.disk.removals, []
+        for path, age_ms in removed:
+            self.have_gone = True
+            if host.running is not None and age_ms < RESERVED_HOURS * HOUR_MS:
+                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+
+    def started(self, host: BrokerHost) -> None:
+        host.disk.removals.clear()
+
+    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]
+        if lost:
+            raise Violation(f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}")
+
+    def digest(self) -> str:
+        return repr(sorted(self.told.items()))
+
+
+def check_dense(broker: str, queue_id: int, offset: int, records: list[Record]) -> None:
+    """A pull gives the messages from its offset on, none left out."""
+    for number, record in enumerate(records):
+        if record.queue_offset != offset + number or record.queue_id != queue_id:
+            raise Violation(
+                f"{broker} gives out {record} at place {number} of a pull from {offset} of queue"
+                f" {queue_id}"
+            )
+
+
+def classic_records(host: BrokerHost) -> list[Record]:
+    """All records of the classic log on a disk."""
+    found: list[Record] = []
+    for path in host.disk.list_dir(f"{ROOT}/commitlog"):
+        data, at = host.disk.content_of(f"{ROOT}/commitlog/{path}"), 0
+        while (record := record_at(data, at)) is not None:
+            found.append(record)
+            at += record.size
+    return found

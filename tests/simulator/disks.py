@@ -1,0 +1,348 @@
+"""A disk that may lose its power, fail or fill up: ``MemoryFiles`` that one machine keeps for ever.
+
+A killed process leaves everything that it wrote. A power failure leaves what was synced, and the
+first so many of the changes since, as a journal would: writes, names made, names removed. The last
+of them may be torn: any of its sectors. Files that are written in place through a mapping (consume
+queues, key index) get any mixture of old and new sectors.
+
+Bits of what is durable may flip (``flip``); until the broker writes these bytes again, checkers see
+them as they were (``content_of``), and the broker sees what the disk has made of them.
+
+A sync takes time: ``begin`` to ``end`` of ``timeline.Syncs``. What it covers is what was written
+before it began; it counts from its end on.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+from attrs import define, field
+
+from rmqpy.store.files.mapped_files import NAME_DIGITS
+from rmqpy.testing.memory_files import MemoryFile, MemoryFiles, MemoryNode
+from simulator.virtual_time import MachineDies
+
+SECTOR_BYTES = 512
+LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class _Name:
+    """A name made, or removed (no node)."""
+
+    path: str
+    node: MemoryNode | None
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class _Write:
+    node: MemoryNode
+    position: int
+    data: bytes
+    number: int
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class Flip:
+    """A bit of entry ``index``, or of its index unit, that is not what was written."""
+
+    node: MemoryNode
+    position: int
+    mask: int
+    index: int
+    wrong: int
+    """The byte with that bit."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.node.data[self.position] == self.wrong
+
+
+@define(slots=True, eq=False, repr=False)
+class SimulatedDisk(MemoryFiles):
+    """``dies_in``: the machine dies at the so many-th change from now on, if not negative."""
+
+    dies_in: int = -1
+    full: bool = False
+    failing: bool = False
+    ledger_from: int | None = None
+    """Lowest offset in ``data`` of a ledger that was written since a checker has looked."""
+
+    ledger_removed: bool = False
+    removals: list[tuple[str, int]] = field(factory=list)
+    """Files of a log that were removed since a checker has looked, with their ages in ms."""
+
+    flips: dict[tuple[str, int], Flip] = field(factory=dict)
+    """By path and position."""
+
+    flipped: set[int] = field(factory=set)
+    """Indexes of all entries of which a bit has ever flipped."""
+
+    hard_state_changed: bool = False
+    _collecting: list[Callable[[], None]] | None = None
+    _running: dict[int, list[Callable[[], None]]] = field(factory=dict)
+    _last_sync: dict[int, int] = field(factory=dict)
+    """By identity of a node: the number of the newest sync that has ended."""
+
+    synced_to: dict[str, int] = field(factory=dict)
+    """By path: how many bytes a sync had reached when the power failed; what stands behind them was
+    promised to nobody who waits for syncs, whatever it has survived.
+    """
+
+    _mended: list[tuple[str, Flip]] = field(factory=list)
+    """Flips over which something was written that may not be durable."""
+
+    _number: int = 0
+    _journal: list[_Name | _Write] = field(factory=list)
+    """Changes that are not synced, in order."""
+
+    # What a machine does
+
+    def touched(self, operation: str, path: str) -> None:
+        if self.dies_in >= 0:
+            self.dies_in -= 1
+            if self.dies_in < 0:
+                raise MachineDies
+        if self.failing and operation != "remove":
+            raise OSError(errno.EIO, "the disk fails", path)
+        if self.full and operation == "write" and path not in self.nodes:
+            raise OSError(errno.ENOSPC, "the disk is full", path)
+
+    def synced(self, node: MemoryNode) -> None:
+        self._number += 1
+        number, content = self._number, node.content()
+        if self._collecting is None:
+            self._reached(node, content, number)
+        else:
+            self._collecting.append(lambda: self._reached(node, content, number))
+
+    def wrote(self, path: str, position: int, length: int) -> None:
+        node = self.nodes[path]
+        self._number += 1
+        data = bytes(memoryview(node.data)[position : position + length])
+        self._journal.append(_Write(node, position, data, self._number))
+        if self.flips:
+            for place in [at for at in self.flips if at[0] == path]:
+                if position <= place[1] < position + length:
+                    self._mended.append((path, self.flips.pop(place)))
+        if LEDGER_DATA in path:
+            offset = int(path[-NAME_DIGITS:]) + position
+            if self.ledger_from is None or offset < self.ledger_from:
+                self.ledger_from = offset
+
+    def content_of(self, path: str) -> memoryview:
+        """All bytes of a file as they are now; none where there is no file."""
+        node = self.nodes.get(path)
+        if node is None:
+            return memoryview(b"")
+        if not self.flips:
+            return memoryview(node.data)
+        flips = [flip for (name, _), flip in self.flips.items() if name == path]
+        if not flips:
+            return memoryview(node.data)
+        data = bytearray(node.content())
+        for flip in flips:
+            data[flip.position] ^= flip.mask
+        return memoryview(bytes(data.ljust(len(node.data), b"\0")))
+
+    def durable_content(self, path: str) -> bytes:
+        """What a power failure would leave of a file."""
+        node = self._durable_names.get(path)
+        return node.durable if node is not None else b""
+
+    def flip(self, path: str, position: int, mask: int, index: int) -> None:
+        """A bit of a durable byte is another one from now on."""
+        node = self.nodes[path]
+        durable = bytearray(node.durable)
+        assert durable[position] == node.data[position] and (path, position) not in self.flips
+        durable[position] ^= mask
+        node.durable = bytes(durable)
+        node.data[position] ^= mask
+        self.flips[path, position] = Flip(node, position, mask, index, durable[position])
+        self.flipped.add(index)
+
+    def restored(self, path: str) -> bool:
+        """Somebody puts the bits of a file right from a copy; False when none was wrong."""
+        wrong = [flip for (name, _), flip in self.flips.items() if name == path]
+        for flip in wrong:
+            durable = bytearray(flip.node.durable)
+            durable[flip.position] ^= flip.mask
+            flip.node.durable = bytes(durable)
+            flip.node.data[flip.position] ^= flip.mask
+            del self.flips[path, flip.position]
+        return bool(wrong)
+
+    def replace_bytes(self, path: str, data: bytes) -> None:
+        before = self._durable_names.get(path)
+        MemoryFiles.replace_bytes(self, path, data)
+        if path.endswith("/currterm"):
+            self.hard_state_changed = True
+        if self._collecting is not None and before is not None:
+            node = self.nodes[path]
+            self._durable_names[path] = before
+            self._collecting.append(lambda: self._renamed(path, node))
+
+    def open(self, path: str, *, size: int | None = None) -> MemoryFile:
+        known = path in self.nodes
+        file = MemoryFiles.open(self, path, size=size)
+        if not known:
+            self._journal.append(_Name(path, self.nodes[path]))
+        return file
+
+    def unlink(self, path: str) -> None:
+        if path in self.nodes:
+            if LEDGER_DATA in path or CLASSIC_DATA in path:
+                self.removals.append((path, self.now_ms - self.nodes[path].mtime_ms))
+            MemoryFiles.unlink(self, path)
+            self._journal.append(_Name(path, None))
+            if LEDGER_DATA in path:
+                self.ledger_removed = True
+            for place in [at for at in self.flips if at[0] == path]:
+                self._mended.append((path, self.flips.pop(place)))
+
+    def rename(self, old: str, new: str) -> None:
+        MemoryFiles.rename(self, old, new)
+        self._journal += [_Name(new, self.nodes[new]), _Name(old, None)]
+
+    def sync_dir(self, path: str) -> None:
+        MemoryFiles.sync_dir(self, path)
+        self._journal = [
+            change
+            for change in self._journal
+            if not (isinstance(change, _Name) and change.path.rpartition("/")[0] == path)
+        ]
+
+    def written_back(self) -> None:
+        """Hours have passed: the system has written everything by itself."""
+        for node in {id(node): node for node in self.nodes.values()}.values():
+            node.durable = node.content()
+        self._durable_names = dict(self.nodes)
+        self._journal.clear()
+        self._mended.clear()
+
+    # timeline.Syncs
+
+    @property
+    def broken(self) -> bool:
+        return self.full or self.failing
+
+    def begin(self) -> int:
+        self._number += 1
+        self._collecting = self._running[self._number] = []
+        return self._number
+
+    def collected(self) -> None:
+        self._collecting = None
+
+    def end(self, number: int) -> None:
+        for reached in self._running.pop(number):
+            reached()
+
+    def _reached(self, node: MemoryNode, content: bytes, number: int) -> None:
+        if self._last_sync.get(id(node), 0) < number:
+            self._last_sync[id(node)] = number
+            node.keep(content)
+            if self._mended:
+                self._mended = [each for each in self._mended if each[1].node is not node]
+            self._journal = [
+                change
+                for change in self._journal
+                if not (
+                    isinstance(change, _Write) and change.node is node and change.number < number
+                )
+            ]
+
+    def _renamed(self, path: str, node: MemoryNode) -> None:
+        if self.nodes.get(path) is node:
+            self._durable_names[path] = node
+
+    # What happens to it
+
+    def process_ended(self) -> None:
+        """The process was killed: all that it wrote is there."""
+        self.locks.clear()
+        self.dies_in = -1
+        self._collecting = None
+        self._running.clear()
+
+    def lose_power(self, dice: random.Random) -> None:
+        """Only what is durable stays for certain."""
+        self.process_ended()
+        self.synced_to = {path: node.synced_to for path, node in self._durable_names.items()}
+        names, contents = self._happened(dice)
+        nodes = dict(self._durable_names)
+        for path, node in names.items():
+            if node is None:
+                nodes.pop(path, None)
+            else:
+                nodes[path] = node
+        for node in nodes.values():
+            content = bytes(contents.get(id(node), node.durable))
+            if node.mapped:
+                content = mixed(content, node.content(), dice)
+            node.data = MemoryNode.of(len(node.data), content, b"", 0).data
+            node.extent = len(content)
+            node.durable = content
+        self.nodes = nodes
+        self._durable_names = dict(nodes)
+        self._flip_again()
+        self._journal.clear()
+        self._last_sync.clear()
+        self.folders = set()
+        for path in nodes:
+            self.make_dirs(path.rpartition("/")[0])
+
+    def _happened(
+        self, dice: random.Random
+    ) -> tuple[dict[str, MemoryNode | None], dict[int, bytearray]]:
+        """The changes that reached the disk though nobody waited for them: names, and contents by
+        identity of the file.
+        """
+        names: dict[str, MemoryNode | None] = {}
+        contents: dict[int, bytearray] = {}
+        count = dice.randrange(len(self._journal) + 1)
+        for number, change in enumerate(self._journal[:count]):
+            if isinstance(change, _Name):
+                names[change.path] = change.node
+                continue
+            node, end = change.node, change.position + len(change.data)
+            content = contents.setdefault(id(node), bytearray(node.durable))
+            content.extend(bytes(max(0, end - len(content))))
+            old = bytes(content[change.position : end])
+            torn = number == count - 1 and dice.random() < 0.5
+            content[change.position : end] = mixed(old, change.data, dice) if torn else change.data
+        return names, contents
+
+    def _flip_again(self) -> None:
+        """Which bits are wrong after a power failure."""
+        flips = [(path, flip) for (path, _), flip in self.flips.items()] + self._mended
+        self.flips.clear()
+        for path, flip in flips:
+            # A sync that began before it, or a write over it, may have put the byte right.
+            if self.nodes.get(path) is flip.node and flip.is_there:
+                self.flips[path, flip.position] = flip
+        self._mended.clear()
+
+    def heal(self) -> None:
+        self.full = self.failing = False
+
+
+def mixed(old: bytes, new: bytes, dice: random.Random) -> bytes:
+    """What a power failure leaves of a file that was ``old`` when last synced and became ``new``:
+    each sector is one or the other.
+    """
+    if old == new:
+        return old
+    length = max(len(old), len(new))
+    old, new = old.ljust(length, b"\0"), new.ljust(length, b"\0")
+    chance = dice.choice((0.0, 0.5, 0.9, 1.0))
+    sectors = []
+    for start in range(0, length, SECTOR_BYTES):
+        before, after = old[start : start + SECTOR_BYTES], new[start : start + SECTOR_BYTES]
+        if before == after or dice.random() >= chance:
+            sectors.append(before)
+        else:
+            sectors.append(after)
+    return b"".join(sectors)

@@ -1,0 +1,215 @@
+"""What has been promised, over all lives of all members, and the sentences for what breaks it.
+
+Every record that is committed has one place in its queue and one address in the log, for ever; both
+are noted here when it is first committed, by whoever commits it. Members, producers and readers are
+held against these notes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from attrs import define, field
+
+from simulator.records import LedgerEntry, Record
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+class NoStart(Violation):
+    """A broker refuses to start on what its last life has left."""
+
+
+@define(slots=True, frozen=True)
+class Place:
+    """Where a committed record stands. ``number`` counts committed entries; 0: it was there before
+    the first.
+    """
+
+    physical_offset: int
+    size: int
+    body: int
+    number: int
+
+
+Queue = tuple[bytes, int]
+
+
+@define(slots=True, repr=False)
+class Promises:
+    """``quorum`` members make a majority."""
+
+    quorum: int
+    leaders: dict[int, str] = field(factory=dict)
+    """By term."""
+
+    votes: dict[tuple[str, int], str] = field(factory=dict)
+    terms: dict[str, int] = field(factory=dict)
+    entries: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
+    """(index, term) → position, content, term of the entry before."""
+
+    committed: list[LedgerEntry] = field(factory=list)
+    """By index, from 0."""
+
+    committed_in: list[int] = field(factory=list)
+    """Term of the member that committed it first."""
+
+    queues: dict[Queue, list[Place]] = field(factory=dict)
+    """By queue offset, from 0."""
+
+    divided_offset: int | None = None
+    expired_to: int = 0
+
+    def expires(self, offset: int) -> None:
+        """A file that ends at ``offset`` was old enough to go, and has gone from some member."""
+        self.expired_to = max(self.expired_to, offset)
+
+    def begins(self, member: str, offset: int) -> None:
+        """The DLedger log of ``member`` begins at ``offset``."""
+        low = max(self.expired_to, self.divided_offset or 0)
+        if offset > low:
+            raise Violation(
+                f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
+            )
+
+    def starts_with(self, record: Record) -> None:
+        """A record of the classic log that all members begin with."""
+        self._place(record, record.physical_offset, 0)
+
+    def leads(self, member: str, term: int) -> None:
+        other = self.leaders.setdefault(term, member)
+        if other != member:
+            raise Violation(f"{member} and {other} lead in term {term}")
+
+    def must_have(self, term: int) -> LedgerEntry | None:
+        """The last entry that a leader of ``term`` has to have. It may win an old term late, when
+        others have gone on without it.
+        """
+        before = bisect_left(self.committed_in, term)
+        return self.committed[before - 1] if before else None
+
+    def votes_for(self, member: str, term: int, candidate: str | None) -> None:
+        if term < self.terms.get(member, 0):
+            raise Violation(f"the term of {member} falls from {self.terms[member]} to {term}")
+        self.terms[member] = term
+        if candidate is None:
+            if (member, term) in self.votes:
+                raise Violation(f"{member} forgets its vote of term {term}")
+        else:
+            self.gives_vote(member, term, candidate)
+
+    def gives_vote(self, member: str, term: int, candidate: str) -> None:
+        before = self.votes.setdefault((member, term), candidate)
+        if before != candidate:
+            raise Violation(f"{member} votes for {before} and for {candidate} in term {term}")
+
+    def has_entry(self, member: str, entry: LedgerEntry, term_before: int) -> None:
+        """Log matching: an index and a term have one content and one entry before them. A group of
+        one has no log to match.
+        """
+        if self.quorum == 1:
+            return
+        now = entry.position, entry.content, term_before
+        before = self.entries.setdefault((entry.index, entry.term), now)
+        if before == now:
+            return
+        if before[:2] == now[:2] and -2 in (before[2], term_before):
+            return  # the first entry of a log that begins there has none before it to compare
+        raise Violation(
+            f"{member} has another entry {entry.index} of term {entry.term} than is known:"
+            f" {now}, known is {before}"
+        )
+
+    def commits(self, member: str, term: int, entry: LedgerEntry, record: Record | None) -> bool:
+        """``member``, in ``term``, holds ``entry`` for committed; whether that is news."""
+        if entry.index < len(self.committed):
+            known = self.committed[entry.index]
+            if known != entry:
+                raise Violation(f"{member} commits {entry}; committed is {known}")
+            return False
+        if entry.index > len(self.committed):
+            raise Violation(f"{member} commits {entry.index} before {len(self.committed)}")
+        if record is None or not record.whole:
+            raise Violation(f"{member} commits entry {entry.index} without a record in it")
+        self.committed.append(entry)
+        self.committed_in.append(term)
+        self._place(record, entry.position + 48, len(self.committed))
+        return True
+
+    def has_committed(self, entry: LedgerEntry) -> bool:
+        """Whether this entry, and no other of its index, is committed."""
+        return entry.index < len(self.committed) and self.committed[entry.index] == entry
+
+    def drops(self, member: str, index: int, term: int) -> None:
+        """``member`` has no longer the entry ``index`` that it had."""
+        if index < len(self.committed) and self.committed[index].term == term:
+            raise Violation(f"{member} drops the committed entry {index} of term {term}")
+
+    def has_unit(self, member: str, queue: Queue, offset: int, unit: tuple[int, int]) -> None:
+        """A consume queue of ``member`` leads from ``offset`` to (physical offset, size)."""
+        place = self._at(queue, offset)
+        if place is None:
+            raise Violation(f"{member} shows {_named(queue, offset)}, which is not committed")
+        if (place.physical_offset, place.size) != unit:
+            raise Violation(
+                f"{member} leads {_named(queue, offset)} to {unit}; it stands at"
+                f" {place.physical_offset}, {place.size} bytes"
+            )
+
+    def was_told(
+        self, member: str, queue: Queue, offset: int, body: int, stamp: int | None
+    ) -> None:
+        """``member`` told somebody, when ``stamp`` entries were committed, that the message with
+        this body has this place.
+        """
+        place = self._at(queue, offset)
+        if place is None or (stamp is not None and place.number > stamp):
+            raise Violation(f"{member} told of {_named(queue, offset)}, which was not committed")
+        if place.body != body:
+            raise Violation(f"{member} told of another message at {_named(queue, offset)}")
+
+    def divides(self, member: str, offset: int | None, *, expired: bool) -> None:
+        """``expired``: it has no file of the classic log any more."""
+        if offset != self.divided_offset and not (expired and offset is None):
+            raise Violation(
+                f"dividedCommitlogOffset of {member} is {offset}, of others {self.divided_offset}"
+            )
+
+    def is_below(self, queue: Queue, offset: int, low: int) -> bool:
+        """Whether the message of that place stands in front of ``low``."""
+        place = self._at(queue, offset)
+        return place is not None and place.physical_offset < low
+
+    def begins_at(self, member: str, queue: Queue, offset: int, low: int) -> None:
+        """Consume queue of a member whose log begins at ``low``: nothing is out of sight that is
+        there.
+        """
+        places = self.queues.get(queue, [])
+        if any(place.physical_offset >= low for place in places[:offset][-1:]):
+            raise Violation(f"{member} hides {_named(queue, offset - 1)}, which is in its log")
+
+    def _at(self, queue: Queue, offset: int) -> Place | None:
+        places = self.queues.get(queue)
+        return places[offset] if places is not None and offset < len(places) else None
+
+    def _place(self, record: Record, position: int, number: int) -> None:
+        if record.physical_offset != position:
+            raise Violation(
+                f"the record at {position} says that it stands at {record.physical_offset}"
+            )
+        if not record.queued:
+            return
+        places = self.queues.setdefault((record.topic, record.queue_id), [])
+        if record.queue_offset != len(places):
+            raise Violation(
+                f"the record at {position} has place"
+                f" {_named((record.topic, record.queue_id), record.queue_offset)};"
+                f" the next is {len(places)}"
+            )
+        places.append(Place(record.physical_offset, record.size, record.body, number))
+
+
+def _named(queue: Queue, offset: int) -> str:
+    return f"{queue[0].decode('utf-8', 'replace')}/{queue[1]}@{offset}"

@@ -1,0 +1,382 @@
+"""What a checker knows of one member of a group: its files as they are, entry by entry.
+
+Each look costs what has changed since the last one. The entries are read from the bytes of the data
+files, the queues from those of the consume queue files; of the running broker only numbers are
+asked: how far it says that it has stored, committed and dispatched, and its role.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+
+from attrs import define, field
+
+from rmqpy.dledger.member import Role
+from rmqpy.dledger.node import Node
+from rmqpy.store.commitlog.dledger import DLEDGER_MORE_HOURS
+from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.ledger.entry_store import EntryStore
+from rmqpy.store.retention import HOUR_MS
+from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
+from simulator.disks import LEDGER_DATA, SimulatedDisk
+from simulator.invariants import Promises, Queue, Violation
+from simulator.records import LedgerEntry, Record, entry_at, record_at
+
+_UNIT = Struct(">qi")
+UNIT_BYTES = 20
+FILLER = (0, 0x7FFFFFFF)
+"""In place of units whose messages have expired."""
+
+
+@define(slots=True, eq=False, repr=False)
+class MemberView:
+    """See the module. ``entries`` are those in the files now, dense from ``begin`` on."""
+
+    host: BrokerHost
+    promises: Promises
+    others: list[MemberView]
+    """All views of the group, this one too."""
+
+    entries: list[LedgerEntry] = field(factory=list)
+    begin: int = 0
+    stored: int = -1
+    """Last entry that the member says it has."""
+
+    committed: int = -1
+    role: Role | None = None
+    term: int = -1
+    cursor: int = -1
+    units: dict[Queue, int] = field(factory=dict)
+    kept: dict[int, int] = field(factory=dict)
+    """Entries when the process was killed, with their positions: they must be there at the next
+    start, unless what they stood in has expired.
+    """
+
+    damaged_since_ms: int = -1
+    """Since when it leads and knows of a damaged entry."""
+
+    rotten: set[int] = field(factory=set)
+    """Those of them with a bit that had flipped: the last one may be taken for a torn tail."""
+
+    _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
+
+    def look(self) -> None:
+        """After an event of this member."""
+        parts = self._parts
+        if parts is None:
+            return
+        running, disk, node, entries, dispatch = parts
+        if disk.hard_state_changed:
+            self._hard_state()
+        changed = disk.ledger_from is not None or disk.ledger_removed
+        if changed or entries.stored_index != self.stored:
+            assert running.driver is not None
+            if not running.driver.carrier.is_cutting:
+                self._entries(running)
+        if entries.committed_index != self.committed:
+            self._commits(running, entries.committed_index)
+        if node.role is not self.role or node.term != self.term:
+            self.role, self.term = node.role, node.term
+            if node.role is Role.LEADER:
+                self._leads(node.term)
+        if disk.flips or self.damaged_since_ms >= 0:
+            self._is_fit_to_lead(running)
+        if disk.removals:
+            self._removed()
+        if dispatch.queue_cursor != self.cursor:
+            self.cursor = dispatch.queue_cursor
+            self._queues(running)
+
+    def started(self) -> None:
+        """A new life, with what it found on its disk."""
+        running = self.host.running
+        assert running is not None and running.node is not None
+        store, disk = running.store, self.host.disk
+        assert store.entries is not None
+        disk.removals.clear()
+        self.damaged_since_ms = -1
+        self._parts = running, disk, running.node, store.entries, store.parts.dispatch
+        disk.ledger_from = 0
+        self.entries.clear()
+        self._entries(running)
+        have = {entry.index for entry in self.entries} | self.rotten
+        self.promises.begins(self.host.name, store.entries.base_offset)
+        gone_to, places = self.promises.expired_to, self.kept.items()
+        lost = sorted(index for index, at in places if at >= gone_to and index not in have)
+        if lost:
+            raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
+        self.committed = -1
+        self.role = None
+        self.units.clear()
+        self.cursor = -1
+        expired = not self._old_files()
+        self.promises.divides(self.host.name, running.store.divided_offset, expired=expired)
+        self.look()
+
+    def ended(self, *, power_lost: bool, working: bool) -> None:
+        """The life is over; in the middle of an event, perhaps, that was to drop entries, or held
+        up in that by its disk.
+        """
+        driver = self._parts[0].driver if self._parts is not None else None
+        self._parts = None
+        kept = [] if power_lost else self.entries
+        if working or (driver is not None and driver.carrier.is_cutting):
+            kept = [entry for entry in kept if self.promises.has_committed(entry)]
+        self.kept = {entry.index: entry.position for entry in kept}
+        self.rotten = {flip.index for flip in self.host.disk.flips.values()}
+        self._removed_at_the_end()
+        self.host.disk.ledger_from = None
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Whether the entry is in the files of this member, up or down."""
+        number = entry.index - self.begin
+        return 0 <= number < len(self.entries) and self.entries[number].term == entry.term
+
+    def has_durably(self, entry: LedgerEntry) -> bool:
+        """Whether a power failure would leave it; bits that have flipped do not count."""
+        file_size, disk = self.host.plan.file_size, self.host.disk
+        start = entry.position % file_size
+        path, end = self._data_path(entry.position - start), start + entry.size
+        if not self.has(entry) or any(flipped == path for flipped, _ in disk.flips):
+            return self.has(entry)
+        return disk.durable_content(path)[start:end] == bytes(disk.content_of(path)[start:end])
+
+    def answers_vote(self, candidate: str, piece: bytes) -> None:
+        """A frame of this member says ACCEPT to ``candidate``: durable before that."""
+        term = _body_of(piece)["term"]
+        state = _hard_state_of(self.host.disk.durable_content(self._state_path))
+        if state != (term, candidate):
+            raise Violation(
+                f"{self.host.name} votes for {candidate} in term {term}; on its disk stands {state}"
+            )
+        self.promises.gives_vote(self.host.name, term, candidate)
+
+    def audit(self) -> None:
+        """All of it once more, from the files: what was checked as it came may have been changed
+        since.
+        """
+        running = self.host.running
+        assert running is not None
+        if self.damaged:
+            raise Violation(f"{self.host.name} still has damaged entries: {self.damaged}")
+        self.host.disk.ledger_from = 0
+        self._entries(running)
+        self.units.clear()
+        self._queues(running)
+        low = int(running.store.min_physical_offset)
+        for (topic, queue_id), queue in running.store.parts.queues.items():
+            name = topic.encode(), queue_id
+            self.promises.begins_at(self.host.name, name, int(queue.min_offset), low)
+        for name, places in self.promises.queues.items():
+            end = self.units.get(name, 0)
+            if end != len(places) and not self.promises.is_below(name, len(places) - 1, low):
+                raise Violation(
+                    f"{self.host.name} has {end} of {len(places)} messages in queue {name}"
+                )
+
+    @property
+    def _state_path(self) -> str:
+        return f"{self.host.ledger_folder}/currterm"
+
+    def _hard_state(self) -> None:
+        disk = self.host.disk
+        disk.hard_state_changed = False
+        content = disk.read_bytes(self._state_path) if disk.exists(self._state_path) else b""
+        self.promises.votes_for(self.host.name, *_hard_state_of(content))
+
+    def _entries(self, running: Running) -> None:
+        """Read again what was written since the last look."""
+        disk, store = self.host.disk, running.store.entries
+        assert store is not None
+        changed_from, disk.ledger_from = disk.ledger_from, None
+        entries = self.entries
+        dropped: list[LedgerEntry] = []
+        if disk.ledger_removed or changed_from == 0:
+            disk.ledger_removed = False
+            dropped, self.entries = entries, []
+            entries = self.entries
+        elif changed_from is not None:
+            while entries and entries[-1].position + entries[-1].size > changed_from:
+                dropped.append(entries.pop())
+        end = self.stored = store.stored_index
+        while entries and entries[-1].index > end:
+            dropped.append(entries.pop())
+        base = store.base_offset
+        self._read_to(end, base)
+        for entry in dropped:
+            if not self.has(entry) and entry.position >= base:
+                self.promises.drops(self.host.name, entry.index, entry.term)
+
+    def _read_to(self, end: int, base_offset: int) -> None:
+        file_size, entries = self.host.plan.file_size, self.entries
+        if entries:
+            last = entries[-1]
+            position, index, term = last.position + last.size, last.index + 1, last.term
+        else:
+            position, index, term = base_offset, -1, -2
+        while index <= end:
+            data = self.host.disk.content_of(self._data_path(position - position % file_size))
+            entry = entry_at(data, position % file_size, position)
+            if entry is None and position % file_size:
+                position += file_size - position % file_size
+                continue
+            if entry is None or index not in (-1, entry.index):
+                if index < 0 and end < 0:
+                    return
+                raise Violation(
+                    f"{self.host.name} says that it stores {end}; entry {index} is not at"
+                    f" {position} but {entry}"
+                )
+            if index < 0:
+                self.begin = entry.index
+                term = -1 if entry.index == 0 else -2
+                if end < entry.index:
+                    return
+            self.promises.has_entry(self.host.name, entry, term)
+            entries.append(entry)
+            position, index, term = entry.position + entry.size, entry.index + 1, entry.term
+
+    def _data_path(self, first_offset: int) -> str:
+        return f"{self.host.ledger_folder}/data/{first_offset:020d}"
+
+    def _commits(self, running: Running, index: int) -> None:
+        name, node = self.host.name, running.node
+        assert node is not None
+        if index < self.committed:
+            raise Violation(f"the committed index of {name} falls from {self.committed} to {index}")
+        if index >= self.begin + len(self.entries):
+            raise Violation(f"{name} commits {index} and has {len(self.entries)} entries")
+        news = False
+        for number in range(max(self.committed + 1, self.begin), index + 1):
+            entry = self.entries[number - self.begin]
+            news = self.promises.commits(name, node.term, entry, self._record(entry)) or news
+        self.committed = index
+        if news:
+            self._is_safe(node.role, node.term, self.entries[index - self.begin])
+
+    def _is_safe(self, role: Role, term: int, entry: LedgerEntry) -> None:
+        name, quorum = self.host.name, self.promises.quorum
+        holders = [view.host.name for view in self.others if view.has(entry)]
+        if len(holders) < quorum:
+            raise Violation(f"{name} commits entry {entry.index}, which only {holders} have")
+        if self.host.plan.sync_flush:
+            synced = [view.host.name for view in self.others if view.has_durably(entry)]
+            if len(synced) < quorum:
+                raise Violation(
+                    f"{name} commits entry {entry.index}, which only {synced} have synced"
+                )
+        if role is Role.LEADER and entry.term != term and quorum > 1:
+            raise Violation(
+                f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
+                " by counting"
+            )
+
+    def _record(self, entry: LedgerEntry) -> Record | None:
+        file_size = self.host.plan.file_size
+        start = entry.position % file_size
+        data = self.host.disk.content_of(self._data_path(entry.position - start))
+        return record_at(data, start + 48)
+
+    def _leads(self, term: int) -> None:
+        self.promises.leads(self.host.name, term)
+        needed = self.promises.must_have(term)
+        if needed is not None and needed.index >= self.begin and not self.has(needed):
+            raise Violation(
+                f"{self.host.name} leads in term {term} without the committed entry {needed}"
+            )
+
+    def _queues(self, running: Running) -> None:
+        for (topic, queue_id), queue in running.store.parts.queues.items():
+            name = topic.encode(), queue_id
+            seen, end = self.units.get(name, -1), int(queue.max_offset)
+            if end == seen:
+                continue
+            seen = max(seen, int(queue.min_offset))
+            low = int(running.store.min_physical_offset)
+            for offset in range(seen, end):
+                unit = self._unit(name, offset)
+                if unit != FILLER or not self.promises.is_below(name, offset, low):
+                    self.promises.has_unit(self.host.name, name, offset, unit)
+            self.units[name] = end
+
+    @property
+    def damaged(self) -> list[int]:
+        """Entries with a bit that is not what was written; units of expired ones do not count."""
+        flips = self.host.disk.flips.values()
+        return sorted({flip.index for flip in flips if flip.index >= self.begin})
+
+    def _is_fit_to_lead(self, running: Running) -> None:
+        """Who knows of a damaged entry stops leading at the next tick."""
+        assert running.driver is not None and running.node is not None
+        now_ms, since_ms = self.host.timeline.now_ms, self.damaged_since_ms
+        if not running.driver.damaged or running.node.role is not Role.LEADER:
+            self.damaged_since_ms = -1
+        elif since_ms < running.life.paused_until_ms:
+            self.damaged_since_ms = now_ms
+        elif now_ms > since_ms + 2 * self.host.plan.tick_ms:
+            raise Violation(f"{self.host.name} leads and knows of damage: {running.driver.damaged}")
+
+    def _removed(self) -> None:
+        """Files of a log are gone: only from the front, only expired ones, the old log's first; or
+        all in front of what has expired with others, when this log begins again behind it.
+        """
+        disk, running = self.host.disk, self.host.running
+        assert running is not None and running.store.entries is not None
+        base = running.store.entries.base_offset
+        removed, disk.removals = disk.removals, []
+        for path, age_ms in removed:
+            new = LEDGER_DATA in path
+            if new and _first_offset(path) >= base:
+                continue  # the tail was cut off
+            if new and self._old_files():
+                raise Violation(f"{path} is gone, and older files are there")
+            end = _first_offset(path) + self.host.plan.file_size
+            if age_ms >= _kept_ms(path):
+                self.promises.expires(end)
+            elif end > self.promises.expired_to:
+                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+
+    def _removed_at_the_end(self) -> None:
+        """What the last event of a life has removed from the front."""
+        disk = self.host.disk
+        removed, disk.removals = disk.removals, []
+        for path, age_ms in removed:
+            folder, first = path.rpartition("/")[0], _first_offset(path)
+            behind = [name for name in disk.list_dir(folder) if int(name) > first]
+            if behind and age_ms >= _kept_ms(path):
+                self.promises.expires(first + self.host.plan.file_size)
+
+    def _old_files(self) -> bool:
+        return any(path.startswith(f"{ROOT}/commitlog/") for path in self.host.disk.nodes)
+
+    def _unit(self, queue: Queue, offset: int) -> tuple[int, int]:
+        file_size = self.host.queue_file_size
+        at = offset * UNIT_BYTES % file_size
+        first = offset * UNIT_BYTES - at
+        path = f"{ROOT}/consumequeue/{queue[0].decode()}/{queue[1]}/{first:020d}"
+        physical_offset, size = _UNIT.unpack_from(self.host.disk.content_of(path), at)
+        return physical_offset, size
+
+
+def _first_offset(path: str) -> int:
+    return int(path.rpartition("/")[2])
+
+
+def _kept_ms(path: str) -> int:
+    more_hours = DLEDGER_MORE_HOURS if LEDGER_DATA in path else 0
+    return (RESERVED_HOURS + more_hours) * HOUR_MS
+
+
+def _body_of(frame: bytes) -> dict[str, int]:
+    """The JSON body of the first frame of a piece."""
+    length = int.from_bytes(frame[:4])
+    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
+    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
+    return body
+
+
+def _hard_state_of(content: bytes) -> tuple[int, str | None]:
+    """``currterm`` as (term, vote); (0, None) when there is none."""
+    pairs = dict(line.partition("=")[::2] for line in content.decode().splitlines())
+    return int(pairs.get("currTerm", 0)), pairs.get("voteLeader") or None

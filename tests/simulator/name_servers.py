@@ -1,0 +1,61 @@
+"""Name servers of a simulated cluster: the production ``NameServer`` on machines that are killed
+now and then, with a disk that keeps nothing worth keeping.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from rmqpy.config.loading import NamesrvConfiguration
+from rmqpy.namesrv.server import NameServer
+from simulator.disks import SimulatedDisk
+from simulator.network import Machine, Wires
+from simulator.virtual_time import Life, Timeline
+
+NAMESRV_PORT = 9876
+
+
+def name_server_host(number: int) -> str:
+    """Its address without the port."""
+    return f"10.0.2.{number + 1}"
+
+
+def name_server_addresses(count: int) -> list[str]:
+    return [f"{name_server_host(number)}:{NAMESRV_PORT}" for number in range(count)]
+
+
+@define(slots=True, eq=False, repr=False)
+class NameServerHost:
+    """One machine with a name server; ``server`` is None while it is down."""
+
+    number: int
+    timeline: Timeline
+    wires: Wires
+    server: NameServer | None = None
+    machine: Machine = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.machine = Machine(f"ns{self.number}", name_server_host(self.number))
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    def start(self) -> None:
+        """It knows nothing: brokers will tell it."""
+        disk = SimulatedDisk()
+        life = Life(self.timeline, _nothing, _nothing, lambda: 1, disk)
+        self.machine.life = life
+        self.server = NameServer(NamesrvConfiguration(), life, disk)
+        self.wires.listen(self.machine, NAMESRV_PORT, self.server)
+        self.server.start()
+
+    def kill(self) -> None:
+        assert self.machine.life is not None
+        self.machine.life.alive = False
+        self.machine.life = self.server = None
+        self.wires.machine_down(self.machine)
+
+
+def _nothing() -> None:
+    pass

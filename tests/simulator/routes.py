@@ -1,0 +1,58 @@
+"""Where a client of the simulated cluster learns who leads: from a name server, any of them, again
+and again.
+"""
+
+from __future__ import annotations
+
+import random
+
+from attrs import define, field
+
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RmqError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import TopicRouteData
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import GetRouteInfoRequestHeader
+from simulator.network import MachineNetwork
+from simulator.virtual_time import Life
+
+ASK_MS = 2000
+PATIENCE_MS = 1000
+
+
+@define(slots=True, eq=False, repr=False)
+class Routes:
+    """``addresses`` are those of the last answer, by broker id."""
+
+    topic: str
+    life: Life
+    network: MachineNetwork
+    servers: list[str]
+    dice: random.Random
+    addresses: dict[int, str] = field(factory=dict)
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+    def start(self) -> None:
+        """Ask now, and every two seconds."""
+        if self.servers:
+            self.life.call_later(ASK_MS, self.start)
+            self.ask()
+
+    def ask(self) -> None:
+        header = GetRouteInfoRequestHeader(topic=self.topic)
+        command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        server = self.dice.choice(self.servers)
+        self.network.request(server, command, PATIENCE_MS, self._answered)
+
+    def _answered(self, response: RemotingCommand | None, _fault: RmqError | None) -> None:
+        if response is not None and response.code == ResponseCode.SUCCESS:
+            brokers = TopicRouteData.decode(response.body).broker_datas
+            self.addresses = {
+                broker_id: address
+                for broker in brokers
+                for broker_id, address in broker.broker_addrs.items()
+            }

@@ -1,0 +1,152 @@
+"""Many seeds, one after the other or on several processes; and the search for planted bugs.
+
+A seed fails by the first ``Violation``, and by any other exception too: the brokers of a simulated
+cluster have no excuse. A planted bug counts as found by a ``Violation`` only.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from time import perf_counter
+
+from attrs import define
+
+from simulator.invariants import NoStart, Violation
+from simulator.mutations import MUTATIONS, planted
+from simulator.plan import Plan, lonely_plan_of, plan_of
+from simulator.world import Outcome, World
+
+FAMILIES: dict[str, Callable[[int], Plan]] = {"group": plan_of, "lonely": lonely_plan_of}
+CHUNK = 10
+SECONDS_MAX = 120
+"""Time of the processor for one seed: a loop that does not end must not hold up all others, and a
+busy machine is no such loop.
+"""
+
+
+@define(slots=True, frozen=True)
+class Result:
+    """One seed: what it did, or why it failed."""
+
+    family: str
+    seed: int
+    seconds: float
+    simulated_ms: int
+    outcome: Outcome | None
+    failure: str = ""
+
+    @property
+    def replay(self) -> str:
+        """The command that shows it again."""
+        return f"python -m simulator --family {self.family} --replay {self.seed}"
+
+
+def run_seed(family: str, seed: int) -> Result:
+    """Simulate one seed."""
+    world = World(FAMILIES[family](seed))
+    begin = perf_counter()
+    outcome, failure = None, ""
+    try:
+        outcome = _run_bounded(world)
+    except Violation as violation:
+        failure = str(violation)
+    except Exception as error:  # noqa: BLE001 - a result like any other
+        failure = f"{type(error).__name__}: {error}"
+    seconds = perf_counter() - begin
+    return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
+
+
+class _Endless(BaseException):
+    """Nobody may take this for an error of his own."""
+
+
+def _run_bounded(world: World) -> Outcome:
+    """Raises TimeoutError for a run that takes much too long."""
+
+    def too_long(_signal: int, _frame: object) -> None:
+        raise _Endless
+
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS_MAX)
+    try:
+        return world.run()
+    except _Endless:
+        raise TimeoutError(f"not done after {SECONDS_MAX} s of the processor") from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def run_seeds(family: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
+    """Results in the order of the seeds."""
+    if jobs == 1:
+        yield from (run_seed(family, seed) for seed in seeds)
+        return
+    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+        yield from pool.map(_RunOf(family), seeds, chunksize=CHUNK)
+
+
+@define(slots=True, frozen=True)
+class _RunOf:
+    family: str
+
+    def __call__(self, seed: int) -> Result:
+        return run_seed(self.family, seed)
+
+
+@define(slots=True, frozen=True)
+class Hunt:
+    """How the search for a planted bug ended. ``seed`` is -1 when it was not found."""
+
+    mutation: str
+    seed: int
+    violation: str = ""
+    others: int = 0
+    """Seeds that ended by another exception on the way; they prove nothing."""
+
+
+def hunt(name: str, seeds: Iterable[int]) -> Hunt:
+    """Run seeds with a planted bug until a checker sees it."""
+    others = 0
+    with planted(MUTATIONS[name]):
+        for seed in seeds:
+            try:
+                _run_bounded(World(plan_of(seed)))
+            except NoStart:
+                others += 1  # the broker has found it by itself
+            except Violation as violation:
+                return Hunt(name, seed, str(violation), others)
+            except Exception:  # noqa: BLE001 - not what is looked for
+                others += 1
+    return Hunt(name, -1, "", others)
+
+
+@define(slots=True, frozen=True)
+class _HuntIn:
+    first: int
+    count: int
+
+    def __call__(self, name: str) -> Hunt:
+        return hunt(name, range(self.first, self.first + self.count))
+
+
+def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[Hunt]:
+    """Search for each of the bugs in the same seeds."""
+    search = _HuntIn(first, count)
+    if jobs == 1:
+        yield from map(search, names)
+        return
+    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+        yield from pool.map(search, names)
+
+
+def be_quiet() -> None:
+    """Brokers that crash all the time have much to say; and nothing here needs the collector often:
+    a world is garbage as a whole.
+    """
+    logging.disable(logging.CRITICAL)
+    gc.set_threshold(50_000, 20, 100)
