@@ -23,7 +23,7 @@ from pathlib import Path
 
 from attrs import asdict, define
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
 from rmqpy.audit.replicas.manifest import ManifestPlan, Md5, make_manifest
@@ -34,7 +34,7 @@ from rmqpy.codec.hashes import java_hash_of_bytes
 from rmqpy.codec.tally import Tally, TallyPlan
 from rmqpy.codec.tally_backend import tally_frames
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 FILE_BYTES = 1 << 28
 QUEUE_FILE_BYTES = 6_000_000
@@ -128,7 +128,7 @@ def _kernel(_root: Path, logs: Logs) -> None:
 
 
 def _audit(root: Path, _logs: Logs) -> None:
-    assert audit_store(Disk(), AuditPlan(root=str(root), workers=1)).is_clean
+    assert audit_store(OsFileSystem(), AuditOptions(root=str(root), workers=1)).is_clean
 
 
 def _certificate(root: Path, _logs: Logs) -> None:
@@ -136,15 +136,15 @@ def _certificate(root: Path, _logs: Logs) -> None:
     plans = [
         ManifestPlan(
             name=name,
-            audit=AuditPlan(root=str(root), workers=1),
+            audit=AuditOptions(root=str(root), workers=1),
             now_ms=lambda: 0,
             md5=Md5.NONE,
             blocks=False,
         )
         for name in ("before", "after")
     ]
-    manifests = [make_manifest(Disk(), plan)[0] for plan in plans]
-    at_hand = QueueMessages(Disk(), read_directory(Disk(), str(root)))
+    manifests = [make_manifest(OsFileSystem(), plan)[0] for plan in plans]
+    at_hand = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(root)))
     assert certify(manifests, 0, {"before": at_hand, "after": at_hand}).is_equal
 
 

@@ -55,7 +55,7 @@ from typing import Any, Final
 from compare import build_generator
 from fill import GIB, Filling, filled
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
@@ -66,9 +66,9 @@ from rmqpy.codec.tally import TallyPlan
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
 from rmqpy.pipeline.jobs.spark_runner import SparkRunner
-from rmqpy.pipeline.spark.distributed_map import run_pieces
+from rmqpy.pipeline.spark.distributed_map import map_on_spark
 from rmqpy.pipeline.spark.session import SessionPlan, spark_session
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
@@ -123,7 +123,7 @@ def fill(work: Path, options: argparse.Namespace) -> Path:
 
 
 def logs_of(store: Path) -> list[Path]:
-    rows = read_directory(Disk(), str(store)).logs
+    rows = read_directory(OsFileSystem(), str(store)).logs
     return [Path(file.path) for row in rows for file in row.files]
 
 
@@ -205,18 +205,18 @@ class Bench:
         self.store = store
         self.files = logs_of(store)
         self.size = read_all(self.files)
-        facts = read_facts(Disk(), str(store))
+        facts = read_facts(OsFileSystem(), str(store))
         self.content = facts.end - facts.begin
         self.rounds: int = options.rounds
         self.work = work
         self.figures: dict[str, float] = {}
 
-    def plan(self, **more: Any) -> AuditPlan:
-        return AuditPlan(root=str(self.store), derived=False, **more)
+    def plan(self, **more: Any) -> AuditOptions:
+        return AuditOptions(root=str(self.store), derived=False, **more)
 
     def kernel(self) -> None:
         """One process, one thread, no consume queues: what reads the log."""
-        wall, cpu = best(lambda: audit_store(Disk(), self.plan(workers=1)), self.rounds)
+        wall, cpu = best(lambda: audit_store(OsFileSystem(), self.plan(workers=1)), self.rounds)
         self.figures["kernel bytes/s"] = self.content / wall
         self.figures["kernel bytes/cpu-s"] = self.content / cpu
 
@@ -230,17 +230,17 @@ class Bench:
 
     def with_md5(self) -> None:
         def both() -> None:
-            assert audit_store(Disk(), self.plan(workers=1, md5=True)).md5s
+            assert audit_store(OsFileSystem(), self.plan(workers=1, md5=True)).md5s
 
         _, cpu = best(both, self.rounds)
         self.figures["audit+md5 bytes/cpu-s"] = self.size / cpu
 
     def spark(self, session: Any, name: str, range_bytes: int) -> None:
-        directory = read_directory(Disk(), str(self.store))
+        directory = read_directory(OsFileSystem(), str(self.store))
 
         def audit() -> None:
             plan = self.plan(range_bytes=range_bytes)
-            assert audit_store(Disk(), plan, SparkRunner(session, directory)).records
+            assert audit_store(OsFileSystem(), plan, SparkRunner(session, directory)).records
 
         for _ in range(WARMING_PASSES):
             audit()
@@ -262,7 +262,7 @@ class Bench:
         """The kernel in one process and in two: what there is to be had from two cores."""
         works = [
             work
-            for row in read_directory(Disk(), str(self.store)).logs
+            for row in read_directory(OsFileSystem(), str(self.store)).logs
             for work in split_row(row, str(self.store), RANGE)
         ]
         for count in (1, 2):
@@ -275,7 +275,7 @@ class Bench:
             plan = ExportPlan(
                 root=str(self.store), target=str(self.work / "export"), range_bytes=RANGE
             )
-            Export(plan, lambda task, pieces: run_pieces(session, task, pieces)).run()
+            Export(plan, lambda task, pieces: map_on_spark(session, task, pieces)).run()
 
         self._written("export", export)
 
@@ -299,7 +299,7 @@ class Bench:
 
     def rebuild(self, session: Any) -> None:
         root = str(self.store)
-        facts = read_facts(Disk(), root)
+        facts = read_facts(OsFileSystem(), root)
         log = facts.classic or facts.ledger
         assert log is not None
         plan = RebuildPlan(
@@ -308,7 +308,7 @@ class Bench:
             settings=settings_of_facts(root, log.file_size, facts.as_json()),
             range_bytes=RANGE,
         )
-        runs: dict[str, Any] = {"rebuild here": run_here, "rebuild": partial(run_pieces, session)}
+        runs: dict[str, Any] = {"rebuild here": run_here, "rebuild": partial(map_on_spark, session)}
         for name, run in runs.items():
             made = Rebuild(plan, run)
             wall, cpu = timed(made.run)
@@ -367,7 +367,7 @@ def plain_seconds(works: list[WorkRange], count: int) -> float:
         begin.wait()
         for work in works[first::count]:
             plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
-            audit_range(map_log(Disk(), work.path), work, plan)
+            audit_range(map_log(OsFileSystem(), work.path), work, plan)
         end.wait()
 
     processes = [context.Process(target=share, args=(first,)) for first in range(count)]

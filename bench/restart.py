@@ -21,7 +21,7 @@ from pathlib import Path
 from compare import build_generator
 from fill import GIB, TOPIC, Filling, filled, log_bytes
 
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
@@ -46,7 +46,7 @@ def first_send(broker: ServerProcess) -> tuple[float, float]:
                 accepted = accepted or time.monotonic() - begin
                 if connection.call(request).code == 0:
                     return accepted, time.monotonic() - begin
-        except (NetworkFault, OSError):
+        except (NetworkError, OSError):
             pass
         time.sleep(0.01)
     raise SystemExit(f"no send succeeded within {WAIT_SECONDS_MAX} s")

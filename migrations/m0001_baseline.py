@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.plan_context import Situation
-from rmqpy.upgrade.steps.states import State
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.states import GroupState
 
-FROM = frozenset(State)
-TO: State | None = None
+FROM = frozenset(GroupState)
+TO: GroupState | None = None
 REASON = "a plan rests on what was found, and says so"
 
 
-def plan(situation: Situation) -> list[NodePlan]:
+def plan(situation: PlanContext) -> list[NodePlan]:
     """No operation: the facts of the plan are the baseline."""
     return []
 
 
-def verify(situation: Situation) -> list[str]:
+def verify(situation: PlanContext) -> list[str]:
     """Replicas whose log files no longer have the sizes and times of their manifest."""
     return situation.changed_since_survey()
 

@@ -6,20 +6,20 @@ The filler is legal in a classic log, too: a classic start finds its end in fron
 from __future__ import annotations
 
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.plan_context import Situation
-from rmqpy.upgrade.steps.states import State
-from rmqpy.upgrade.steps.switch import seal_replica
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.switch import plan_seal
 
-FROM = frozenset((State.ALIGNED,))
-TO: State | None = State.SEALED
+FROM = frozenset((GroupState.ALIGNED,))
+TO: GroupState | None = GroupState.SEALED
 REASON = "all members have to agree on the divided offset before the first of them starts"
 
 
-def plan(situation: Situation) -> list[NodePlan]:
-    return [seal_replica(situation, replica) for replica in situation.on_this_host]
+def plan(situation: PlanContext) -> list[NodePlan]:
+    return [plan_seal(situation, replica) for replica in situation.on_this_host]
 
 
-def verify(situation: Situation) -> list[str]:
+def verify(situation: PlanContext) -> list[str]:
     """Replicas whose last file is not closed."""
     return [
         f"{survey.name}: the last file is not closed"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.plan_context import Situation
-from rmqpy.upgrade.steps.states import State
-from rmqpy.upgrade.steps.switch import configure_replica
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.switch import plan_configure
 
-FROM = frozenset((State.SEALED,))
-TO: State | None = State.JOINED
+FROM = frozenset((GroupState.SEALED,))
+TO: GroupState | None = GroupState.JOINED
 REASON = "the next start makes the DLedger log behind the divided offset"
 
 
-def plan(situation: Situation) -> list[NodePlan]:
-    return [configure_replica(situation, replica) for replica in situation.on_this_host]
+def plan(situation: PlanContext) -> list[NodePlan]:
+    return [plan_configure(situation, replica) for replica in situation.on_this_host]
 
 
-def verify(situation: Situation) -> list[str]:
+def verify(situation: PlanContext) -> list[str]:
     """Replicas without the flag in their configuration."""
     return [
         f"{survey.name}: enableDLegerCommitLog is not true"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.steps.leaving import leave_group
-from rmqpy.upgrade.steps.plan_context import Situation
-from rmqpy.upgrade.steps.states import State
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.states import GroupState
 
-FROM = frozenset((State.JOINED, State.DLEDGER_ONLY))
-TO: State | None = State.ALIGNED
+FROM = frozenset((GroupState.JOINED, GroupState.DLEDGER_ONLY))
+TO: GroupState | None = GroupState.ALIGNED
 REASON = "back to master and slave, or on to another mode, with every message"
 
 
-def plan(situation: Situation) -> list[NodePlan]:
+def plan(situation: PlanContext) -> list[NodePlan]:
     return leave_group(situation)
 
 
-def verify(situation: Situation) -> list[str]:
+def verify(situation: PlanContext) -> list[str]:
     """Replicas that still have DLedger data."""
     return [
         f"{survey.name}: DLedger data is left"

@@ -24,7 +24,7 @@ from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.entry_batch import encode_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
@@ -238,7 +238,7 @@ def _encode(
 
 def _records() -> list[bytes]:
     drafts = [
-        MessageDraft(
+        OutgoingMessage(
             topic=b"fuzz",
             queue_id=1,
             body=b"z" * length,

@@ -35,7 +35,7 @@ from rmqpy.acl.rules import (
     parse_right,
     retry_resource,
 )
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 WHITE: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
@@ -72,7 +72,7 @@ class PlainAccount:
         """What it means; raises ConfigFault."""
         for name, value in (("accessKey", self.access_key), ("secretKey", self.secret_key)):
             if len(value) < KEY_LENGTH_MIN:
-                raise ConfigFault(
+                raise ConfigError(
                     f"{where}: {name} of the account {self.access_key!r} needs at least "
                     f"{KEY_LENGTH_MIN} characters"
                 )
@@ -80,7 +80,7 @@ class PlainAccount:
             white = parse_pattern(self.white_remote_address)
         except ValueError as error:
             reason = f"whiteRemoteAddress of {self.access_key}: {error}"
-            raise ConfigFault(f"{where}: {reason}") from None
+            raise ConfigError(f"{where}: {reason}") from None
         rights = {
             **_rights(where, self.access_key, "topicPerms", self.topic_perms),
             **{
@@ -117,7 +117,7 @@ class AccessFile:
         try:
             white = parse_patterns(self.white)
         except ValueError as error:
-            raise ConfigFault(f"{where}: {WHITE}: {error}") from None
+            raise ConfigError(f"{where}: {WHITE}: {error}") from None
         return AccessRules(accounts, white)
 
     def find(self, access_key: str) -> PlainAccount | None:
@@ -171,20 +171,20 @@ def format_access_file(file: AccessFile) -> str:
 def parse_yaml(text: str, where: str) -> Any:
     """Maps, lists and texts; raises ConfigFault."""
     if len(text) > BYTES_MAX:
-        raise ConfigFault(f"{where}: larger than {BYTES_MAX} bytes")
+        raise ConfigError(f"{where}: larger than {BYTES_MAX} bytes")
     yaml = _yaml(where)
     try:
         return yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigFault(f"{where}: no YAML that can be read: {reason[:300]}") from None
+        raise ConfigError(f"{where}: no YAML that can be read: {reason[:300]}") from None
 
 
 def _yaml(where: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise ConfigFault(f"{where} is YAML: pip install rmqpy[acl] (PyYAML)") from error
+        raise ConfigError(f"{where} is YAML: pip install rmqpy[acl] (PyYAML)") from error
     return yaml
 
 
@@ -193,19 +193,19 @@ def _account(where: str, value: object) -> PlainAccount:
     key = str(table.get("accessKey", ""))
     unknown = sorted(table.keys() - {*_TEXTS, *_LISTS})
     if unknown:
-        raise ConfigFault(f"{where}: account {key!r} has unknown keys: {', '.join(unknown)}")
+        raise ConfigError(f"{where}: account {key!r} has unknown keys: {', '.join(unknown)}")
     texts = {name: table.get(name, "") for name in _TEXTS}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ConfigFault(f"{where}: {name} of {key!r} is no text")
+            raise ConfigError(f"{where}: {name} of {key!r} is no text")
     for name in ("defaultTopicPerm", "defaultGroupPerm"):
         if texts[name] and not is_right(texts[name]):
-            raise ConfigFault(
+            raise ConfigError(
                 f"{where}: {name} of {key!r} is {texts[name]!r}; allowed: DENY, PUB, SUB, PUB|SUB"
             )
     admin = texts["admin"].lower()
     if admin and admin not in _TRUTH:
-        raise ConfigFault(f"{where}: admin of {key!r} is {admin!r}; allowed: true, false")
+        raise ConfigError(f"{where}: admin of {key!r} is {admin!r}; allowed: true, false")
     return PlainAccount(
         access_key=texts["accessKey"],
         secret_key=texts["secretKey"],
@@ -237,7 +237,7 @@ def _rights(where: str, key: str, name: str, entries: Sequence[str]) -> dict[str
     for entry in entries:
         resource, equals, right = (part.strip() for part in entry.partition("="))
         if not equals or not resource or not is_right(right):
-            raise ConfigFault(
+            raise ConfigError(
                 f"{where}: {name} of {key}: {entry!r} is not NAME=DENY, NAME=PUB, NAME=SUB or "
                 "NAME=PUB|SUB"
             )
@@ -247,7 +247,7 @@ def _rights(where: str, key: str, name: str, entries: Sequence[str]) -> dict[str
 
 def _map(where: str, what: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigFault(f"{where}: {what} is not a map of keys to values")
+        raise ConfigError(f"{where}: {what} is not a map of keys to values")
     return value
 
 
@@ -255,14 +255,14 @@ def _list(where: str, what: str, value: object) -> list[Any]:
     if value in (None, ""):
         return []
     if not isinstance(value, list):
-        raise ConfigFault(f"{where}: {what} is not a list")
+        raise ConfigError(f"{where}: {what} is not a list")
     return value
 
 
 def _texts(where: str, what: str, value: object) -> list[str]:
     texts = _list(where, what, value)
     if not all(isinstance(text, str) for text in texts):
-        raise ConfigFault(f"{where}: {what} is not a list of texts")
+        raise ConfigError(f"{where}: {what} is not a list of texts")
     return texts
 
 
@@ -271,4 +271,4 @@ def _version(where: str, value: object) -> tuple[int, int]:
     try:
         return int(table.get("counter", "0")), int(table.get("timestamp", "0"))
     except (ValueError, TypeError):
-        raise ConfigFault(f"{where}: {VERSION} is not counter and timestamp") from None
+        raise ConfigError(f"{where}: {VERSION} is not counter and timestamp") from None

@@ -51,7 +51,7 @@ def retry_resource(group: str) -> str:
 
 
 @define(slots=True, frozen=True)
-class Need:
+class RequiredPermission:
     """A right that a request needs on one resource."""
 
     resource: str
@@ -79,7 +79,7 @@ class Account:
     default_group_right: int = DENY
     rights: Mapping[str, int] | None = None
 
-    def lacks(self, needs: Iterable[Need]) -> Need | None:
+    def lacks(self, needs: Iterable[RequiredPermission]) -> RequiredPermission | None:
         """The first of ``needs`` that this account has not."""
         if self.rights is None and self.admin:
             return None

@@ -33,9 +33,9 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.acl.address_patterns import any_matches
-from rmqpy.acl.rules import PUB, AccessRules, Account, Need
+from rmqpy.acl.rules import PUB, AccessRules, Account, RequiredPermission
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.names import TRACE_TOPIC
 from rmqpy.remoting.command import RemotingCommand
 
@@ -76,7 +76,7 @@ def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
     return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
-def is_signed_by(account: Account, request: RemotingCommand) -> bool:
+def verify_signature(account: Account, request: RemotingCommand) -> bool:
     """Whether the request's signature is the account's."""
     fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
     wanted = signature(account.secret_key, fields, request.body)
@@ -85,7 +85,7 @@ def is_signed_by(account: Account, request: RemotingCommand) -> bool:
     )
 
 
-class Level(Enum):
+class AccessLevel(Enum):
     """Who may send a code at all."""
 
     ANYONE = "anyone"
@@ -97,27 +97,27 @@ class Level(Enum):
     """As before, and no white address stands for a signature."""
 
 
-Resources = Callable[[RemotingCommand], Sequence[Need]]
+Resources = Callable[[RemotingCommand], Sequence[RequiredPermission]]
 """What a request needs; raises Refusal for one that cannot be read."""
 
 
-def _nothing(_request: RemotingCommand) -> Sequence[Need]:
+def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
     return ()
 
 
 @define(slots=True, frozen=True)
-class Declared:
+class AccessDemand:
     """The demand of one request code."""
 
-    level: Level
+    level: AccessLevel
     resources: Resources = _nothing
 
 
 @define(slots=True, eq=False, repr=False)
-class Gatekeeper:
+class AccessChecker:
     """Checks requests by ``declared`` and ``rules``; the latter may be replaced at any time."""
 
-    declared: Mapping[int, Declared]
+    declared: Mapping[int, AccessDemand]
     rules: AccessRules = field(factory=AccessRules)
     refused: int = 0
     allowed: int = 0
@@ -126,7 +126,7 @@ class Gatekeeper:
         """Raises Refusal unless the peer at ``address`` may do what it asks for."""
         try:
             self._check(address, request)
-        except Refusal:
+        except RequestRejectedError:
             self.refused += 1
             raise
         self.allowed += 1
@@ -135,27 +135,27 @@ class Gatekeeper:
         """Whether an account may send this request to its topics and groups, if it has signed."""
         declared = self.declared.get(request.code)
         account = self.rules.accounts.get(access_key)
-        if declared is None or declared.level is not Level.ACCOUNT or account is None:
+        if declared is None or declared.level is not AccessLevel.ACCOUNT or account is None:
             return False
         try:
             return account.lacks(_needs(declared, request)) is None
-        except Refusal:
+        except RequestRejectedError:
             return False
 
     def _check(self, address: str, request: RemotingCommand) -> None:
         declared = self.declared.get(request.code)
         if declared is None:
             raise _refusal(f"request code {request.code} is open to nobody")
-        if declared.level is Level.ANYONE:
+        if declared.level is AccessLevel.ANYONE:
             return
-        secrets = declared.level is Level.SECRETS
+        secrets = declared.level is AccessLevel.SECRETS
         if not secrets and any_matches(self.rules.white_addresses, address):
             return
         account = self._account(request)
         at_home = account.white_address.matches(address)
-        if (secrets or not at_home) and not is_signed_by(account, request):
+        if (secrets or not at_home) and not verify_signature(account, request):
             raise _refusal(f"Check signature failed for accessKey={account.access_key}")
-        if declared.level is not Level.ACCOUNT and not account.admin:
+        if declared.level is not AccessLevel.ACCOUNT and not account.admin:
             raise _refusal(
                 f"Need admin permission for request code={request.code}, "
                 f"but accessKey={account.access_key} is not"
@@ -176,16 +176,16 @@ class Gatekeeper:
         return account
 
 
-_TRACE: Final = Need(TRACE_TOPIC, PUB)
+_TRACE: Final = RequiredPermission(TRACE_TOPIC, PUB)
 """Open to every account, as in Java: clients write their traces there."""
 
 
-def _needs(declared: Declared, request: RemotingCommand) -> Sequence[Need]:
+def _needs(declared: AccessDemand, request: RemotingCommand) -> Sequence[RequiredPermission]:
     return [need for need in declared.resources(request) if need != _TRACE]
 
 
-def _refusal(text: str) -> Refusal:
-    return Refusal(ResponseCode.SYSTEM_ERROR, REFUSED + text)
+def _refusal(text: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.SYSTEM_ERROR, REFUSED + text)
 
 
 @lru_cache(maxsize=ORDERS_KEPT)

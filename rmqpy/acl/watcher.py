@@ -27,8 +27,8 @@ from attrs import define, field
 from rmqpy.acl.plain_acl_file import AccessFile, format_access_file, parse_access_file
 from rmqpy.acl.rules import EXAMPLE_SECRET, AccessRules
 from rmqpy.model.clock import Scheduler, Timer
-from rmqpy.model.errors import ConfigFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import ConfigError
+from rmqpy.model.files import FileSystem
 
 RELOAD_MS: Final = 5_000
 FILES_MAX: Final = 1_000
@@ -56,7 +56,7 @@ def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
     else:
         main = PurePosixPath(plain_file)
         if not main.is_absolute():
-            raise ConfigFault(
+            raise ConfigError(
                 f"rocketmq.acl.plain.file={plain_file}: rocketmqHome is not set; write an absolute "
                 "path"
             )
@@ -69,7 +69,7 @@ class AccessFiles:
 
     main: str
     folder: str
-    files: FileLayer
+    files: FileSystem
     scheduler: Scheduler
     changed: Callable[[AccessRules], None]
     strict: bool = False
@@ -85,7 +85,7 @@ class AccessFiles:
         """Read all files; raises ConfigFault when there is none, or one that is not understood."""
         raw = self._read()
         if not raw:
-            raise ConfigFault(
+            raise ConfigError(
                 f"access control is on, and there is neither {self.main} nor a file in "
                 f"{self.folder}; set rocketmqHome or rocketmq.acl.plain.file"
             )
@@ -116,7 +116,7 @@ class AccessFiles:
             self._check(path, file)
             file.rules(path)
             data = format_access_file(file).encode()
-        except ConfigFault as fault:
+        except ConfigError as fault:
             done(str(fault))
             self._change_next()
             return
@@ -148,7 +148,7 @@ class AccessFiles:
             elif raw != self._raw:
                 try:
                     self._take(raw)
-                except ConfigFault as fault:
+                except ConfigError as fault:
                     self._report(str(fault))
 
         self.scheduler.run_blocking(self._read, read)
@@ -174,7 +174,7 @@ class AccessFiles:
         if not self.strict:
             return
         if self.files.exists(path) and self.files.open_to_others(path):
-            raise ConfigFault(f"{path}: others on this machine can read it; chmod o= {path}")
+            raise ConfigError(f"{path}: others on this machine can read it; chmod o= {path}")
         refuse_examples(path, file)
 
     def _read(self) -> dict[str, bytes]:
@@ -198,7 +198,7 @@ def refuse_examples(path: str, file: AccessFile) -> None:
     """The accounts that every installation of the Java broker comes with are known to everybody."""
     for account in file.accounts:
         if account.secret_key == EXAMPLE_SECRET:
-            raise ConfigFault(
+            raise ConfigError(
                 f"{path}: account {account.access_key} has the secret of the example file; choose "
                 "another"
             )

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rmqpy.client.core.instance import ClientInstance
 from rmqpy.config.properties_file import format_properties, parse_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import (
     AclConfig,
@@ -127,7 +127,7 @@ class Admin:
             and MASTER_ID in info.broker_addr_table[name].broker_addrs
         )
         if not found:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the cluster {cluster} has no master; known clusters:"
                 f" {', '.join(sorted(info.cluster_addr_table)) or 'none'}",
@@ -387,7 +387,7 @@ class Admin:
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         try:
             response = await self._name_server(RequestCode.GET_KV_CONFIG, header)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
@@ -417,5 +417,5 @@ def _settings(asked: str, body: bytes) -> dict[str, str]:
 
 def _successful(response: RemotingCommand, asked: str) -> RemotingCommand:
     if response.code != ResponseCode.SUCCESS:
-        raise Refusal(response.code, f"{asked}: {response.remark or 'no remark'}")
+        raise RequestRejectedError(response.code, f"{asked}: {response.remark or 'no remark'}")
     return response

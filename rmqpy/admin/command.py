@@ -11,11 +11,11 @@ from typing import TypeAlias
 from attrs import define
 
 from rmqpy.admin.api import Admin
-from rmqpy.admin.output import Outcome
+from rmqpy.admin.output import CommandResult
 from rmqpy.model.errors import RmqError
 
 
-class UsageFault(RmqError):
+class UsageError(RmqError):
     """Options that do not go together, or a value that cannot be."""
 
 
@@ -31,7 +31,7 @@ class Option:
 
 
 @define(slots=True, frozen=True)
-class Given:
+class ParsedArguments:
     """The options of one call, by their long names."""
 
     values: dict[str, str]
@@ -54,14 +54,14 @@ class Given:
         try:
             return int(value)
         except ValueError:
-            raise UsageFault(f"--{name} {value}: a number is needed") from None
+            raise UsageError(f"--{name} {value}: a number is needed") from None
 
     def truth(self, name: str, default: bool) -> bool:
         value = self.optional(name)
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise UsageFault(f"--{name} {value}: true or false is needed")
+            raise UsageError(f"--{name} {value}: true or false is needed")
         return value.lower() == "true"
 
 
@@ -70,15 +70,15 @@ Show: TypeAlias = Callable[[str], None]
 
 
 @define(slots=True, frozen=True)
-class Call:
+class CommandContext:
     """One call of a command."""
 
     admin: Admin
-    given: Given
+    given: ParsedArguments
     show: Show
 
 
-Run: TypeAlias = Callable[[Call], Awaitable[Outcome]]
+Run: TypeAlias = Callable[[CommandContext], Awaitable[CommandResult]]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -106,11 +106,11 @@ TOPIC = option("t", "topic", "topic name", required=True)
 GROUP = option("g", "consumerGroup", "consumer group name", required=True)
 
 
-async def masters(call: Call) -> list[str]:
+async def masters(call: CommandContext) -> list[str]:
     """The broker of ``-b``, or the masters of ``-c``; exactly one of the two is needed."""
     broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
     if (broker is None) == (cluster is None):
-        raise UsageFault("give either -b BROKER (host:port) or -c CLUSTER")
+        raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     if broker is not None:
         return [broker]
     assert cluster is not None

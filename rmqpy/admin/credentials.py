@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rmqpy.acl.plain_acl_file import parse_yaml
 from rmqpy.acl.signature import Credentials
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 
 def find_credentials(file: str | None, environment: Mapping[str, str]) -> Credentials | None:
@@ -27,7 +27,7 @@ def find_credentials(file: str | None, environment: Mapping[str, str]) -> Creden
     if access_key and secret_key:
         return Credentials(access_key, secret_key)
     if access_key or secret_key:
-        raise ConfigFault("RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY have to be set together")
+        raise ConfigError("RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY have to be set together")
     if file is not None:
         return read_credentials(Path(file))
     home = environment.get("ROCKETMQ_HOME")
@@ -40,10 +40,10 @@ def read_credentials(path: Path) -> Credentials:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigFault(f"{path}: the credentials cannot be read: {error}") from error
+        raise ConfigError(f"{path}: the credentials cannot be read: {error}") from error
     value = parse_yaml(text, str(path))
     table = value if isinstance(value, dict) else {}
     access_key, secret_key = table.get("accessKey"), table.get("secretKey")
     if not isinstance(access_key, str) or not isinstance(secret_key, str):
-        raise ConfigFault(f"{path}: accessKey and secretKey are needed")
+        raise ConfigError(f"{path}: accessKey and secretKey are needed")
     return Credentials(access_key, secret_key)

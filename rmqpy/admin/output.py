@@ -16,7 +16,7 @@ from rmqpy.remoting.body import Body
 
 
 @define(slots=True, frozen=True)
-class Outcome:
+class CommandResult:
     """``data`` is made of plain values and typed bodies; ``says_no``: exit code 2."""
 
     data: object
@@ -41,7 +41,7 @@ class Column:
 
 
 @define(slots=True, frozen=True)
-class Table:
+class OutputTable:
     """Columns with what stands between two of them: one separator, or one for each gap."""
 
     columns: Sequence[Column]

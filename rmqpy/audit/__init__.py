@@ -9,7 +9,7 @@ Sub-packages, top to bottom; each imports only from those below it:
 ``scan``     ranges of log files, damage, and the closed list of findings
 ============ =================================================================
 
-Everything reads through a :class:`rmqpy.model.files.FileLayer`, opens files read-only, takes no
+Everything reads through a :class:`rmqpy.model.files.FileSystem`, opens files read-only, takes no
 lock and creates nothing; ``replicas.repair`` alone changes files, and only when asked to. Start
 reading in :mod:`rmqpy.audit.facts.facts`.
 """

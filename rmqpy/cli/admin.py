@@ -12,13 +12,13 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from rmqpy.admin.command import Call, Command, Given, Option
+from rmqpy.admin.command import Command, CommandContext, Option, ParsedArguments
 from rmqpy.admin.commands import COMMANDS
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.admin.output import Outcome
+    from rmqpy.admin.output import CommandResult
     from rmqpy.cli.parsing import Commands, Parser
     from rmqpy.client.core.instance import ClientSettings
 
@@ -111,14 +111,16 @@ def _run(options: argparse.Namespace) -> int:
         tls=tls,
         first_heartbeat_ms=FIRST_HEARTBEAT_MS,
     )
-    outcome = asyncio.run(_call(command, Given(values), settings, as_json))
+    outcome = asyncio.run(_call(command, ParsedArguments(values), settings, as_json))
     text = outcome.as_json() if as_json else outcome.text
     if text:
         print(text)
     return EXIT_NO if outcome.says_no else EXIT_DONE
 
 
-async def _call(command: Command, given: Given, settings: ClientSettings, as_json: bool) -> Outcome:
+async def _call(
+    command: Command, given: ParsedArguments, settings: ClientSettings, as_json: bool
+) -> CommandResult:
     from rmqpy.admin.api import Admin
     from rmqpy.client.core.instance import ClientInstance
 
@@ -128,6 +130,6 @@ async def _call(command: Command, given: Given, settings: ClientSettings, as_jso
     instance = await ClientInstance.open(settings)
     try:
         admin = Admin(instance, settings.name_servers)
-        return await command.run(Call(admin, given, show))
+        return await command.run(CommandContext(admin, given, show))
     finally:
         await instance.close()

@@ -27,11 +27,11 @@ from rmqpy.cli.pipeline_engine import (
     store_runners,
     takes_spark,
 )
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.pipeline.jobs.audit_report import AuditPicture
+    from rmqpy.pipeline.jobs.audit_report import AuditReport
     from rmqpy.pipeline.jobs.report_tables import AuditTables
 
 
@@ -101,7 +101,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     missing = 0
     for name, found in check_needs(os.environ):
-        wrong = isinstance(found, ConfigFault)
+        wrong = isinstance(found, ConfigError)
         missing += wrong
         print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
     print(f"{'workers':<12} {sys.executable} (on a cluster: what PYSPARK_PYTHON names there)")
@@ -118,11 +118,11 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from rmqpy.audit.checks.engine import AuditPlan, audit_store
+    from rmqpy.audit.checks.engine import AuditOptions, audit_store
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.cli.render_findings import Report
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
     roots = store_roots(options.directories)
     as_json = options.format == "json"
@@ -135,7 +135,7 @@ def _audit(options: argparse.Namespace) -> int:
         for number, root in enumerate(roots):
             print(('{"stores": [' if not number else ",") if as_json else root)
             report = Report(as_json=as_json)
-            plan = AuditPlan(
+            plan = AuditOptions(
                 root=root,
                 blocks=picture is not None,
                 md5=options.md5,
@@ -145,8 +145,8 @@ def _audit(options: argparse.Namespace) -> int:
             )
             if tables is not None:
                 plan = tables.of(plan)
-            runner = runners(read_directory(Disk(), root)) if runners else None
-            audit = audit_store(Disk(), plan, runner)
+            runner = runners(read_directory(OsFileSystem(), root)) if runners else None
+            audit = audit_store(OsFileSystem(), plan, runner)
             report.end(audit)
             if picture is not None:
                 picture.add(audit)
@@ -160,19 +160,17 @@ def _audit(options: argparse.Namespace) -> int:
     return EXIT_DONE if clean else EXIT_NO
 
 
-def _picture(
-    options: argparse.Namespace, roots: list[str], stack: ExitStack
-) -> AuditPicture | None:
+def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) -> AuditReport | None:
     if options.html is None:
         return None
     from functools import partial
 
-    from rmqpy.pipeline.jobs.audit_report import AuditPicture
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.jobs.audit_report import AuditReport
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     if not takes_spark(options, roots):
-        return AuditPicture(roots)
-    return AuditPicture(roots, partial(run_pieces, spark_of(options, stack)))
+        return AuditReport(roots)
+    return AuditReport(roots, partial(map_on_spark, spark_of(options, stack)))
 
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
@@ -192,7 +190,7 @@ def _export(options: argparse.Namespace) -> int:
 
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.export import Export, ExportPlan, run_here
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
     check_package("pyarrow")
@@ -200,7 +198,7 @@ def _export(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         run = run_here
         if takes_spark(options, roots):
-            run = partial(run_pieces, spark_of(options, stack))
+            run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
             root=roots[0],

@@ -88,12 +88,12 @@ def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = Tru
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.pipeline.spark.session import is_installed
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
     if options.engine != "auto":
         return bool(options.engine == "spark")
     if options.master is not None:
         return True
-    rows = [row for root in roots for row in read_directory(Disk(), root).logs]
+    rows = [row for root in roots for row in read_directory(OsFileSystem(), root).logs]
     total = sum(file.size for row in rows for file in row.files)
     return total >= AUTO_SPARK_BYTES and is_installed()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rmqpy.audit.facts.facts import StoreFacts
     from rmqpy.pipeline.jobs.rebuild import Rebuild
     from rmqpy.upgrade.checks.replica import LocalReplica
-    from rmqpy.upgrade.plan.node_context import Ground
+    from rmqpy.upgrade.plan.node_context import NodeContext
 
 
 def add_verb(verbs: Any) -> None:
@@ -48,21 +48,21 @@ def add_verb(verbs: Any) -> None:
 def _rebuild(options: argparse.Namespace) -> int:
     """Exit code 2 when the log does not hold every message that its queues should have."""
     from rmqpy.upgrade.plan.engine import apply_plan
-    from rmqpy.upgrade.plan.node_context import UpgradeRefused
-    from rmqpy.upgrade.steps.install_rebuilt import drop_unused, made_of, plan_rebuilt
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+    from rmqpy.upgrade.steps.install_rebuilt import drop_unused, plan_rebuilt, rebuilt_files
 
     (replica,) = local_replicas(options)
     try:
         ground, facts = _ground(replica)
         with locked(ground.files, replica.root):
             drop_unused(ground)
-            done = _build(options, ground, made_of(ground))
+            done = _build(options, ground, rebuilt_files(ground))
             plan = plan_rebuilt(ground, replica.name, _facts(done, facts))
             if plan.is_empty:
                 drop_unused(ground)
             elif options.apply:
                 apply_plan(ground, plan, replica.name, phase="rebuilt")
-    except UpgradeRefused as refused:
+    except UpgradeRefusedError as refused:
         print(f"rmqpy: refused: {refused}", file=sys.stderr)
         return EXIT_NO
     if options.out:
@@ -79,44 +79,44 @@ def _rebuild(options: argparse.Namespace) -> int:
     return EXIT_DONE if done.is_whole else EXIT_NO
 
 
-def _ground(replica: LocalReplica) -> tuple[Ground, StoreFacts]:
+def _ground(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     """UpgradeRefused when a broker runs there, or a plan is half done."""
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.plan.journal import load_journal
-    from rmqpy.upgrade.plan.node_context import Ground, UpgradeRefused
+    from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
     from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
     files, root = replica.files, replica.root
     facts = read_facts(files, root, replica.plan.settings)
     if facts.running:
-        raise UpgradeRefused(f"{replica.name}: a broker is running there; stop it first")
+        raise UpgradeRefusedError(f"{replica.name}: a broker is running there; stop it first")
     log = facts.classic or facts.ledger
     if log is None:
-        raise UpgradeRefused(f"{replica.name}: there is no log to build from")
+        raise UpgradeRefusedError(f"{replica.name}: there is no log to build from")
     settings = replica.plan.settings or settings_of_facts(root, log.file_size, facts.as_json())
-    ground = Ground(files, upgrade_work(root), settings, now_ms=now_ms)
+    ground = NodeContext(files, upgrade_work(root), settings, now_ms=now_ms)
     journal = load_journal(files, ground.work)
     if journal is not None and journal.is_half_done:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"plan {journal.plan_id} is {journal.state} in {root}: finish it with rmqpy upgrade"
             " apply --resume, or take it back with rmqpy upgrade rollback"
         )
     return ground, facts
 
 
-def _build(options: argparse.Namespace, ground: Ground, made: str) -> Rebuild:
+def _build(options: argparse.Namespace, ground: NodeContext, made: str) -> Rebuild:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     root = ground.settings.store_path_root_dir
     with ExitStack() as stack:
         run = run_here
         if takes_spark(options, [root]):
-            run = partial(run_pieces, spark_of(options, stack))
+            run = partial(map_on_spark, spark_of(options, stack))
         lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
         plan = RebuildPlan(
             root=root,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rmqpy.audit.replicas.certificate import Certificate
     from rmqpy.audit.replicas.manifest import Manifest
-    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
+    from rmqpy.audit.replicas.replica_set import LocalReplicaStore
 
 
 def add_verbs(verbs: Any) -> None:
@@ -94,7 +94,7 @@ def _compare(options: argparse.Namespace) -> int:
     return EXIT_DONE if all(pair.is_equal for pair in pairs) else EXIT_NO
 
 
-def _replica_tree(replica: ReplicaAtHand) -> dict[str, Any]:
+def _replica_tree(replica: LocalReplicaStore) -> dict[str, Any]:
     manifest = replica.manifest
     return {
         "name": replica.name,
@@ -169,9 +169,9 @@ def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
     options.runner = store_runners(options, store_roots(folders), stack)
 
 
-def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHand]:
+def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplicaStore]:
     """In the order given. ``derived``: consume queues and key index are looked at too."""
-    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
+    from rmqpy.audit.replicas.replica_set import LocalReplicaStore
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.upgrade.checks.replica import LocalReplica
 
@@ -184,7 +184,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHa
         if Path(text.partition("=")[2] or text).is_file()
     }
     options.replica = [text for text in options.replica if name_of(text) not in saved]
-    found = {name: ReplicaAtHand(manifest) for name, manifest in saved.items()}
+    found = {name: LocalReplicaStore(manifest) for name, manifest in saved.items()}
     with ExitStack() as stack:
         _choose_engine(options, stack)
         progress = stack.enter_context(ProgressLine("checked"))
@@ -192,7 +192,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[ReplicaAtHa
             if isinstance(replica, LocalReplica):
                 found[replica.name] = _look(replica, options, derived, progress)
             else:
-                found[replica.name] = ReplicaAtHand(replica.survey().manifest)
+                found[replica.name] = LocalReplicaStore(replica.survey().manifest)
     return [found[name] for name in order]
 
 
@@ -206,15 +206,17 @@ def _read_manifest(text: str) -> Manifest:
     return attrs.evolve(manifest, name=name_of(text))
 
 
-def _look(replica: Any, options: argparse.Namespace, derived: bool, progress: Any) -> ReplicaAtHand:
-    from rmqpy.audit.checks.engine import AuditPlan
-    from rmqpy.audit.replicas.compare import StoreAtHand
+def _look(
+    replica: Any, options: argparse.Namespace, derived: bool, progress: Any
+) -> LocalReplicaStore:
+    from rmqpy.audit.checks.engine import AuditOptions
+    from rmqpy.audit.replicas.compare import LocalStore
     from rmqpy.audit.replicas.manifest import ManifestPlan, Md5, make_manifest
-    from rmqpy.audit.replicas.replica_set import ReplicaAtHand
+    from rmqpy.audit.replicas.replica_set import LocalReplicaStore
     from rmqpy.audit.scan.directory import read_directory
 
     survey = replica.plan
-    audit = AuditPlan(
+    audit = AuditOptions(
         root=survey.root,
         settings=survey.settings,
         derived=derived,
@@ -225,7 +227,7 @@ def _look(replica: Any, options: argparse.Namespace, derived: bool, progress: An
     directory = read_directory(replica.files, survey.root, survey.settings)
     runner = options.runner(directory) if options.runner else None
     manifest, _ = make_manifest(replica.files, plan, runner)
-    return ReplicaAtHand(manifest, StoreAtHand(replica.files, directory))
+    return LocalReplicaStore(manifest, LocalStore(replica.files, directory))
 
 
 def _print_json(tree: Any) -> None:

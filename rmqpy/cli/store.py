@@ -13,7 +13,7 @@ from rmqpy.config.loading import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.audit.checks.messages import Selection
+    from rmqpy.audit.checks.messages import MessageSelection
     from rmqpy.cli.parsing import Commands
 
 
@@ -107,9 +107,9 @@ def _root(options: argparse.Namespace) -> str:
 def _inspect(options: argparse.Namespace) -> int:
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.cli.render_facts import facts_lines
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
-    facts = read_facts(Disk(), _root(options), _settings(options))
+    facts = read_facts(OsFileSystem(), _root(options), _settings(options))
     if options.format == "json":
         json.dump(facts.as_json(), sys.stdout, indent=2)
         print()
@@ -127,11 +127,11 @@ def _fsck(options: argparse.Namespace) -> int:
 
 def _repair(options: argparse.Namespace) -> int:
     """Without --yes the plan is only shown."""
-    from rmqpy.audit.replicas.repair import Repair, carry_out, plan_repair, unfinished_plan
+    from rmqpy.audit.replicas.repair import Repair, execute_repair, plan_repair, unfinished_plan
     from rmqpy.audit.scan.directory import read_directory
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
-    files, root, settings = Disk(), _root(options), _settings(options)
+    files, root, settings = OsFileSystem(), _root(options), _settings(options)
     repair = Repair.QUARANTINE if options.quarantine else Repair.FORCE_TRUNCATE
     directory = read_directory(files, root, settings)
     plan = unfinished_plan(files, directory)
@@ -147,27 +147,27 @@ def _repair(options: argparse.Namespace) -> int:
     if not options.yes:
         print("nothing was changed; repeat with --yes to do this")
         return EXIT_NO
-    carry_out(files, directory, plan)
+    execute_repair(files, directory, plan)
     return _report(options)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rmqpy.audit.checks.engine import AuditPlan, audit_store
+    from rmqpy.audit.checks.engine import AuditOptions, audit_store
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.cli.render_findings import Report
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
     report = Report(as_json=options.format == "json")
     workers = {"workers": options.workers} if options.workers > 0 else {}
     with ProgressLine("checked") as progress:
-        plan = AuditPlan(
+        plan = AuditOptions(
             root=_root(options),
             settings=_settings(options),
             sink=report.findings,
             progress=progress,
             **workers,
         )
-        audit = audit_store(Disk(), plan)
+        audit = audit_store(OsFileSystem(), plan)
     report.end(audit)
     return EXIT_DONE if audit.is_clean else EXIT_NO
 
@@ -176,9 +176,9 @@ def _dump(options: argparse.Namespace) -> int:
     from rmqpy.audit.checks.messages import each_message, message_json
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.audit.scan.directory import read_directory
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
-    files, root, settings = Disk(), _root(options), _settings(options)
+    files, root, settings = OsFileSystem(), _root(options), _settings(options)
     passed = 0
 
     def tell(file: str, offset: int, size: int) -> None:
@@ -193,11 +193,11 @@ def _dump(options: argparse.Namespace) -> int:
     return EXIT_NO if passed else EXIT_DONE
 
 
-def _selection(options: argparse.Namespace) -> Selection:
-    from rmqpy.audit.checks.messages import Selection
+def _selection(options: argparse.Namespace) -> MessageSelection:
+    from rmqpy.audit.checks.messages import MessageSelection
 
     first, end = _moment(options.first), _moment(options.end)
-    return Selection(
+    return MessageSelection(
         topic=options.topic,
         queue_id=options.queue,
         first_offset=first[0],

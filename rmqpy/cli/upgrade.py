@@ -174,13 +174,13 @@ def _verb(verbs: Any, name: str, text: str, run: Verb) -> Parser:
 
 def _guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
-        from rmqpy.upgrade.plan.node_context import UpgradeRefused
-        from rmqpy.upgrade.steps.reference import Diverged
+        from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+        from rmqpy.upgrade.steps.reference import DivergedError
 
         try:
             return run(options)
-        except UpgradeRefused as refused:
-            sides = refused.sides if isinstance(refused, Diverged) else {}
+        except UpgradeRefusedError as refused:
+            sides = refused.sides if isinstance(refused, DivergedError) else {}
             value = {"refused": str(refused), **({"sides": sides} if sides else {})}
             _print(options, value, _refusal_lines(str(refused), sides), sys.stderr)
             return EXIT_NO
@@ -273,9 +273,9 @@ def plan_verb(options: argparse.Namespace) -> int:
 
 
 def _apply(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import apply_plan, check_befores, load_plan
+    from rmqpy.upgrade.plan.engine import apply_plan, load_plan, verify_preconditions
     from rmqpy.upgrade.plan.journal import load_journal
-    from rmqpy.upgrade.plan.node_context import UpgradeRefused
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     situation = situation_of(options)
     if options.resume:
@@ -283,13 +283,13 @@ def _apply(options: argparse.Namespace) -> int:
         ground = ground_at(situation, root)
         journal = load_journal(ground.files, ground.work)
         if journal is None or not journal.is_half_done:
-            raise UpgradeRefused(f"nothing is half done in {root}")
+            raise UpgradeRefusedError(f"nothing is half done in {root}")
         plan, node = load_plan(ground, journal.plan_id)
     else:
         plan, node = _read_plan(options.plan, _secret(options)), options.node or ""
         ground = ground_at(situation, plan.node(node).root)
     if options.dry_run:
-        wrong = check_befores(ground, plan.node(node))
+        wrong = verify_preconditions(ground, plan.node(node))
         _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
         return EXIT_NO if wrong else EXIT_DONE
     with locked(ground.files, plan.node(node).root):
@@ -300,11 +300,11 @@ def _apply(options: argparse.Namespace) -> int:
 def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import switch_runbook
-    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
     from rmqpy.upgrade.steps.switch import keep_old_log
 
-    wish = Wish(
+    wish = SwitchOptions(
         peers=options.peers,
         self_ids=named(options.self_id, options.replica),
         dledger_group=options.group,
@@ -332,12 +332,12 @@ def _switch(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan
-    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_joining
 
     options.replica = [options.directory, options.source]
     name, source = (name_of(text) for text in options.replica)
-    situation = situation_of(options, Wish(reference=source))
+    situation = situation_of(options, SwitchOptions(reference=source))
     plan = plan_joining(situation, name)
     if options.dry_run or plan.is_empty:
         return _show_plan(options, plan)
@@ -351,10 +351,10 @@ def _join(options: argparse.Namespace) -> int:
 def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import leave_runbook
-    from rmqpy.upgrade.steps.plan_context import Wish
+    from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
-    wish = Wish(
+    wish = SwitchOptions(
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
         roles=named(options.role, []),
@@ -440,7 +440,7 @@ def _serve(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     try:
-        from rmqpy.upgrade.serve import Door, run
+        from rmqpy.upgrade.serve import TokenAuth, run
     except ModuleNotFoundError as error:
         raise RmqError(
             f"serve needs {error.name}, which is not installed: pip install 'rmqpy[upgrade]'"
@@ -449,7 +449,7 @@ def _serve(options: argparse.Namespace) -> int:
     options.replica = [options.directory]
     (replica,) = local_replicas(options)
     token = Path(options.token_file).read_text().strip() if options.token_file else ""
-    door = Door(
+    door = TokenAuth(
         host=options.host,
         port=options.port,
         token=token,

@@ -13,15 +13,15 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-    from rmqpy.upgrade.steps.plan_context import Situation
+    from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
-def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
+def situation_of(options: argparse.Namespace, wish: Any = None) -> PlanContext:
     from rmqpy.config.loading import load_broker_configuration
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.findings import Group
     from rmqpy.upgrade.checks.replica import LocalReplica
-    from rmqpy.upgrade.steps.plan_context import Situation, Wish
+    from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
     replicas = all_replicas(options)
     names = [replica.name for replica in replicas]
@@ -35,10 +35,10 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> Situation:
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
             settings[replica.name] = replica.plan.settings
     if wish is None:
-        wish = Wish(reference=getattr(options, "reference", None))
-    return Situation(
+        wish = SwitchOptions(reference=getattr(options, "reference", None))
+    return PlanContext(
         group=Group(tuple(replicas)),
-        files=Disk(),
+        files=OsFileSystem(),
         wish=wish,
         settings=settings,
         progress=_Progress(),
@@ -65,7 +65,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.config.loading import load_broker_configuration
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica
     from rmqpy.upgrade.plan.survey import SurveyPlan
 
@@ -89,7 +89,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             runner=getattr(options, "runner", None),
             md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
-        found.append(LocalReplica(Disk(), plan))
+        found.append(LocalReplica(OsFileSystem(), plan))
     return found
 
 
@@ -131,12 +131,12 @@ def absolute(path: str, *, folder: bool = True) -> str:
     return str(found.resolve())
 
 
-def ground_at(situation: Situation, root: str) -> Any:
+def ground_at(situation: PlanContext, root: str) -> Any:
     """For a directory of this host, whether it was named as a replica or not."""
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
-    from rmqpy.upgrade.plan.node_context import Ground
+    from rmqpy.upgrade.plan.node_context import NodeContext
 
     for replica in situation.group.replicas:
         if isinstance(replica, LocalReplica) and replica.root == root:
@@ -149,7 +149,7 @@ def ground_at(situation: Situation, root: str) -> Any:
     survey = LocalReplica(situation.files, plan).survey()
     work = upgrade_work(root)
     settings = shown_settings(survey)
-    return Ground(situation.files, work, settings, sources, situation.progress, now_ms)
+    return NodeContext(situation.files, work, settings, sources, situation.progress, now_ms)
 
 
 def locked(files: Any, root: str) -> Any:
@@ -167,13 +167,13 @@ def locked(files: Any, root: str) -> Any:
 
 
 def copied(options: argparse.Namespace) -> str:
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.plan.copying import copy_tree
 
     if len(options.replica) != 1:
         raise RmqError("--into takes one replica at a time")
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
-    copy_tree(Disk(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
+    copy_tree(OsFileSystem(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
     return f"{name}={options.into}"
 
 

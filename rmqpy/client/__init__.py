@@ -1,7 +1,7 @@
 """Client of name servers and brokers: produce, consume, look up. Coroutines on one asyncio loop.
 
 =========================  ==========================================================
-``Producer``               send, ordered by a key, in batches, one-way
+``WorkloadProducer``               send, ordered by a key, in batches, one-way
 ``TransactionalProducer``  send what becomes visible with a local transaction
 ``PushConsumer``           messages come to a listener; queues are shared in the group
 ``PullConsumer``           read queues at offsets of your own
@@ -17,7 +17,7 @@ from rmqpy.acl.signature import Credentials
 from rmqpy.client.consuming.consume_service import ConsumeResult, ConsumeSettings
 from rmqpy.client.core.base_consumer import PullResult, PullSettings, PullStatus
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
-from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmqpy.client.core.message import Message, MessageExt, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings, split_batch
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.client.push_consumer import PushConsumer, PushSettings
@@ -26,6 +26,7 @@ from rmqpy.client.transactional_producer import (
     TransactionSendResult,
     TransactionState,
 )
+from rmqpy.model.deprecation import deprecated_names
 from rmqpy.net.tls import TlsSide
 from rmqpy.remoting.bodies import MessageQueue
 
@@ -36,6 +37,7 @@ __all__ = [
     "ConsumeSettings",
     "Credentials",
     "Message",
+    "MessageExt",
     "MessageQueue",
     "Producer",
     "ProducerSettings",
@@ -45,7 +47,6 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushSettings",
-    "ReceivedMessage",
     "SendResult",
     "SendStatus",
     "TlsSide",
@@ -54,3 +55,8 @@ __all__ = [
     "TransactionalProducer",
     "split_batch",
 ]
+
+__getattr__ = deprecated_names(
+    __name__,
+    {"ReceivedMessage": "MessageExt"},
+)

@@ -15,10 +15,10 @@ from typing import Any, Generic, Self, TypeVar
 from rmqpy.client.core.base_consumer import SUBSCRIBE_ALL, PullResult
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import NameServers
-from rmqpy.client.core.message import Message, ReceivedMessage, SendResult
+from rmqpy.client.core.message import Message, MessageExt, SendResult
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.client.pull_consumer import PullConsumer
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import EXPRESSION_TAG, MessageQueue
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Blocking(Generic[M]):
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             work.close()
-            raise NetworkFault(f"the {type(self).__name__} of {self._member.group} is not started")
+            raise NetworkError(f"the {type(self).__name__} of {self._member.group} is not started")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _end_loop(self) -> None:
@@ -96,13 +96,13 @@ class BlockingProducer(Blocking[Producer]):
     def send(
         self, message: Message, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
-        """See :meth:`Producer.send`."""
+        """See :meth:`WorkloadProducer.send`."""
         return self._wait(self._member.send(message, queue, timeout_ms))
 
     def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
     ) -> SendResult:
-        """See :meth:`Producer.send_ordered`."""
+        """See :meth:`WorkloadProducer.send_ordered`."""
         return self._wait(self._member.send_ordered(message, sharding_key, timeout_ms))
 
     def send_batch(
@@ -111,15 +111,15 @@ class BlockingProducer(Blocking[Producer]):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """See :meth:`Producer.send_batch`."""
+        """See :meth:`WorkloadProducer.send_batch`."""
         return self._wait(self._member.send_batch(messages, queue, timeout_ms))
 
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
-        """See :meth:`Producer.send_oneway`."""
+        """See :meth:`WorkloadProducer.send_oneway`."""
         self._wait(self._member.send_oneway(message, queue))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """See :meth:`Producer.queues`."""
+        """See :meth:`WorkloadProducer.queues`."""
         return self._wait(self._member.queues(topic))
 
 
@@ -167,10 +167,10 @@ class BlockingPullConsumer(Blocking[PullConsumer]):
             self._member.pull(queue, offset, max_count, expression, suspend_ms, expression_type)
         )
 
-    def query_by_key(self, topic: str, key: str, max_count: int = 32) -> list[ReceivedMessage]:
+    def query_by_key(self, topic: str, key: str, max_count: int = 32) -> list[MessageExt]:
         """See :meth:`PullConsumer.query_by_key`."""
         return self._wait(self._member.query_by_key(topic, key, max_count))
 
-    def view_message(self, offset_msg_id: str) -> ReceivedMessage:
+    def view_message(self, offset_msg_id: str) -> MessageExt:
         """See :meth:`PullConsumer.view_message`."""
         return self._wait(self._member.view_message(offset_msg_id))

@@ -25,7 +25,7 @@ from attrs import define
 
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import ClientInstance, NameServers
-from rmqpy.client.core.latency_fault import FAILURE_MS, FaultAvoidance
+from rmqpy.client.core.latency_fault import FAILURE_MS, LatencyFaultTolerance
 from rmqpy.client.core.message import (
     COMPRESSION_ZLIB,
     Message,
@@ -35,7 +35,7 @@ from rmqpy.client.core.message import (
     property_string,
 )
 from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
-from rmqpy.client.trace import DELAYED, HALF, NORMAL, Sent, Tracer
+from rmqpy.client.trace import DELAYED, HALF, NORMAL, SendTrace, Tracer
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.codec.properties import (
     PROPERTY_PRODUCER_GROUP,
@@ -43,7 +43,7 @@ from rmqpy.codec.properties import (
     PROPERTY_WAIT,
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
@@ -92,7 +92,7 @@ class ProducerSettings:
 
 
 @define(frozen=True)
-class _Parcel:
+class _EncodedMessage:
     """What goes out, the same in every attempt."""
 
     code: RequestCode
@@ -106,7 +106,7 @@ class _Parcel:
 
 
 class Producer(GroupMember):
-    """``async with Producer("group", "host:9876") as producer: await producer.send(…)``."""
+    """``async with WorkloadProducer("group", "host:9876") as producer: await producer.send(…)``."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Producer(GroupMember):
         super().__init__(group, name_servers, instance=instance)
         self._settings = settings or ProducerSettings()
         self._rotation: int | None = None
-        self._faults = FaultAvoidance() if self._settings.avoid_faults else None
+        self._faults = LatencyFaultTolerance() if self._settings.avoid_faults else None
         self._tracer: Tracer | None = None
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_producer(self.group)
         if self._settings.trace_topic is not None:
-            self._tracer = await tracing(self._settings.trace_topic, instance, self.group)
+            self._tracer = await trace_context(self._settings.trace_topic, instance, self.group)
 
     async def _leave(self, instance: ClientInstance) -> None:
         if self._tracer is not None:
@@ -173,7 +173,7 @@ class Producer(GroupMember):
     async def _traced(
         self,
         message: Message,
-        parcel: _Parcel,
+        parcel: _EncodedMessage,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
@@ -190,11 +190,13 @@ class Producer(GroupMember):
             cost_ms = self._open().clock.now_ms() - began_ms
             tracer.add(self._sent(message, parcel, result).record(began_ms, cost_ms))
 
-    def _sent(self, message: Message, parcel: _Parcel, result: SendResult | None) -> Sent:
+    def _sent(
+        self, message: Message, parcel: _EncodedMessage, result: SendResult | None
+    ) -> SendTrace:
         half = parcel.sys_flag & TRANSACTION_PREPARED
         broker = result.queue.broker_name if result is not None else None
         address = self._open().master_address(broker) if broker is not None else None
-        return Sent(
+        return SendTrace(
             group=self.group,
             topic=message.topic,
             msg_id=parcel.msg_id,
@@ -208,7 +210,7 @@ class Producer(GroupMember):
         )
 
     async def _deliver(
-        self, parcel: _Parcel, queue: MessageQueue | None, timeout_ms: int | None
+        self, parcel: _EncodedMessage, queue: MessageQueue | None, timeout_ms: int | None
     ) -> SendResult:
         instance = self._open()
         if queue is not None and queue.topic != parcel.topic:
@@ -242,7 +244,7 @@ class Producer(GroupMember):
         raise _failed(parcel, brokers, fault, instance.clock.monotonic_ms() - start_ms)
 
     async def _attempt(
-        self, parcel: _Parcel, queue: MessageQueue, timeout_ms: int
+        self, parcel: _EncodedMessage, queue: MessageQueue, timeout_ms: int
     ) -> RmqError | SendResult:
         """What one broker said: a result, or the fault after which another may be tried."""
         instance = self._open()
@@ -251,12 +253,12 @@ class Producer(GroupMember):
             response = await instance.transport.invoke(
                 address, self._request(parcel, queue), timeout_ms
             )
-        except NetworkFault as fault:
+        except NetworkError as fault:
             instance.suspect(parcel.topic)
             return fault
         if response.code in _STORED:
             return _result(parcel, queue, response)
-        refusal = Refusal(response.code, response.remark or "no remark")
+        refusal = RequestRejectedError(response.code, response.remark or "no remark")
         if response.code not in RETRIED_CODES:
             raise refusal
         instance.suspect(parcel.topic)
@@ -269,7 +271,7 @@ class Producer(GroupMember):
         queues = publish_queues(topic, route)
         if not queues:
             self._open().suspect(topic)
-            raise NetworkFault(f"no broker takes messages of {topic}: none is master and writable")
+            raise NetworkError(f"no broker takes messages of {topic}: none is master and writable")
         return queues
 
     def _choose(self, queues: list[MessageQueue], last_broker: str | None) -> MessageQueue:
@@ -295,10 +297,10 @@ class Producer(GroupMember):
             await instance.route(queue.topic)
             address = instance.master_address(queue.broker_name)
         if address is None:
-            raise NetworkFault(f"the broker {queue.broker_name} has no master now")
+            raise NetworkError(f"the broker {queue.broker_name} has no master now")
         return address
 
-    def _request(self, parcel: _Parcel, queue: MessageQueue) -> RemotingCommand:
+    def _request(self, parcel: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
         instance = self._open()
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
@@ -318,7 +320,7 @@ class Producer(GroupMember):
 
     # -- parcels
 
-    def _parcel(self, message: Message, half: bool = False) -> _Parcel:
+    def _parcel(self, message: Message, half: bool = False) -> _EncodedMessage:
         """``half``: the first part of a transaction."""
         check_message(message, self._settings.body_bytes_max)
         unique_id = self._open().unique_ids.next()
@@ -331,7 +333,7 @@ class Producer(GroupMember):
         if half:
             reserved = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
             sys_flag |= TRANSACTION_PREPARED
-        return _Parcel(
+        return _EncodedMessage(
             code=RequestCode.SEND_MESSAGE_V2,
             topic=message.topic,
             body=body,
@@ -342,7 +344,7 @@ class Producer(GroupMember):
             batch=False,
         )
 
-    def _batch_parcel(self, messages: Sequence[Message]) -> _Parcel:
+    def _batch_parcel(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
             raise _illegal("a batch without messages")
         first = messages[0]
@@ -360,7 +362,7 @@ class Producer(GroupMember):
                 " send it in parts (split_batch)"
             )
         wait = "true" if first.wait_store_ok else "false"
-        return _Parcel(
+        return _EncodedMessage(
             code=RequestCode.SEND_BATCH_MESSAGE,
             topic=first.topic,
             body=body,
@@ -372,7 +374,7 @@ class Producer(GroupMember):
         )
 
 
-async def tracing(topic: str, instance: ClientInstance, group: str) -> Tracer:
+async def trace_context(topic: str, instance: ClientInstance, group: str) -> Tracer:
     """A tracer for a member of ``group``, with a producer of its own."""
     producer = Producer(f"{TRACE_GROUP}-{group}", instance=instance)
     await producer.start()
@@ -412,7 +414,7 @@ def _check_batched(message: Message, first: Message) -> None:
         raise _illegal("a batch has one wait_store_ok, this one has both")
 
 
-def _result(parcel: _Parcel, queue: MessageQueue, response: RemotingCommand) -> SendResult:
+def _result(parcel: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
     header = SendMessageResponseHeader.decode(response.ext_fields)
     return SendResult(
         status=_STORED[ResponseCode(response.code)],
@@ -423,15 +425,17 @@ def _result(parcel: _Parcel, queue: MessageQueue, response: RemotingCommand) -> 
     )
 
 
-def _failed(parcel: _Parcel, brokers: list[str], last: RmqError | None, spent_ms: int) -> RmqError:
+def _failed(
+    parcel: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
+) -> RmqError:
     text = (
         f"sent {len(brokers)} times in {spent_ms} ms without success,"
         f" topic {parcel.topic}, brokers {brokers}: {last or 'no time left'}"
     )
-    if isinstance(last, Refusal):
-        return Refusal(last.code, text)
-    return NetworkFault(text)
+    if isinstance(last, RequestRejectedError):
+        return RequestRejectedError(last.code, text)
+    return NetworkError(text)
 
 
-def _illegal(reason: str) -> Refusal:
-    return Refusal(ResponseCode.MESSAGE_ILLEGAL, reason)
+def _illegal(reason: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -27,19 +27,19 @@ from typing import Any
 from attrs import define, evolve, field
 
 from rmqpy.client.consuming.consume_service import (
+    ConsumerContext,
     ConsumeResult,
     ConsumeSettings,
-    Consuming,
     Listener,
+    QueueConsumer,
     Subscription,
-    Surroundings,
 )
-from rmqpy.client.consuming.consumer_commands import ConsumerAnswers
-from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, ConsumeRates
+from rmqpy.client.consuming.consumer_commands import ConsumerCommands
+from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, ConsumerStats
 from rmqpy.client.consuming.local_offsets import LocalOffsets
 from rmqpy.client.consuming.process_queue import ProcessQueue
-from rmqpy.client.consuming.queue_locks import Reservations
-from rmqpy.client.consuming.rebalance import Strategy, averagely
+from rmqpy.client.consuming.queue_locks import QueueLocks
+from rmqpy.client.consuming.rebalance import Strategy, allocate_averagely
 from rmqpy.client.consuming.send_back import SendBack
 from rmqpy.client.core.base_consumer import (
     SUBSCRIBE_ALL,
@@ -50,15 +50,15 @@ from rmqpy.client.core.base_consumer import (
     exact_tags,
 )
 from rmqpy.client.core.instance import ClientInstance, NameServers
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.core.routes import subscribe_queues
-from rmqpy.client.producer import tracing
+from rmqpy.client.producer import trace_context
 from rmqpy.client.trace import Tracer
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.names import check_topic, is_retry_topic, retry_topic
 from rmqpy.remoting.bodies import (
     BROADCASTING,
@@ -103,7 +103,7 @@ class PushSettings:
     rebalance_ms: int = 20_000
     persist_ms: int = 5_000
     lock_ms: int = 20_000
-    strategy: Strategy = averagely
+    strategy: Strategy = allocate_averagely
     trace_topic: str | None = None
     offset_directory: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
     consuming: ConsumeSettings = field(factory=ConsumeSettings)
@@ -129,18 +129,18 @@ class PushConsumer(Consumer):
         self.listener = listener
         self._tracer: Tracer | None = None
         self.subscriptions: dict[str, Subscription] = {}
-        self.consuming: dict[MessageQueue, Consuming] = {}
-        self.rates = ConsumeRates()
+        self.consuming: dict[MessageQueue, QueueConsumer] = {}
+        self.rates = ConsumerStats()
         self.start_ms = 0
         self._next_version = 0
         self._rebalance_due = asyncio.Event()
         self._rebalancing = asyncio.Lock()
-        self._work: asyncio.Queue[Consuming] = asyncio.Queue()
+        self._work: asyncio.Queue[QueueConsumer] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
         self._early_looks = EARLY_LOOKS_MAX
         self._local: dict[MessageQueue, int] = {}
-        self._reservations = Reservations(self.group, self._open)
+        self._reservations = QueueLocks(self.group, self._open)
 
     def subscribe(
         self,
@@ -223,9 +223,9 @@ class PushConsumer(Consumer):
         if self.settings.broadcasting:
             self._local = await asyncio.to_thread(self._file(instance).load)
         instance.join_consumer(self.group, self._consumer_data)
-        instance.pushed.answer(self.group, ConsumerAnswers(self).answerers())
+        instance.pushed.answer(self.group, ConsumerCommands(self).answerers())
         if self.settings.trace_topic is not None:
-            self._tracer = await tracing(self.settings.trace_topic, instance, self.group)
+            self._tracer = await trace_context(self.settings.trace_topic, instance, self.group)
         self._rebalance_due.set()
         loops: list[Coroutine[Any, Any, None]] = [
             self._rebalance_for_ever(),
@@ -240,7 +240,7 @@ class PushConsumer(Consumer):
             self._workers = [asyncio.create_task(self._work_for_ever()) for _ in range(count)]
 
     async def _leave(self, instance: ClientInstance) -> None:
-        instance.pushed.forget(self.group, list(ConsumerAnswers(self).answerers()))
+        instance.pushed.forget(self.group, list(ConsumerCommands(self).answerers()))
         await self._end(self._tasks)
         await self._leave_queues(list(self.consuming))
         await self._end(self._workers)
@@ -332,7 +332,7 @@ class PushConsumer(Consumer):
         instance = self._open()
         names = sorted({queue.broker_name for queue in queues})
         instance.randomness.shuffle(names)
-        fault: RmqError = NetworkFault(f"{topic} has no readable queue")
+        fault: RmqError = NetworkError(f"{topic} has no readable queue")
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.group)
         for name in names:
             try:
@@ -340,14 +340,14 @@ class PushConsumer(Consumer):
                 response = await instance.invoke(
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header
                 )
-            except NetworkFault as error:
+            except NetworkError as error:
                 instance.suspect(topic)
                 fault = error
                 continue
             if response.code == ResponseCode.SUCCESS:
                 body = GetConsumerListByGroupResponseBody.decode(response.body)
                 return body.consumer_id_list
-            fault = Refusal(response.code, response.remark or "no remark")
+            fault = RequestRejectedError(response.code, response.remark or "no remark")
         raise fault
 
     async def _take(self, topic: str, mine: Collection[MessageQueue]) -> None:
@@ -372,7 +372,7 @@ class PushConsumer(Consumer):
         listener = self.listener
         if self._tracer is not None:
             listener = self._tracer.listening(self.group, listener)
-        consuming = Consuming(
+        consuming = QueueConsumer(
             queue=queue,
             held=held,
             subscription=self._topics()[queue.topic],
@@ -412,7 +412,7 @@ class PushConsumer(Consumer):
         if where == CONSUME_FROM_LAST_OFFSET:
             return 0 if is_retry_topic(queue.topic) else await self.max_offset(queue)
         if where != CONSUME_FROM_TIMESTAMP:
-            raise ConfigFault(f"from_where={where}: no place to begin is called so")
+            raise ConfigError(f"from_where={where}: no place to begin is called so")
         if is_retry_topic(queue.topic):
             return await self.max_offset(queue)
         return await self.search_offset(queue, self.settings.from_timestamp_ms)
@@ -482,7 +482,7 @@ class PushConsumer(Consumer):
 
 
 @define(slots=True, eq=False, repr=False)
-class _Around(Surroundings):
+class _Around(ConsumerContext):
     """What the queues see of their consumer."""
 
     consumer: PushConsumer
@@ -492,7 +492,7 @@ class _Around(Surroundings):
         return self.consumer.clock
 
     @property
-    def rates(self) -> ConsumeRates:
+    def rates(self) -> ConsumerStats:
         return self.consumer.rates
 
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
@@ -501,7 +501,7 @@ class _Around(Surroundings):
             return result
         return evolve(result, messages=[_as_before_retry(each) for each in result.messages])
 
-    async def send_back(self, message: ReceivedMessage) -> bool:
+    async def send_back(self, message: MessageExt) -> bool:
         if self.consumer.settings.broadcasting:
             LOG.warning("%s is given up: nobody takes back a broadcast message", message.msg_id)
             return True
@@ -509,12 +509,12 @@ class _Around(Surroundings):
         limit = DEFAULT_MAX_RECONSUME_TIMES if times is None else times
         return await SendBack(self.consumer._open(), self.consumer.group, limit).send(message)
 
-    def gives_up(self, message: ReceivedMessage) -> bool:
+    def gives_up(self, message: MessageExt) -> bool:
         times = self.consumer.settings.max_reconsume_times
         return times is not None and message.stored.reconsume_times >= times
 
 
-def _as_before_retry(message: ReceivedMessage) -> ReceivedMessage:
+def _as_before_retry(message: MessageExt) -> MessageExt:
     """The message under the topic that it was sent to."""
     topic = message.properties.get(PROPERTY_RETRY_TOPIC)
     if topic is None:

@@ -29,7 +29,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.client.consuming.consume_service import ConsumeResult, Listener
-from rmqpy.client.core.message import Message, ReceivedMessage
+from rmqpy.client.core.message import Message, MessageExt
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
 
@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
-class Record:
+class TraceRecord:
     """One line of a trace; ``keys`` lead to it."""
 
     text: str
@@ -56,7 +56,7 @@ class Record:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Sent:
+class SendTrace:
     """A message that was sent, or not."""
 
     group: str
@@ -70,7 +70,7 @@ class Sent:
     offset_msg_id: str
     success: bool
 
-    def record(self, began_ms: int, cost_ms: int) -> Record:
+    def record(self, began_ms: int, cost_ms: int) -> TraceRecord:
         fields: list[object] = ["Pub", began_ms, REGION, self.group, self.topic, self.msg_id]
         fields += [self.tags or NONE, self.keys or NONE, self.store_host]
         fields += [self.body_bytes, cost_ms, self.kind]
@@ -78,10 +78,10 @@ class Sent:
         return _record(fields, self.msg_id, self.keys)
 
 
-def _record(fields: Iterable[object], msg_id: str, keys: str) -> Record:
+def _record(fields: Iterable[object], msg_id: str, keys: str) -> TraceRecord:
     text = "\x01".join(str(each).lower() if isinstance(each, bool) else str(each)
                        for each in fields)  # fmt: skip
-    return Record(f"{text}\x02", (msg_id, *keys.split()))
+    return TraceRecord(f"{text}\x02", (msg_id, *keys.split()))
 
 
 @define(eq=False, repr=False)
@@ -95,7 +95,7 @@ class Tracer:
     send: Callable[[Message], Awaitable[object]]
     ended: Callable[[], Awaitable[None]]
     lost: int = 0
-    _waiting: deque[Record] = field(factory=deque)
+    _waiting: deque[TraceRecord] = field(factory=deque)
     _news: asyncio.Event = field(factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
@@ -111,7 +111,7 @@ class Tracer:
             await self._send_some()
         await self.ended()
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TraceRecord) -> None:
         if len(self._waiting) >= WAITING_MAX:
             self.lost += 1
             return
@@ -121,7 +121,7 @@ class Tracer:
     def listening(self, group: str, listener: Listener) -> Listener:
         """``listener``, told of before and behind each call."""
 
-        async def consume(messages: Sequence[ReceivedMessage]) -> ConsumeResult | None:
+        async def consume(messages: Sequence[MessageExt]) -> ConsumeResult | None:
             request = messages[0].msg_id
             began_ms = self.clock.now_ms()
             for message in messages:
@@ -149,7 +149,7 @@ class Tracer:
 
     async def _send_some(self) -> None:
         """One trace message."""
-        taken: list[Record] = []
+        taken: list[TraceRecord] = []
         size = 0
         while self._waiting and len(taken) < RECORDS_MAX and size < BODY_BYTES_MAX:
             taken.append(self._waiting.popleft())
@@ -163,15 +163,15 @@ class Tracer:
             LOG.warning("%d trace records are lost: %s", len(taken), fault)
 
 
-def _before(group: str, request: str, now_ms: int, message: ReceivedMessage) -> Record:
+def _before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:
     times = message.stored.reconsume_times
     fields = ("SubBefore", now_ms, REGION, group, request, message.msg_id, times)
     return _record((*fields, message.keys or NONE), message.msg_id, message.keys)
 
 
 def _after(
-    group: str, request: str, outcome: tuple[int, int, int], message: ReceivedMessage
-) -> Record:
+    group: str, request: str, outcome: tuple[int, int, int], message: MessageExt
+) -> TraceRecord:
     now_ms, cost_ms, code = outcome
     fields = ("SubAfter", request, message.msg_id, cost_ms, code == SUCCESS)
     return _record(

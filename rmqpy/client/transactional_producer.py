@@ -20,13 +20,13 @@ from enum import Enum
 from attrs import define
 
 from rmqpy.client.core.instance import ClientInstance, NameServers
-from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmqpy.client.core.message import Message, MessageExt, SendResult, SendStatus
 from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.codec.message import decode_message, parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.config.keys import host_and_port
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_NOT_TYPE, TRANSACTION_ROLLBACK
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.channel import Channel
@@ -50,7 +50,7 @@ class TransactionState(Enum):
 Execute = Callable[[Message, str], Awaitable[TransactionState]]
 """(message, its unique id) → state. Runs when the half message is stored."""
 
-Check = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+Check = Callable[[MessageExt], Awaitable[TransactionState]]
 """What became of the transaction of this half message."""
 
 
@@ -105,7 +105,7 @@ class TransactionalProducer(Producer):
         half = _Half(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
         try:
             await self._end(await self._master(sent.queue), half, state, asked=False)
-        except NetworkFault as fault:
+        except NetworkError as fault:
             LOG.warning("the broker will ask for the end of %s: %s", sent.msg_id, fault)
         return TransactionSendResult(sent=sent, state=state)
 
@@ -123,7 +123,7 @@ class TransactionalProducer(Producer):
         queue = MessageQueue(stored.topic, header.bname or "", stored.queue_id)
         unique_id = stored.properties.get(PROPERTY_UNIQ_KEY) or header.msg_id or ""
         try:
-            state = await self._check(ReceivedMessage(queue=queue, stored=stored))
+            state = await self._check(MessageExt(queue=queue, stored=stored))
         except Exception:
             LOG.exception("the check of %s failed", unique_id)
             state = TransactionState.UNKNOWN

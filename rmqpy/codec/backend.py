@@ -19,7 +19,7 @@ from attrs import define
 from rmqpy.codec import columns, dictionary, entry_batch, hashes, packing, places, scan
 
 __all__ = [
-    "PushTaker",
+    "PushDecoder",
     "content_end",
     "crc32",
     "decode_run",
@@ -68,7 +68,7 @@ _MagicPlaces = Callable[[memoryview, int, int], Iterator[int]]
 class _RecordParts(Protocol):
     def __call__(
         self, view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = ...
-    ) -> columns.Parts: ...
+    ) -> columns.RecordColumns: ...
 
 
 _Gather = Callable[[memoryview, Sequence[int], Sequence[int]], bytes | memoryview]
@@ -78,7 +78,7 @@ _PropertyParts = Callable[[memoryview, Sequence[int], Sequence[int]], columns.Pr
 class _PackRecords(Protocol):
     def __call__(
         self, view: memoryview, scan: scan.Scan, count: int, *, with_keys: bool
-    ) -> packing.Packed: ...
+    ) -> packing.PackedUnits: ...
 
 
 _PutPackedKeys = Callable[[memoryview, int, bytes], None]
@@ -90,7 +90,7 @@ class _EncodeRun(Protocol):
     ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
 
 
-class PushTaker(Protocol):
+class PushDecoder(Protocol):
     """Takes batch pushes that continue a log into what is staged behind its end, without a detour;
     in C only. Its log is one of ``file_size`` bytes a data file.
     """
@@ -134,7 +134,7 @@ class _Choice:
     property_parts: _PropertyParts
     pack_records: _PackRecords
     put_packed_keys: _PutPackedKeys
-    push_taker: type[PushTaker] | None = None
+    push_taker: type[PushDecoder] | None = None
 
 
 def _pure(reason: str) -> _Choice:
@@ -151,7 +151,7 @@ def _pure(reason: str) -> _Choice:
         columns.record_parts,
         columns.gather,
         columns.part_views,
-        dictionary.number_parts,
+        dictionary.dictionary_encode,
         columns.property_parts,
         packing.pack_records,
         packing.put_packed_keys,

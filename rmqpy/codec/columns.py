@@ -22,8 +22,8 @@ from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 __all__ = [
     "PART_COUNT",
-    "Parts",
     "PropertyParts",
+    "RecordColumns",
     "gather",
     "part_views",
     "property_parts",
@@ -39,7 +39,7 @@ _VIEW: Final = struct.Struct("=i4sii")
 
 
 @define(slots=True)
-class Parts:
+class RecordColumns:
     """A column a part; hosts are address and port. ``crc_agrees`` is 0 unless asked for; the length
     of TAGS is 0 without.
     """
@@ -74,11 +74,11 @@ class PropertyParts:
 
 def record_parts(
     view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
-) -> Parts:
+) -> RecordColumns:
     """Of the records ``shift`` behind those positions, all of which are good."""
     rows = [_row(view, start + shift, check_crc) for start in frames]
     columns = zip(*rows, strict=True) if rows else [()] * PART_COUNT
-    return Parts(*(array("q", column) for column in columns))
+    return RecordColumns(*(array("q", column) for column in columns))
 
 
 def _row(view: memoryview, start: int, check_crc: bool) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Texts that repeat, as topics and hosts do: each is dealt with once, the rest are numbers.
 
-``number_parts`` exists in C too: take it from :mod:`rmqpy.codec.backend`.
+``dictionary_encode`` exists in C too: take it from :mod:`rmqpy.codec.backend`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from attrs import define
 
-__all__ = ["NumberParts", "Numbered", "number_parts"]
+__all__ = ["DictionaryColumn", "NumberParts", "dictionary_encode"]
 
 
 @define(slots=True, frozen=True)
-class Numbered:
+class DictionaryColumn:
     """``numbers``: of every row the place in ``texts``, which are in the order of appearance."""
 
     numbers: array[int]
@@ -26,13 +26,15 @@ class Numbered:
         return [texts[number] for number in self.numbers]
 
 
-NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], Numbered]
+NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], DictionaryColumn]
 
 
-def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
+def dictionary_encode(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> DictionaryColumn:
     """Equal parts of the view get equal numbers."""
     known: dict[bytes, int] = {}
     numbers = array("i")
     for start, length in zip(positions, lengths, strict=True):
         numbers.append(known.setdefault(bytes(view[start : start + length]), len(known)))
-    return Numbered(numbers, list(known))
+    return DictionaryColumn(numbers, list(known))

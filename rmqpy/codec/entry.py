@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.model.ids import LedgerIndex, Term
 
 Buffer = bytes | bytearray | memoryview
@@ -90,18 +90,20 @@ def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader
     """
     rest = len(view) - position
     if rest < layout.ENTRY_HEADER_SIZE:
-        raise RecordFault(offset, "entry", f"{rest} bytes", f"at least {layout.ENTRY_HEADER_SIZE}")
+        raise InvalidRecordError(
+            offset, "entry", f"{rest} bytes", f"at least {layout.ENTRY_HEADER_SIZE}"
+        )
     magic, size, index, term, pos, channel, chain_crc, body_crc, body_length = (
         ENTRY_HEADER.unpack_from(view, position)
     )
     if magic != layout.ENTRY_MAGIC:
-        raise RecordFault(offset, "magic", magic, layout.ENTRY_MAGIC)
+        raise InvalidRecordError(offset, "magic", magic, layout.ENTRY_MAGIC)
     if not layout.ENTRY_HEADER_SIZE <= size <= rest:
-        raise RecordFault(offset, "size", size, f"{layout.ENTRY_HEADER_SIZE}..{rest}")
+        raise InvalidRecordError(offset, "size", size, f"{layout.ENTRY_HEADER_SIZE}..{rest}")
     if body_length != size - layout.ENTRY_HEADER_SIZE:
-        raise RecordFault(offset, "bodyLength", body_length, size - layout.ENTRY_HEADER_SIZE)
+        raise InvalidRecordError(offset, "bodyLength", body_length, size - layout.ENTRY_HEADER_SIZE)
     if pos != offset:
-        raise RecordFault(offset, "pos", pos, offset)
+        raise InvalidRecordError(offset, "pos", pos, offset)
     return EntryHeader(
         magic=magic,
         size=size,
@@ -129,10 +131,10 @@ def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
     A unit's own index must say where it stands: ``offset`` is 32 times it.
     """
     if len(view) - position < layout.INDEX_UNIT_SIZE:
-        raise RecordFault(offset, "index unit", f"{len(view) - position} bytes", "32")
+        raise InvalidRecordError(offset, "index unit", f"{len(view) - position} bytes", "32")
     magic, pos, size, index, term = INDEX_UNIT.unpack_from(view, position)
     if magic != layout.ENTRY_MAGIC:
-        raise RecordFault(offset, "magic", magic, layout.ENTRY_MAGIC)
+        raise InvalidRecordError(offset, "magic", magic, layout.ENTRY_MAGIC)
     if index * layout.INDEX_UNIT_SIZE != offset:
-        raise RecordFault(offset, "index", index, offset // layout.INDEX_UNIT_SIZE)
+        raise InvalidRecordError(offset, "index", index, offset // layout.INDEX_UNIT_SIZE)
     return IndexUnit(pos, size, LedgerIndex(index), Term(term))

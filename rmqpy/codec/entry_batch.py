@@ -23,7 +23,7 @@ from attrs import define
 
 from rmqpy.codec import layout
 from rmqpy.codec.entry import ENTRY_HEADER, encode_entry_header, encode_index_unit
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import check_record
 
 __all__ = ["RUN_COUNT_MAX", "RunSpan", "decode_run", "encode_run", "entry_text"]
@@ -164,6 +164,6 @@ def _read_entry(
     body = view[layout.ENTRY_HEADER_SIZE : size]
     try:
         check_record(body, position)
-    except RecordFault:
+    except InvalidRecordError:
         return None
     return header, body

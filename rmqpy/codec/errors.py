@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqpy.model.errors import RmqError
 
 
-class RecordFault(RmqError, ValueError):
+class InvalidRecordError(RmqError, ValueError):
     """Bytes that are no record, entry or unit. ``offset`` is where it begins, ``field`` Java's
     name of the field.
     """

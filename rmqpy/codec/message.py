@@ -14,16 +14,16 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.hashes import crc32, java_text
 from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
-from rmqpy.model.message import Host, MessageDraft, StoredMessage
+from rmqpy.model.message import Host, OutgoingMessage, StoredMessage
 
 __all__ = [
     "BatchItem",
-    "RecordFault",
+    "InvalidRecordError",
     "batch_records",
     "decode_message",
     "encode_batch_body",
@@ -32,8 +32,8 @@ __all__ = [
     "encode_stored",
     "offset_msg_id",
     "parse_offset_msg_id",
-    "patch_record",
     "record_properties",
+    "set_offsets",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -64,7 +64,7 @@ class BatchItem:
     properties: bytes
 
 
-def encode_messages(drafts: Sequence[MessageDraft]) -> list[bytearray]:
+def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
     """One version 1 record a draft. Queue and physical offset and store timestamp are left 0."""
     return [_encode(draft) for draft in drafts]
 
@@ -73,7 +73,7 @@ def encode_stored(message: StoredMessage) -> bytes:
     """The version 1 record of a message that was stored and changed since: its own offsets and
     times, ``properties`` as they are in the map.
     """
-    draft = MessageDraft(
+    draft = OutgoingMessage(
         topic=message.topic.encode(),
         queue_id=message.queue_id,
         body=message.body,
@@ -87,13 +87,13 @@ def encode_stored(message: StoredMessage) -> bytes:
         prepared_transaction_offset=message.prepared_transaction_offset,
     )
     record = _encode(draft)
-    patch_record(
+    set_offsets(
         record, 0, message.queue_offset, message.physical_offset, message.store_timestamp_ms
     )
     return bytes(record)
 
 
-def patch_record(
+def set_offsets(
     record: bytearray | memoryview,
     position: int,
     queue_offset: int | None,
@@ -120,12 +120,14 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
     data = memoryview(view)
     rest = len(data) - position
     if rest < layout.RECORD_SIZE_MIN:
-        raise RecordFault(position, "TOTALSIZE", f"beyond the {rest} bytes left", "a whole record")
+        raise InvalidRecordError(
+            position, "TOTALSIZE", f"beyond the {rest} bytes left", "a whole record"
+        )
     size, magic = _BLANK.unpack_from(data, position)
     if magic not in layout.TOPIC_LENGTH_SIZES:
-        raise RecordFault(position, "MAGICCODE", f"{magic:#x}", layout.MAGICS_TEXT)
+        raise InvalidRecordError(position, "MAGICCODE", f"{magic:#x}", layout.MAGICS_TEXT)
     if not layout.RECORD_SIZE_MIN <= size <= rest:
-        raise RecordFault(position, "TOTALSIZE", size, f"{layout.RECORD_SIZE_MIN}..{rest}")
+        raise InvalidRecordError(position, "TOTALSIZE", size, f"{layout.RECORD_SIZE_MIN}..{rest}")
     return _decode(bytes(data[position : position + size]), position)
 
 
@@ -135,23 +137,27 @@ def check_record(view: Buffer, offset: int) -> None:
     """
     length = len(view)
     if length < layout.RECORD_SIZE_MIN:
-        raise RecordFault(offset, "record", f"{length} bytes", f"at least {layout.RECORD_SIZE_MIN}")
+        raise InvalidRecordError(
+            offset, "record", f"{length} bytes", f"at least {layout.RECORD_SIZE_MIN}"
+        )
     size, magic = _BLANK.unpack_from(view, 0)
     if magic not in layout.TOPIC_LENGTH_SIZES or size != length:
         found = f"size {size}, magic {magic:#x}"
-        raise RecordFault(offset, "record", found, f"size {length} and a message's magic")
+        raise InvalidRecordError(offset, "record", found, f"size {length} and a message's magic")
     (sys_flag,) = _INT.unpack_from(view, layout.SYS_FLAG_POSITION)
     start = layout.BODY_POSITION + layout.hosts_extra(sys_flag)
     if length < start:
-        raise RecordFault(offset, "SYSFLAG", f"{sys_flag:#x}", f"hosts that fit {length} bytes")
+        raise InvalidRecordError(
+            offset, "SYSFLAG", f"{sys_flag:#x}", f"hosts that fit {length} bytes"
+        )
     (body_length,) = _INT.unpack_from(view, start - 4)
     if not 0 <= body_length <= length - start:
-        raise RecordFault(offset, "BODYLENGTH", body_length, f"0..{length - start}")
+        raise InvalidRecordError(offset, "BODYLENGTH", body_length, f"0..{length - start}")
     (expected,) = _INT.unpack_from(view, layout.BODY_CRC_POSITION)
     with memoryview(view) as data, data[start : start + body_length] as body:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
-        raise RecordFault(offset, "BODYCRC", found_crc, expected)
+        raise InvalidRecordError(offset, "BODYCRC", found_crc, expected)
     # An empty body has no CRC: a length that became 0 is told by what stands behind it.
     version = layout.TOPIC_LENGTH_SIZES[magic]
     topic = start + body_length + version
@@ -159,7 +165,9 @@ def check_record(view: Buffer, offset: int) -> None:
     properties = topic + topic_length + 2
     end = properties + int.from_bytes(view[properties - 2 : properties], signed=True)
     if topic_length < 0 or properties > length or end != length:
-        raise RecordFault(offset, "PROPERTIESLENGTH", f"an end at {end}", f"the end at {length}")
+        raise InvalidRecordError(
+            offset, "PROPERTIESLENGTH", f"an end at {end}", f"the end at {length}"
+        )
 
 
 def record_properties(record: Buffer) -> dict[str, str]:
@@ -168,7 +176,7 @@ def record_properties(record: Buffer) -> dict[str, str]:
     """
     data = memoryview(record)
     if len(data) < layout.RECORD_SIZE_MIN:
-        raise RecordFault(0, "TOTALSIZE", len(data), f"at least {layout.RECORD_SIZE_MIN}")
+        raise InvalidRecordError(0, "TOTALSIZE", len(data), f"at least {layout.RECORD_SIZE_MIN}")
     (magic,) = _INT.unpack_from(data, layout.MAGIC_POSITION)
     (sys_flag,) = _INT.unpack_from(data, layout.SYS_FLAG_POSITION)
     head = HEADS[sys_flag & _HOSTS_V6].size
@@ -178,7 +186,9 @@ def record_properties(record: Buffer) -> dict[str, str]:
     start = topic_start + topic_length + 2
     end = start + int.from_bytes(data[start - 2 : start])
     if not head < topic_start <= start <= end <= len(data):
-        raise RecordFault(0, "PROPERTIESLENGTH", end - start, f"to end within {len(data)} bytes")
+        raise InvalidRecordError(
+            0, "PROPERTIESLENGTH", end - start, f"to end within {len(data)} bytes"
+        )
     return decode_properties(bytes(data[start:end]))
 
 
@@ -233,7 +243,7 @@ def parse_offset_msg_id(text: str) -> tuple[Host, PhysicalOffset]:
     return (raw[:-12], port), PhysicalOffset(offset)
 
 
-def _encode(draft: MessageDraft) -> bytearray:
+def _encode(draft: OutgoingMessage) -> bytearray:
     topic, body, properties = draft.topic, draft.body, draft.properties
     check_limits(draft)
     body_bytes = len(body)
@@ -265,7 +275,7 @@ def _encode(draft: MessageDraft) -> bytearray:
     return record
 
 
-def check_limits(draft: MessageDraft) -> None:
+def check_limits(draft: OutgoingMessage) -> None:
     """What the store has checked before: nobody could read a record that breaks these limits."""
     sys_flag = draft.sys_flag
     assert (
@@ -283,20 +293,22 @@ def _decode(record: bytes, offset: int) -> StoredMessage:
     (sys_flag,) = _INT.unpack_from(record, layout.SYS_FLAG_POSITION)
     head = HEADS[sys_flag & _HOSTS_V6]
     if head.size > len(record):
-        raise RecordFault(offset, "TOTALSIZE", len(record), f"at least {head.size}")
+        raise InvalidRecordError(offset, "TOTALSIZE", len(record), f"at least {head.size}")
     fields = head.unpack_from(record)
     version = layout.TOPIC_LENGTH_SIZES[fields[1]]
     body_end = head.size + fields[-1]
     topic_start = body_end + version
     if fields[-1] < 0 or topic_start > len(record):
-        raise RecordFault(offset, "BODYLENGTH", fields[-1], f"to fit in {len(record)} bytes")
+        raise InvalidRecordError(offset, "BODYLENGTH", fields[-1], f"to fit in {len(record)} bytes")
     topic_end = topic_start + int.from_bytes(record[body_end:topic_start], signed=True)
     properties_start = topic_end + 2
     if topic_end < topic_start or properties_start > len(record):
-        raise RecordFault(offset, "TOPICLENGTH", topic_end - topic_start, "to fit in the record")
+        raise InvalidRecordError(
+            offset, "TOPICLENGTH", topic_end - topic_start, "to fit in the record"
+        )
     length = int.from_bytes(record[topic_end:properties_start], signed=True)
     if length != len(record) - properties_start:
-        raise RecordFault(offset, "PROPERTIESLENGTH", length, len(record) - properties_start)
+        raise InvalidRecordError(offset, "PROPERTIESLENGTH", length, len(record) - properties_start)
     raw_properties = record[properties_start:]
     return StoredMessage(
         size=fields[0],
@@ -323,19 +335,23 @@ def _decode(record: bytes, offset: int) -> StoredMessage:
 def _batch_item(data: memoryview, position: int) -> tuple[BatchItem, int]:
     rest = len(data) - position
     if rest < layout.BATCH_ITEM_SIZE_MIN:
-        raise RecordFault(position, "batch item", f"{rest} bytes", layout.BATCH_ITEM_SIZE_MIN)
+        raise InvalidRecordError(
+            position, "batch item", f"{rest} bytes", layout.BATCH_ITEM_SIZE_MIN
+        )
     size, _, _, flag, body_bytes = _BATCH_HEAD.unpack_from(data, position)
     if not layout.BATCH_ITEM_SIZE_MIN <= size <= rest:
-        raise RecordFault(position, "total size", size, f"{layout.BATCH_ITEM_SIZE_MIN}..{rest}")
+        raise InvalidRecordError(
+            position, "total size", size, f"{layout.BATCH_ITEM_SIZE_MIN}..{rest}"
+        )
     if not 0 <= body_bytes <= size - layout.BATCH_ITEM_SIZE_MIN:
         expected = f"0..{size - layout.BATCH_ITEM_SIZE_MIN}"
-        raise RecordFault(position, "body length", body_bytes, expected)
+        raise InvalidRecordError(position, "body length", body_bytes, expected)
     start = position + layout.BATCH_HEADER_SIZE
     properties_start = start + body_bytes + 2
     length = int.from_bytes(data[properties_start - 2 : properties_start], signed=True)
     if length != position + size - properties_start:
         expected = position + size - properties_start
-        raise RecordFault(position, "properties length", length, expected)
+        raise InvalidRecordError(position, "properties length", length, expected)
     end = position + size
     item = BatchItem(flag, data[start : start + body_bytes], bytes(data[properties_start:end]))
     return item, end

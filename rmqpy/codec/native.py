@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec import dictionary, hashes, layout
-from rmqpy.codec.columns import PART_COUNT, Parts, PropertyParts
-from rmqpy.codec.dictionary import Numbered
+from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
+from rmqpy.codec.dictionary import DictionaryColumn
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -127,7 +127,7 @@ _new = ffi.new_allocator(should_clear_after_alloc=False)
 
 def record_parts(
     view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
-) -> Parts:
+) -> RecordColumns:
     """See :func:`rmqpy.codec.columns.record_parts`."""
     cells = array("q", bytes(8 * PART_COUNT * len(frames)))
     data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
@@ -136,7 +136,7 @@ def record_parts(
     )
     assert good, "a position that holds no record"
     del room
-    return Parts(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
+    return RecordColumns(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
 
 
 def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
@@ -161,8 +161,10 @@ def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int
     return memoryview(ffi.buffer(room))
 
 
-def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> Numbered:
-    """See :func:`rmqpy.codec.dictionary.number_parts`."""
+def number_parts(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> DictionaryColumn:
+    """See :func:`rmqpy.codec.dictionary.dictionary_encode`."""
     count = len(lengths)
     places = 2 << count.bit_length()
     data, table = ffi.from_buffer("uint8_t[]", view), _new("int32_t[]", places)
@@ -173,10 +175,10 @@ def number_parts(view: memoryview, positions: Sequence[int], lengths: Sequence[i
     )
     del room
     if known < 0:
-        return dictionary.number_parts(view, positions, lengths)
+        return dictionary.dictionary_encode(view, positions, lengths)
     rows = array("i", bytes(ffi.buffer(firsts, 4 * known)))
     texts = [bytes(view[positions[row] : positions[row] + lengths[row]]) for row in rows]
-    return Numbered(numbers, texts)
+    return DictionaryColumn(numbers, texts)
 
 
 def property_parts(

@@ -60,7 +60,7 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
 
 
 class PushTaker:
-    """See :class:`rmqpy.codec.backend.PushTaker`."""
+    """See :class:`rmqpy.codec.backend.PushDecoder`."""
 
     __slots__ = ("_alive", "_grant")
 

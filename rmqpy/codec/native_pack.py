@@ -11,7 +11,7 @@ from attrs import fields
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec import packing
-from rmqpy.codec.packing import KEY, Packed
+from rmqpy.codec.packing import KEY, PackedUnits
 from rmqpy.codec.scan import COLUMN_COUNT, Scan
 from rmqpy.codec.units import QUEUE_UNIT
 
@@ -22,10 +22,10 @@ KEYS_A_RECORD: Final = 8
 _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 
-def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> Packed:
+def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> PackedUnits:
     """See :func:`rmqpy.codec.packing.pack_records`."""
     if not count:
-        return Packed([], b"", b"")
+        return PackedUnits([], b"", b"")
     columns = [ffi.from_buffer("int64_t[]", getattr(scan, name)) for name in _COLUMNS]
     assert all(len(column) >= count for column in columns), "more rows than the scan has"
     data, places = ffi.from_buffer("uint8_t[]", view), 1 << count.bit_length() + 1
@@ -43,7 +43,7 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
         return packing.pack_records(view, scan, count, with_keys=with_keys)
     found = [(run.row, run.first, run.count, run.position) for run in runs[0 : state.run_count]]
     total = sum(run[2] for run in found)
-    return Packed(
+    return PackedUnits(
         found,
         memoryview(ffi.buffer(units, total * QUEUE_UNIT.size)),
         bytes(ffi.buffer(keys, state.key_count * KEY.size)) if with_keys else b"",

@@ -1,4 +1,4 @@
-"""The C walk behind :func:`rmqpy.codec.tally.tally_frames`; imported by
+"""The C walk behind :func:`rmqpy.codec.tally.count_frames`; imported by
 :mod:`rmqpy.codec.tally_backend` only.
 
 A call carries the tally over to C, walks until the range ends, something cannot be walked over or
@@ -59,7 +59,7 @@ _QUEUE_COUNTS: Final = (
 def tally_frames(
     view: memoryview, base_offset: int, position: int, stop: int, tally: Tally
 ) -> tuple[int, StopReason]:
-    """See :func:`rmqpy.codec.tally.tally_frames`."""
+    """See :func:`rmqpy.codec.tally.count_frames`."""
     stop = min(stop, len(view))
     if position >= stop:
         return position, StopReason.END

@@ -21,7 +21,7 @@ from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_key_hash, put_index_entries
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
 
-__all__ = ["KEY", "Packed", "PackedRun", "key_hashes", "pack_records", "put_packed_keys"]
+__all__ = ["KEY", "PackedRun", "PackedUnits", "key_hashes", "pack_records", "put_packed_keys"]
 
 KEY: Final = struct.Struct(">iqq")
 """Key hash, physical offset, store time in ms."""
@@ -33,7 +33,7 @@ PackedRun = tuple[int, int, int, int]
 
 
 @define(slots=True, frozen=True)
-class Packed:
+class PackedUnits:
     """Of a scan. Runs of one queue are in the order of the log."""
 
     runs: list[PackedRun]
@@ -41,7 +41,7 @@ class Packed:
     keys: bytes | memoryview
 
 
-def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> Packed:
+def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> PackedUnits:
     """The first ``count`` records of a scan of ``view``."""
     firsts: list[tuple[int, int]] = []
     units: list[bytearray] = []
@@ -61,7 +61,7 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
         runs.append((row, first, len(packed) // QUEUE_UNIT.size, position))
         position += len(packed) // QUEUE_UNIT.size
     keys = _keys(view, scan, count) if with_keys else b""
-    return Packed(runs, b"".join(units), keys)
+    return PackedUnits(runs, b"".join(units), keys)
 
 
 def _next(first: int, units: bytearray) -> int:

@@ -26,7 +26,7 @@ assert len(_HEAD) + DIGITS + 1 == SIZE
 Buffer = bytes | bytearray | memoryview
 
 
-def with_room(properties: bytes) -> bytes:
+def reserve(properties: bytes) -> bytes:
     """A property string with room for the checksum at its end, and no older one inside."""
     if _HEAD in properties:
         pieces = properties.split(PROPERTY_SEPARATOR)
@@ -36,13 +36,13 @@ def with_room(properties: bytes) -> bytes:
     return properties + _HEAD + b"0" * DIGITS + PROPERTY_SEPARATOR
 
 
-def renew(record: bytearray) -> None:
+def write(record: bytearray) -> None:
     """Write the checksum of a record whose fields are final; one without room stays as it is."""
     if record[-SIZE : -SIZE + len(_HEAD)] == _HEAD:
         record[-SIZE:] = _checksum(record)
 
 
-def holds(record: Buffer) -> bool:
+def verify(record: Buffer) -> bool:
     """Whether the record is as it was written, as far as it has a checksum."""
     tail = bytes(record[-SIZE:])
     expected = _checksum(record)

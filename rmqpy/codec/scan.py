@@ -29,7 +29,7 @@ from typing import Any, Final, cast
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.dictionary import NumberParts, number_parts
+from rmqpy.codec.dictionary import NumberParts, dictionary_encode
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.message import HEADS
@@ -140,7 +140,7 @@ def scan_records(
     """
     assert max_records > 0, "a scan that may find nothing"
     assert 0 <= base_offset <= BASE_OFFSET_MAX, f"base offset {base_offset}"
-    walk = _Walk(view, base_offset, check_crc)
+    walk = _ScanWalk(view, base_offset, check_crc)
     stop = walk.run(dledger, max_records)
     columns = [array("q", column) for column in zip(*walk.rows, strict=True)]
     if not columns:
@@ -153,7 +153,7 @@ def scan_of_columns(
     view: memoryview,
     end: int,
     stop: StopReason,
-    number: NumberParts = number_parts,
+    number: NumberParts = dictionary_encode,
 ) -> Scan:
     """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
     topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).each()
@@ -240,7 +240,7 @@ def entry_ahead(view: memoryview, start: int) -> int | StopReason:
     return StopReason.TRUNCATED if size > rest else int(size)
 
 
-class _Walk:
+class _ScanWalk:
     """One scan under way: ``position`` is behind the last good frame."""
 
     __slots__ = ("base_offset", "check_crc", "data", "position", "rows")

@@ -1,6 +1,6 @@
 """Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
 
-``tally_frames`` exists in C too: take it from :mod:`rmqpy.codec.backend`. Both give equal tallies
+``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.backend`. Both give equal tallies
 on any bytes.
 
 The walk stops only where it cannot know where the next frame begins (:class:`StopReason`, as a
@@ -76,8 +76,8 @@ __all__ = [
     "Tally",
     "TallyPlan",
     "UnitRow",
+    "count_frames",
     "mix64",
-    "tally_frames",
 ]
 
 BUCKET_SHIFT: Final = 10
@@ -232,14 +232,14 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def tally_frames(
+def count_frames(
     view: memoryview, base_offset: int, position: int, stop: int, tally: Tally
 ) -> tuple[int, StopReason]:
     """Walk the frames that begin at ``position`` or behind, before ``stop``, of a file whose first
     byte is ``base_offset``. Returns where and why the walk ended: END at or behind ``stop``, LIMIT
     when events wait to be taken.
     """
-    walk = _Walk(view, base_offset, tally)
+    walk = _TallyWalk(view, base_offset, tally)
     step = walk.entry if tally.plan.dledger else walk.classic
     stop = min(stop, len(view))
     while position < stop:
@@ -253,7 +253,7 @@ def tally_frames(
 
 
 @define(slots=True)
-class _Walk:
+class _TallyWalk:
     view: memoryview
     base_offset: int
     tally: Tally

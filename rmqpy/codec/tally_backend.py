@@ -20,7 +20,7 @@ def _choose() -> _TallyFrames:
         return native_tally.tally_frames
     from rmqpy.codec import tally
 
-    return tally.tally_frames
+    return tally.count_frames
 
 
 tally_frames = _choose()

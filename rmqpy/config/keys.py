@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import attrs
 from attrs import define, field
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 V = TypeVar("V")
 
@@ -356,6 +356,6 @@ def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
     return tuple(peers)
 
 
-def config_fault(where: str, name: str, text: str, reason: str, allowed: str) -> ConfigFault:
+def config_fault(where: str, name: str, text: str, reason: str, allowed: str) -> ConfigError:
     """The one sentence shape of a wrong setting."""
-    return ConfigFault(f"{where}: {name}={text!r}: {reason}; allowed: {allowed}")
+    return ConfigError(f"{where}: {name}={text!r}: {reason}; allowed: {allowed}")

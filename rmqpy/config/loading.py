@@ -10,7 +10,7 @@ the file               ``key=value`` lines (properties_file.py); a key given twi
 overrides              of the command line
 =====================  =============================================================================
 
-A wrong value is a :class:`ConfigFault` that names place, key, value and what is allowed (Java keeps
+A wrong value is a :class:`ConfigError` that names place, key, value and what is allowed (Java keeps
 its default without a word). What is merely odd is a note: unknown keys, keys without effect, values
 that Java would not use.
 """
@@ -49,7 +49,7 @@ from rmqpy.config.secure_profile import secure_additions
 from rmqpy.config.security import SecurityMode, SecuritySettings
 from rmqpy.config.store import StoreSettings
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
 
 __all__ = [
@@ -152,7 +152,7 @@ def load_broker_configuration(
         security.security_mode is SecurityMode.SECURE
         and security.inner_client_authentication_credentials is None
     ):
-        raise ConfigFault(
+        raise ConfigError(
             "securityMode=secure: set innerClientAuthenticationCredentials, the account that this "
             "broker signs its registrations and its requests to masters with (docs/security.md)"
         )
@@ -206,18 +206,20 @@ def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
     reading = _Reading(configuration)
     for name in changes:
         if name in facts and not facts[name].runtime:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"{name} can only be changed in the file, before a start",
             )
         if name not in facts and _NEVER_BY_REQUEST.search(name):
-            raise Refusal(ResponseCode.NO_PERMISSION, f"{name[:128]} is not changed by requests")
+            raise RequestRejectedError(
+                ResponseCode.NO_PERMISSION, f"{name[:128]} is not changed by requests"
+            )
     try:
         for name, text in changes.items():
             if name in facts:
                 reading.take("request", name, text)
-    except ConfigFault as fault:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+    except ConfigError as fault:
+        raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(fault)) from None
     return attrs.evolve(
         configuration,
         **{
@@ -289,7 +291,7 @@ class _Reading:
             raw = Path(path).read_bytes()
         except OSError as error:
             reason = error.strerror or error
-            raise ConfigFault(f"{path}: the configuration file cannot be read: {reason}") from error
+            raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from error
         seen: dict[str, int] = {}
         for item in parse_properties(decode_properties_bytes(raw), str(path)):
             if item.key in seen:
@@ -346,7 +348,7 @@ class _Reading:
             return
         home = environment.get("HOME")
         if not home:
-            raise ConfigFault(f"{name} is not set and HOME is absent: no default; set {name}")
+            raise ConfigError(f"{name} is not set and HOME is absent: no default; set {name}")
         self.values[name] = str(Path(home) / relative)
 
     def secure(self) -> None:
@@ -372,10 +374,10 @@ class _Reading:
             if name in self.values
         }
 
-    def fault(self, name: str, reason: str, allowed: str) -> ConfigFault:
+    def fault(self, name: str, reason: str, allowed: str) -> ConfigError:
         """The fault of a value that is wrong in view of other keys."""
         if name not in self._texts:
-            return ConfigFault(f"{name} is not set: {reason}; allowed: {allowed}")
+            return ConfigError(f"{name} is not set: {reason}; allowed: {allowed}")
         return config_fault(self._where[name], name, self._texts[name], reason, allowed)
 
     def is_set(self, name: str) -> bool:

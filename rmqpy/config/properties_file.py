@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from attrs import define
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 _WHITE = " \t\f"
 _SEPARATORS = "=:"
@@ -51,7 +51,7 @@ def decode_properties_bytes(raw: bytes) -> str:
 def parse_properties(text: str, source: str = "properties") -> list[Property]:
     """Every assignment in file order, repeated keys included (in Java the last one wins).
 
-    ``source`` names the text in the :class:`ConfigFault` of a malformed ``\\uXXXX``.
+    ``source`` names the text in the :class:`ConfigError` of a malformed ``\\uXXXX``.
     """
     found: list[Property] = []
     lines = _NEWLINE.split(text)
@@ -109,7 +109,7 @@ def _unescape(raw: str, where: str) -> str:
         elif raw[at + 1] == "u":
             digits = raw[at + 2 : at + 6]
             if len(digits) != 4 or not _HEX.issuperset(digits):
-                raise ConfigFault(
+                raise ConfigError(
                     f"{where}: '\\u{digits}' is not an escape; write \\u and"
                     " four hexadecimal digits, or \\\\ for a backslash"
                 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 SECURE_VALUES: Final = {
     "aclEnable": "true",
@@ -40,13 +40,13 @@ def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
     for name, wanted in SECURE_VALUES.items():
         given = texts.get(name)
         if name in known and given is not None and given.strip().lower() != wanted:
-            raise ConfigFault(
+            raise ConfigError(
                 f"{name}={given} contradicts securityMode=secure, which means {name}={wanted}; "
                 "leave it out, or choose securityMode=compatible"
             )
     for name in SECURE_DEFAULTS:
         if "*" in [part.strip() for part in texts.get(name, "").split(";")]:
-            raise ConfigFault(
+            raise ConfigError(
                 f"{name}={texts[name]} contradicts securityMode=secure: name the addresses"
             )
     return {

@@ -20,12 +20,12 @@ from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, RmqError
+from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
@@ -40,7 +40,7 @@ from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import apply_plan
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.steps.plan_context import Situation, Wish
+from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 MEMBERS = ("n0", "n1", "n2")
 BROKER_NAME = "demo-broker"
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @define(eq=False, repr=False)
-class Cluster:
+class DemoCluster:
     """``settings`` are lines of broker.conf that all have. Members are named n0, n1, n2; n0 begins
     as master, n1 as its slave, n2 has nothing.
     """
@@ -179,14 +179,14 @@ class Cluster:
         try:
             with BlockingConnection(server.address, 2.0) as connection:
                 reply = connection.call(RemotingCommand.request(RequestCode.RMQPY_DLEDGER_STATUS))
-        except NetworkFault:
+        except NetworkError:
             return None
         value: dict[str, Any] = json.loads(reply.body)
         return value
 
     # What ``rmqpy upgrade`` is given
 
-    def situation(self, version_2: bool = False) -> Situation:
+    def situation(self, version_2: bool = False) -> PlanContext:
         """As the directories are now. ``version_2``: records of 5.x may stay on the way back."""
         replicas, settings = [], {}
         for member in MEMBERS:
@@ -201,16 +201,18 @@ class Cluster:
                 settings=settings[member],
                 now_ms=lambda: time.time_ns() // 1_000_000,
             )
-            replicas.append(LocalReplica(Disk(), plan))
-        wish = Wish(
+            replicas.append(LocalReplica(OsFileSystem(), plan))
+        wish = SwitchOptions(
             peers=self._peers,
             self_ids={member: member for member in MEMBERS},
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,
         )
-        return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish, settings=settings)
+        return PlanContext(
+            group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish, settings=settings
+        )
 
-    def apply(self, situation: Situation, plan: Plan, phase: str) -> int:
+    def apply(self, situation: PlanContext, plan: Plan, phase: str) -> int:
         """Every member its part; how many operations."""
         for part in plan.nodes:
             ground = situation.ground_of(situation.group.replica(part.replica))
@@ -221,7 +223,9 @@ class Cluster:
         """Of all members, and of what was before; also written to ``certificate.json``."""
         manifests = [survey.manifest for survey in self.situation().group.surveys]
         at_hand = {
-            member: QueueMessages(Disk(), read_directory(Disk(), os.fspath(self.store(member))))
+            member: QueueMessages(
+                OsFileSystem(), read_directory(OsFileSystem(), os.fspath(self.store(member)))
+            )
             for member in MEMBERS
         }
         made = certify([before, *manifests], time.time_ns() // 1_000_000, at_hand)

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from attrs import define, field
 
 from rmqpy.client.core.base_consumer import PullStatus
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.layout import CRC_MASK
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.remoting.bodies import MessageQueue
 
 PAGE = 32
@@ -25,7 +25,7 @@ Place = tuple[str, int, int]
 
 
 @define(slots=True, frozen=True)
-class MessageValue:
+class ClientMessageValue:
     """What must not change."""
 
     physical_offset: int
@@ -38,7 +38,7 @@ class MessageValue:
     body: bytes
 
     @classmethod
-    def of(cls, message: ReceivedMessage) -> MessageValue:
+    def of(cls, message: MessageExt) -> ClientMessageValue:
         stored = message.stored
         if zlib.crc32(stored.body) & CRC_MASK != stored.body_crc and stored.body:
             raise RmqError(f"message {message.offset_msg_id}: the body does not have its CRC")
@@ -60,12 +60,12 @@ class Reading:
     that no client may read.
     """
 
-    messages: dict[Place, MessageValue] = field(factory=dict)
+    messages: dict[Place, ClientMessageValue] = field(factory=dict)
     lookups: int = 0
     closed: list[tuple[str, int]] = field(factory=list)
 
 
-async def read_everything(
+async def read_all_topics(
     consumer: PullConsumer, broker_name: str, queues: Iterable[tuple[str, int]]
 ) -> Reading:
     """Pull every queue from its smallest to its largest offset, and look some messages up by id and
@@ -77,21 +77,19 @@ async def read_everything(
         queue = MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
         try:
             async for message in _pull_queue(consumer, queue):
-                value = MessageValue.of(message)
+                value = ClientMessageValue.of(message)
                 reading.messages[topic, queue_id, message.queue_offset] = value
                 if looked_up[topic] < LOOKUPS_A_TOPIC:
                     looked_up[topic] += 1
                     reading.lookups += await _look_up(consumer, message, value)
-        except Refusal:
+        except RequestRejectedError:
             # Topics without a configuration, as the transaction service's own: no client can read
             # them, in Java neither.
             reading.closed.append((topic, queue_id))
     return reading
 
 
-async def _pull_queue(
-    consumer: PullConsumer, queue: MessageQueue
-) -> AsyncIterator[ReceivedMessage]:
+async def _pull_queue(consumer: PullConsumer, queue: MessageQueue) -> AsyncIterator[MessageExt]:
     offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
     while offset < end:
         page = await consumer.pull(queue, offset, PAGE)
@@ -104,9 +102,9 @@ async def _pull_queue(
         offset = page.next_begin_offset
 
 
-async def _look_up(consumer: PullConsumer, message: ReceivedMessage, value: MessageValue) -> int:
+async def _look_up(consumer: PullConsumer, message: MessageExt, value: ClientMessageValue) -> int:
     by_id = await consumer.view_message(message.offset_msg_id, message.queue)
-    if MessageValue.of(by_id) != value:
+    if ClientMessageValue.of(by_id) != value:
         raise RmqError(f"message {message.offset_msg_id} reads differently by its id")
     stored_ms = value.store_timestamp_ms
     for key in message.keys.split():
@@ -114,7 +112,7 @@ async def _look_up(consumer: PullConsumer, message: ReceivedMessage, value: Mess
             message.topic, key, PAGE, begin_ms=stored_ms - 1000, end_ms=stored_ms + 1000
         )
         # A full page holds the newest; an older message of the same second need not be on it.
-        if len(found) < PAGE and all(MessageValue.of(each) != value for each in found):
+        if len(found) < PAGE and all(ClientMessageValue.of(each) != value for each in found):
             raise RmqError(f"message {message.offset_msg_id} is not found by its key {key}")
     return 1
 
@@ -128,7 +126,7 @@ class TopicRow:
 
 
 @define(slots=True)
-class Comparison:
+class ReadComparison:
     """The later reading against the earlier one."""
 
     rows: dict[str, TopicRow]
@@ -162,7 +160,7 @@ class Comparison:
             yield f"{len(self.differences)} differences"
 
 
-def compare(before: Reading, after: Reading, divided_offset: int) -> Comparison:
+def compare(before: Reading, after: Reading, divided_offset: int) -> ReadComparison:
     """Every message of ``before`` must be in ``after``, below the divided offset and equal. What is
     new may be below, too: it came between that reading and the switch.
     """
@@ -192,11 +190,11 @@ def compare(before: Reading, after: Reading, divided_offset: int) -> Comparison:
             differences.append(
                 f"{place[0]} queue {place[1]} offset {place[2]}: on the wrong side of the divide"
             )
-    return Comparison(rows, differences, after.lookups)
+    return ReadComparison(rows, differences, after.lookups)
 
 
-def _what(value: MessageValue, now: MessageValue | None) -> str:
+def _what(value: ClientMessageValue, now: ClientMessageValue | None) -> str:
     if now is None:
         return "missing"
-    names = [name for name in MessageValue.__slots__ if name != "__weakref__"]
+    names = [name for name in ClientMessageValue.__slots__ if name != "__weakref__"]
     return ", ".join(name for name in names if getattr(value, name) != getattr(now, name))

@@ -9,7 +9,7 @@ from attrs import define
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import index_sizes_of
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 _COPY_CHUNK = 1 << 20
 
@@ -20,14 +20,14 @@ def copy_store(source: Path, target: Path) -> int:
     Raises StoreFault when ``source`` is no classic store.
     """
     if not (source / "commitlog").is_dir():
-        raise StoreFault(
+        raise StoreError(
             str(source),
             "no directory commitlog in it",
             "a storePathRootDir of a broker",
             "give the directory that holds commitlog, consumequeue and config",
         )
     if any(source.glob("dledger-*/data/*")):
-        raise StoreFault(
+        raise StoreError(
             str(source),
             "a store that runs DLedger already",
             "a classic store",

@@ -18,10 +18,10 @@ from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
-from rmqpy.demo.cluster import BROKER_NAME, MEMBERS, Cluster
-from rmqpy.demo.comparison import Reading, compare, read_everything
+from rmqpy.demo.cluster import BROKER_NAME, MEMBERS, DemoCluster
+from rmqpy.demo.comparison import Reading, compare, read_all_topics
 from rmqpy.demo.store_copy import copy_store, detected_sizes, queues_on_disk
-from rmqpy.demo.workload import LOAD_TOPIC, Load
+from rmqpy.demo.workload import LOAD_TOPIC, SendWorkload
 from rmqpy.model.errors import RmqError
 from rmqpy.net.loop import run
 from rmqpy.upgrade.checks.group_checks import run_checks
@@ -73,8 +73,8 @@ def run_demo(plan: DemoPlan) -> bool:
         if plan.store is not None:
             for member in MEMBERS[:2]:
                 copy_store(Path(plan.store), folder / member / "store")
-        cluster = Cluster(folder.resolve(), settings)
-        story = _Story(plan, cluster)
+        cluster = DemoCluster(folder.resolve(), settings)
+        story = _Walkthrough(plan, cluster)
         return run(lambda _scheduler: story.tell())
     finally:
         if cluster is not None:
@@ -94,9 +94,9 @@ def _settings(plan: DemoPlan) -> dict[str, str]:
 
 
 @define
-class _Story:
+class _Walkthrough:
     plan: DemoPlan
-    cluster: Cluster
+    cluster: DemoCluster
     version_2: bool = False
     started: float = field(factory=time.monotonic)
     _step: int = 0
@@ -109,7 +109,7 @@ class _Story:
         cluster = self.cluster
         await asyncio.to_thread(cluster.namesrv.start)
         before = await self._master_and_slave()
-        async with Load(self.name_server) as load:
+        async with SendWorkload(self.name_server) as load:
             await cluster.stop("n0")
             self._say("the master is stopped too, while a producer goes on trying")
             manifest = await self._check_and_align()
@@ -170,7 +170,7 @@ class _Story:
         self._say(f"rmqpy upgrade plan, apply: {count} operations, {len(left)} findings left")
         return manifest
 
-    async def _switch(self, load: Load) -> None:
+    async def _switch(self, load: SendWorkload) -> None:
         cluster = self.cluster
         situation = cluster.situation()
         plan = await asyncio.to_thread(plan_switch, situation)
@@ -183,7 +183,7 @@ class _Story:
             f" {self._divided()}; no send was acknowledged for {load.longest_gap_s():.1f} s"
         )
 
-    async def _kill_the_leader(self, load: Load) -> None:
+    async def _kill_the_leader(self, load: SendWorkload) -> None:
         cluster = self.cluster
         leader = await cluster.leader()
         cluster.brokers[leader].kill()
@@ -208,7 +208,7 @@ class _Story:
             print(f"           {difference}")
         return certificate.is_equal
 
-    async def _way_back(self, manifest: Any, load: Load) -> bool:
+    async def _way_back(self, manifest: Any, load: SendWorkload) -> bool:
         cluster = self.cluster
         situation = cluster.situation(self.version_2)
         plan = await asyncio.to_thread(plan_leaving, situation)
@@ -231,7 +231,7 @@ class _Story:
         stores = [queues_on_disk(self.cluster.store(member)) for member in MEMBERS]
         queues = sorted({(each.topic, each.queue_id) for store in stores for each in store})
         async with PullConsumer(GROUP, self.name_server) as consumer:
-            return await read_everything(consumer, BROKER_NAME, queues)
+            return await read_all_topics(consumer, BROKER_NAME, queues)
 
     def _divided(self) -> int:
         last = max((self.cluster.store("n0") / "commitlog").iterdir())

@@ -22,7 +22,7 @@ TIMEOUT_MS = 1000
 
 
 @define(eq=False, repr=False)
-class Load:
+class SendWorkload:
     """One message after the other, each until it is acknowledged. ``acknowledged`` are its keys."""
 
     name_server: str

@@ -31,7 +31,7 @@ from attrs import define, field
 
 from rmqpy.dledger.member import (
     NOT_LEADING,
-    Disk,
+    DiskState,
     HardState,
     LedgerEnd,
     Member,
@@ -49,7 +49,7 @@ _ROUNDS_ALONE: Final = 3
 """A group of one needs at most this many: its term may be behind its ledger, its vote taken."""
 
 
-class Verdict(Enum):
+class VoteParseResult(Enum):
     """Java VoteResponse.ParseResult."""
 
     WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
@@ -58,7 +58,7 @@ class Verdict(Enum):
     REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
 
 
-class Pause(Enum):
+class VoteBackoff(Enum):
     """How long to wait for the next round."""
 
     NONE = "NONE"
@@ -135,7 +135,7 @@ def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
 
 
 @define(slots=True)
-class Tally:
+class VoteTally:
     """The answers of one round, own vote included."""
 
     member_count: int
@@ -182,26 +182,26 @@ _TERM_IS_LARGER: Final = frozenset(
 )
 
 
-def judge(tally: Tally) -> tuple[Verdict, Pause]:
+def evaluate_round(tally: VoteTally) -> tuple[VoteParseResult, VoteBackoff]:
     """What a round came to: the table above."""
     if tally.known_max_term > tally.term:
-        return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
+        return VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL
     if tally.has_leader:
-        return Verdict.WAIT_TO_REVOTE, Pause.LEAK_MORE
+        return VoteParseResult.WAIT_TO_REVOTE, VoteBackoff.LEAK_MORE
     if not is_quorum(tally.valid, tally.member_count):
-        return Verdict.WAIT_TO_REVOTE, Pause.NORMAL
+        return VoteParseResult.WAIT_TO_REVOTE, VoteBackoff.NORMAL
     if not is_quorum(tally.valid - tally.bigger_ledger, tally.member_count):
-        return Verdict.WAIT_TO_REVOTE, Pause.LONGEST_MORE
+        return VoteParseResult.WAIT_TO_REVOTE, VoteBackoff.LONGEST_MORE
     if tally.can_pass and is_quorum(tally.accepted, tally.member_count):
-        return Verdict.PASSED, Pause.NONE
+        return VoteParseResult.PASSED, VoteBackoff.NONE
     if tally.can_pass and is_quorum(tally.accepted + tally.not_ready, tally.member_count):
-        return Verdict.REVOTE_IMMEDIATELY, Pause.NONE
-    return Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL
+        return VoteParseResult.REVOTE_IMMEDIATELY, VoteBackoff.NONE
+    return VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL
 
 
 @define(slots=True, eq=False, repr=False)
-class _Round:
-    tally: Tally
+class _VoteRound:
+    tally: VoteTally
     open_count: int
     deadline_ms: int
 
@@ -212,7 +212,7 @@ class Election:
 
     member: Member
     on_leader: Callable[[], None]
-    verdict: Verdict = Verdict.WAIT_TO_REVOTE
+    verdict: VoteParseResult = VoteParseResult.WAIT_TO_REVOTE
     next_vote_ms: int = -1
     increase_now: bool = False
     """A larger term has been heard of: go there before anything else."""
@@ -223,8 +223,8 @@ class Election:
     _raising: bool = False
     """The next round that a quorum answers in vain is followed by a new term."""
 
-    _round: _Round | None = None
-    counts: dict[Verdict, int] = field(factory=dict)
+    _round: _VoteRound | None = None
+    counts: dict[VoteParseResult, int] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         member = self.member
@@ -236,7 +236,7 @@ class Election:
         """A round that is under way belongs to the past."""
         self._round = None
         if self.member.role is not Role.CANDIDATE:
-            self.verdict = Verdict.WAIT_TO_REVOTE
+            self.verdict = VoteParseResult.WAIT_TO_REVOTE
             self.increase_now = False
             self._raising = self._spent_term == self.member.term
 
@@ -251,7 +251,7 @@ class Election:
         quorum after a pause by chance, and goes to the next term then.
         """
         if not self.member.alone:
-            self.verdict = Verdict.WAIT_TO_VOTE_NEXT
+            self.verdict = VoteParseResult.WAIT_TO_VOTE_NEXT
             self.next_vote_ms = self.member.now_ms + self._interval()
 
     def answer(self, request: VoteRequest) -> VoteResponse:
@@ -274,7 +274,7 @@ class Election:
     def tick(self) -> None:
         """The candidate's turn: close a round that has waited enough, or begin one."""
         now_ms = self.member.now_ms
-        if self.member.disk is Disk.FAILED:
+        if self.member.disk is DiskState.FAILED:
             return
         if self._round is not None:
             if now_ms >= self._round.deadline_ms:
@@ -293,7 +293,7 @@ class Election:
                 return
             if member.known_max_term > member.term:
                 self._enter_next_term()
-            elif self.verdict is Verdict.WAIT_TO_VOTE_NEXT:
+            elif self.verdict is VoteParseResult.WAIT_TO_VOTE_NEXT:
                 if member.alone:
                     self._enter_next_term()
                 else:
@@ -302,18 +302,18 @@ class Election:
 
     def _enter_next_term(self) -> None:
         self.member.next_term()
-        self.verdict = Verdict.WAIT_TO_REVOTE
+        self.verdict = VoteParseResult.WAIT_TO_REVOTE
         self._raising = False
 
     def _ask_for_votes(self) -> None:
         member = self.member
         end = member.log.end
-        tally = Tally(len(member.membership.peers), member.term, member.known_max_term)
+        tally = VoteTally(len(member.membership.peers), member.term, member.known_max_term)
         wait_ms = VOTE_WAIT_MS
         if not member.alone:
             wait_ms += member.options.dice(member.options.max_vote_interval_ms)
         others = member.membership.others
-        asked = self._round = _Round(tally, len(others), member.now_ms + wait_ms)
+        asked = self._round = _VoteRound(tally, len(others), member.now_ms + wait_ms)
         own = self._vote(Ballot(member.self_id, member.term, end), from_self=True)
         tally.count(own)
         # No term is led without the own vote, so that a restarted member knows from its vote which
@@ -350,7 +350,7 @@ class Election:
             member.vote_for(ballot.candidate)
         return answer
 
-    def _answered(self, asked: _Round, response: Response | None) -> None:
+    def _answered(self, asked: _VoteRound, response: Response | None) -> None:
         if asked is not self._round:
             return
         asked.open_count -= 1
@@ -363,7 +363,7 @@ class Election:
         assert self._round is not None
         tally, self._round = self._round.tally, None
         member = self.member
-        self.verdict, pause = judge(tally)
+        self.verdict, pause = evaluate_round(tally)
         if self._in_vain(tally):
             self._enter_next_term()
             self._ask_for_votes()
@@ -372,22 +372,22 @@ class Election:
         if tally.known_max_term > tally.term:
             member.become_candidate(tally.known_max_term)
         self.next_vote_ms = member.now_ms + self._pause_ms(pause)
-        if self.verdict is Verdict.PASSED:
+        if self.verdict is VoteParseResult.PASSED:
             member.become_leader()
             self.on_leader()
 
-    def _in_vain(self, tally: Tally) -> bool:
+    def _in_vain(self, tally: VoteTally) -> bool:
         """Whether a new term is due, now that a quorum has been heard and knows no leader."""
-        next_term = self.verdict is Verdict.WAIT_TO_VOTE_NEXT
+        next_term = self.verdict is VoteParseResult.WAIT_TO_VOTE_NEXT
         return self._raising and next_term and tally.known_max_term <= tally.term
 
-    def _pause_ms(self, pause: Pause) -> int:
+    def _pause_ms(self, pause: VoteBackoff) -> int:
         options = self.member.options
-        if pause is Pause.NONE or self.member.alone:
+        if pause is VoteBackoff.NONE or self.member.alone:
             return 0
-        if pause is Pause.LONGEST_MORE:
+        if pause is VoteBackoff.LONGEST_MORE:
             return self._interval() + options.max_vote_interval_ms
-        if pause is Pause.LEAK_MORE:
+        if pause is VoteBackoff.LEAK_MORE:
             return self._interval() + options.heartbeat_interval_ms * options.max_heartbeat_leak
         return self._interval()
 

@@ -143,7 +143,7 @@ class EntryRun(Sequence[Entry]):
 Part = Entry | EntryRun
 
 
-def singly(parts: Iterable[Part]) -> Iterator[Entry]:
+def as_singletons(parts: Iterable[Part]) -> Iterator[Entry]:
     """The entries of single ones and runs, one after the other."""
     for part in parts:
         if isinstance(part, EntryRun):

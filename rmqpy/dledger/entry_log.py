@@ -27,7 +27,7 @@ class EntryLog(Protocol):
 
     @property
     def file_size(self) -> int:
-        """Size of a data file: decides where an entry goes (:func:`place`)."""
+        """Size of a data file: decides where an entry goes (:func:`frame`)."""
 
     @property
     def begin_index(self) -> LedgerIndex:
@@ -65,7 +65,7 @@ def collect(
     return tuple(entries)
 
 
-def place(end_offset: int, size: int, file_size: int) -> int:
+def frame(end_offset: int, size: int, file_size: int) -> int:
     """Where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there, or at
     the begin of the next file when no filler would fit behind it.
     """

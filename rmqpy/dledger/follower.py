@@ -40,8 +40,8 @@ from attrs import define, field
 
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE
 from rmqpy.dledger.entries import EntryRun
-from rmqpy.dledger.entry_log import place
-from rmqpy.dledger.member import NO_TERM, Disk, Member, Role
+from rmqpy.dledger.entry_log import frame
+from rmqpy.dledger.member import NO_TERM, DiskState, Member, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     Entry,
@@ -75,7 +75,7 @@ class PushGrant:
 
 
 @define(slots=True, frozen=True)
-class _Held:
+class _HeldPush:
     ticket: int
     request: PushEntryRequest
     arrived_ms: int
@@ -91,10 +91,10 @@ class Follower:
 
     _matched: int = -1
     _matched_term: Term = NO_TERM
-    _held: dict[int, _Held] = field(factory=dict)
+    _held: dict[int, _HeldPush] = field(factory=dict)
     """Pushes behind a gap, by their first index."""
 
-    _unsynced: list[tuple[int, _Held]] = field(factory=list)
+    _unsynced: list[tuple[int, _HeldPush]] = field(factory=list)
     """Answers that wait for the sync of an index."""
 
     _next_check_ms: int = 0
@@ -118,15 +118,15 @@ class Follower:
     def receive(self, ticket: int, request: PushEntryRequest) -> None:
         """One push of a leader."""
         member = self.member
-        held = _Held(ticket, request, member.now_ms)
+        held = _HeldPush(ticket, request, member.now_ms)
         if member.role is not Role.FOLLOWER:
             self._answer(held, _CODE.NOT_FOLLOWER)
         elif request.term != member.term or request.leader_id != member.leader_id:
             self._answer(held, self._stranger_code(request))
         elif request.type is PushType.COMMIT:
             self._commit(held)
-        elif member.disk in (Disk.FULL, Disk.FAILED):
-            full = member.disk is Disk.FULL
+        elif member.disk in (DiskState.FULL, DiskState.FAILED):
+            full = member.disk is DiskState.FULL
             self._answer(held, _CODE.DISK_FULL if full else _CODE.DISK_ERROR)
         elif request.type is PushType.APPEND:
             self._hold(held)
@@ -145,7 +145,7 @@ class Follower:
         if (
             member.role is not Role.FOLLOWER
             or member.leader_id is None
-            or member.disk is not Disk.GOOD
+            or member.disk is not DiskState.GOOD
             or member.options.ack_after_sync
             or self._held
             or log.changed
@@ -195,7 +195,7 @@ class Follower:
         if late:
             self._answer(self._held.pop(min(late)), _CODE.INCONSISTENT_STATE)
 
-    def _hold(self, held: _Held) -> None:
+    def _hold(self, held: _HeldPush) -> None:
         first = held.request.first_index
         if self._held and first in self._held:
             self._answer(held, _CODE.REPEATED_PUSH)
@@ -296,7 +296,7 @@ class Follower:
         if entry.term > term or entry.size + ENTRY_FILLER_SIZE > log.file_size:
             return False
         if log.has(before) and before <= sure:
-            offset = place(log.end_offset_of(before), entry.size, log.file_size)
+            offset = frame(log.end_offset_of(before), entry.size, log.file_size)
             if offset == entry.position:
                 if entry.term < log.term_of(before):
                     return False
@@ -316,7 +316,7 @@ class Follower:
         log.begin_again(entry)
         return True
 
-    def _commit(self, held: _Held) -> None:
+    def _commit(self, held: _HeldPush) -> None:
         if self.matched_index == self.member.log.end.index:
             self._apply_commit(held.request.commit_index)
             self._answer(held, _CODE.SUCCESS)
@@ -331,7 +331,7 @@ class Follower:
             entry.index == end.index + 1
             and end.term <= entry.term <= term
             and entry.size + ENTRY_FILLER_SIZE <= log.file_size
-            and entry.position == place(log.end_offset, entry.size, log.file_size)
+            and entry.position == frame(log.end_offset, entry.size, log.file_size)
         )
 
     def _run_fits(self, run: EntryRun, term: Term) -> bool:
@@ -357,7 +357,7 @@ class Follower:
         if reached > member.committed_index:
             member.commit(reached)
 
-    def _settle(self, held: _Held, done: bool) -> None:
+    def _settle(self, held: _HeldPush, done: bool) -> None:
         """Answer a push that has been handled."""
         last = held.request.last_index
         if done and self.member.options.ack_after_sync and last > self.synced_index:
@@ -365,7 +365,7 @@ class Follower:
         else:
             self._answer(held, _CODE.SUCCESS if done else _CODE.INCONSISTENT_STATE)
 
-    def _answer(self, held: _Held, code: DLedgerResponseCode) -> None:
+    def _answer(self, held: _HeldPush, code: DLedgerResponseCode) -> None:
         log, request = self.member.log, held.request
         commit = request.type is PushType.COMMIT
         response = PushEntryResponse(

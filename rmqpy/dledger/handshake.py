@@ -38,8 +38,8 @@ from typing import Any, Final
 
 from attrs import asdict, define, fields
 
-from rmqpy.model.errors import RemoteFault
-from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
 
 VERSION: Final = 1
 LEAST_VERSION: Final = 1
@@ -47,7 +47,7 @@ _KINDS: Final = {"group": str, "member": str, "peers": dict, "old_log_digest": s
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Introduction:
+class PeerHello:
     """What a member says of itself."""
 
     group: str
@@ -66,33 +66,33 @@ class Introduction:
         return dumps({name: values[name] for name in sorted(values)} | {"peers": dict(self.peers)})
 
 
-def decode_introduction(body: bytes) -> Introduction:
+def decode_introduction(body: bytes) -> PeerHello:
     """Raises RemoteFault. What a later version says besides is ignored."""
     try:
         found = loads(body)
-    except FastjsonFault as fault:
-        raise RemoteFault(f"a handshake is no JSON: {str(fault)[:200]}") from None
+    except FastjsonDecodeError as fault:
+        raise RemoteProtocolError(f"a handshake is no JSON: {str(fault)[:200]}") from None
     if not isinstance(found, dict):
-        raise RemoteFault("a handshake is no object")
+        raise RemoteProtocolError("a handshake is no object")
     values: dict[str, Any] = {}
-    for member in fields(Introduction):
+    for member in fields(PeerHello):
         kind = _KINDS.get(member.name, int)
         value = found.get(member.name)
         if type(value) is not kind:
-            raise RemoteFault(f"a handshake: {member.name}: {value!r:.64}")
+            raise RemoteProtocolError(f"a handshake: {member.name}: {value!r:.64}")
         values[member.name] = value
-    return Introduction(**values)
+    return PeerHello(**values)
 
 
 @define(slots=True, frozen=True)
-class Differences:
+class PeerMismatch:
     """Sentences; with a refusal the two do not speak with each other."""
 
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def compare(own: Introduction, other: Introduction) -> Differences:
+def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
     """What makes the two unfit for each other, and what is merely odd."""
     refusals: list[str] = []
     if other.group != own.group:
@@ -108,10 +108,10 @@ def compare(own: Introduction, other: Introduction) -> Differences:
             " that the files of the group have"
         )
     refusals += compare_old_logs(own, other)
-    return Differences(tuple(refusals), tuple(_peer_tables(own, other)))
+    return PeerMismatch(tuple(refusals), tuple(_peer_tables(own, other)))
 
 
-def compare_old_logs(own: Introduction, other: Introduction) -> list[str]:
+def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
     """Why the logs in front of the two DLedger logs are not the same; empty when they are."""
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
@@ -129,7 +129,7 @@ def compare_old_logs(own: Introduction, other: Introduction) -> list[str]:
     ]
 
 
-def _old_content(own: Introduction, other: Introduction) -> list[str]:
+def _old_content(own: PeerHello, other: PeerHello) -> list[str]:
     """The same divided offset: does the same old log stand in front of it?"""
     if "" in (own.old_log_digest, other.old_log_digest):
         return []
@@ -156,7 +156,7 @@ def _old_content(own: Introduction, other: Introduction) -> list[str]:
     return []
 
 
-def _peer_tables(own: Introduction, other: Introduction) -> list[str]:
+def _peer_tables(own: PeerHello, other: PeerHello) -> list[str]:
     notes = []
     for member in sorted({*own.peers, *other.peers}):
         here, there = own.peers.get(member), other.peers.get(member)

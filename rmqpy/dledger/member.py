@@ -43,7 +43,7 @@ class Role(Enum):
     LEADER = "LEADER"
 
 
-class Disk(Enum):
+class DiskState(Enum):
     """What the disk can do: ``FULL`` takes no entries, ``FAILED`` cannot even keep a vote. With an
     entry that is ``DAMAGED`` a member follows and votes, but does not lead: others read it there.
     Nor does one that ``LACKS_TABLES``: it would take from the others what only they know.
@@ -57,9 +57,9 @@ class Disk(Enum):
 
 
 NOT_LEADING: Final = {
-    Disk.FAILED: "the disk has failed",
-    Disk.DAMAGED: "an entry is damaged",
-    Disk.LACKS_TABLES: "topics and offsets are not known",
+    DiskState.FAILED: "the disk has failed",
+    DiskState.DAMAGED: "an entry is damaged",
+    DiskState.LACKS_TABLES: "topics and offsets are not known",
 }
 """With these a member does not lead, and why."""
 
@@ -101,7 +101,7 @@ def _no_dice(_below: int) -> int:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Options:
+class RaftOptions:
     """The settings of a member, Java's key behind each. All members of a group should have the
     same times: a follower that waits shorter than the leader beats deposes it again and again.
     """
@@ -186,7 +186,7 @@ class Member:
     """State that the parts of a node share. Only the transitions below change it."""
 
     membership: Membership
-    options: Options
+    options: RaftOptions
     hard_state: HardState
     log: LogView
     outbox: Outbox
@@ -196,7 +196,7 @@ class Member:
     known_max_term: Term = NO_TERM
     transferee: str | None = None
     term_to_take: Term = NO_TERM
-    disk: Disk = Disk.GOOD
+    disk: DiskState = DiskState.GOOD
     now_ms: int = 0
     batching: set[str] = field(factory=set)
     """Members known to take batches of any size, whatever ``batch_push`` says."""

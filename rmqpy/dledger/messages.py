@@ -104,7 +104,7 @@ class PushType(Enum):
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Message:
+class DLedgerMessage:
     """The fields that every request and response has (Java RequestOrResponse)."""
 
     group: str | None = None
@@ -116,14 +116,14 @@ class Message:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Request(Message):
+class Request(DLedgerMessage):
     """Base of the requests."""
 
     CODE: ClassVar[RequestCode]
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Response(Message):
+class Response(DLedgerMessage):
     """Base of the responses."""
 
 

@@ -1,7 +1,7 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part. After one or more steps and ticks: take :meth:`Node.take_ready` and carry it out
-in the order of its fields, all of it, before the next call. What a leader proposes is stored by
+The caller's part. After one or more steps and ticks: take :meth:`SqlNode.take_ready` and carry it
+out in the order of its fields, all of it, before the next call. What a leader proposes is stored by
 whoever proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it
 pushed and does it count. Nothing may be staged and unreported when a message is stepped; ``Stored``
 itself may come while a Ready is carried out. ``tick`` comes every 10 ms or so, with a time that
@@ -40,17 +40,17 @@ from collections import deque
 
 from attrs import define, evolve
 
-from rmqpy.dledger.election import Election, Verdict
+from rmqpy.dledger.election import Election, VoteParseResult
 from rmqpy.dledger.entry_log import EntryLog, LogView
 from rmqpy.dledger.follower import Follower, PushGrant
 from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.member import (
     NOT_LEADING,
-    Disk,
+    DiskState,
     HardState,
     Member,
     Membership,
-    Options,
+    RaftOptions,
     Role,
 )
 from rmqpy.dledger.messages import (
@@ -74,10 +74,10 @@ from rmqpy.dledger.outbox import (
     Reply,
     Send,
 )
-from rmqpy.dledger.proposals import Proposal, Refused
+from rmqpy.dledger.proposals import Proposal, ProposalRejected
 from rmqpy.dledger.replication import Replication
 from rmqpy.dledger.serving import accept_append, get_entry, metadata
-from rmqpy.dledger.transfer import Transfer
+from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.model.ids import LedgerIndex, Term
 
 __all__ = [
@@ -88,9 +88,9 @@ __all__ = [
     "Event",
     "Node",
     "Proposal",
+    "ProposalRejected",
     "Ready",
     "Received",
-    "Refused",
     "Reply",
     "Send",
     "Stored",
@@ -117,7 +117,7 @@ class Synced:
 class DiskReport:
     """Local event: the disk has got better or worse."""
 
-    disk: Disk
+    disk: DiskState
 
 
 @define(slots=True, frozen=True)
@@ -157,7 +157,7 @@ class Node:
         hard_state: HardState,
         log: EntryLog,
         committed_index: LedgerIndex,
-        options: Options,
+        options: RaftOptions,
     ) -> None:
         view = LogView(log)
         outbox = Outbox(options.rpc_timeout_ms)
@@ -165,7 +165,9 @@ class Node:
         self._member = Member(membership, options, hard_state, view, outbox, committed)
         self._election = Election(self._member, self._lead)
         self._heartbeat = Heartbeat(self._member, self._election)
-        self._transfer = Transfer(self._member, self._election, self._lag_of, self._live_peers)
+        self._transfer = LeadershipTransfer(
+            self._member, self._election, self._lag_of, self._live_peers
+        )
         self._follower = Follower(self._member, -1)
         self._replication: Replication | None = None
         self._member.role_changed = self._role_changed
@@ -198,7 +200,7 @@ class Node:
         return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
 
     @property
-    def rounds(self) -> tuple[dict[Verdict, int], int]:
+    def rounds(self) -> tuple[dict[VoteParseResult, int], int]:
         """How many rounds of votes ended how, and when the next one may begin."""
         return dict(self._election.counts), self._election.next_vote_ms
 
@@ -246,7 +248,7 @@ class Node:
             self._disk(event.disk)
         self._pump()
 
-    def propose(self, count: int) -> Proposal | Refused:
+    def propose(self, count: int) -> Proposal | ProposalRejected:
         """Ask to append ``count`` entries. With a Proposal they must be appended: the indexes are
         taken.
         """
@@ -270,20 +272,20 @@ class Node:
         """Propose ``count`` entries of the last ``grant``, since which there was no step."""
         self._proposed_index = LedgerIndex(self._proposed_index + count)
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> ProposalRejected | None:
         """Why ``propose`` would refuse now."""
         member = self._member
         if member.role is not Role.LEADER:
-            failed = member.disk is Disk.FAILED and member.leader_id is None
-            return Refused.DISK_ERROR if failed else Refused.NOT_LEADER
+            failed = member.disk is DiskState.FAILED and member.leader_id is None
+            return ProposalRejected.DISK_ERROR if failed else ProposalRejected.NOT_LEADER
         if member.transferee is not None:
-            return Refused.LEADER_TRANSFERRING
-        if member.disk is Disk.FULL:
-            return Refused.DISK_FULL
+            return ProposalRejected.LEADER_TRANSFERRING
+        if member.disk is DiskState.FULL:
+            return ProposalRejected.DISK_FULL
         if member.committed_index < self._ready_index:
-            return Refused.LEADER_NOT_READY
+            return ProposalRejected.LEADER_NOT_READY
         if self._proposed_index - member.committed_index > member.options.pending_limit:
-            return Refused.LEADER_PENDING_FULL
+            return ProposalRejected.LEADER_PENDING_FULL
         return None
 
     def grant_pushes(self) -> PushGrant | None:
@@ -356,7 +358,7 @@ class Node:
             reign.counted_index = max(reign.counted_index, min(event.index, reign.stored_index))
             reign.count()
 
-    def _disk(self, disk: Disk) -> None:
+    def _disk(self, disk: DiskState) -> None:
         member = self._member
         if disk in NOT_LEADING and member.role is Role.LEADER:
             member.outbox.notices.append(
@@ -380,7 +382,7 @@ class Node:
             reply(ticket, self._heartbeat.answer(request))
         elif isinstance(request, VoteRequest):
             # A vote that cannot be made durable is none; no answer counts as none.
-            failed = member.disk is Disk.FAILED
+            failed = member.disk is DiskState.FAILED
             reply(ticket, None if failed else self._election.answer(request))
         elif isinstance(request, LeadershipTransferRequest):
             self._transfer.receive(ticket, request)
@@ -436,7 +438,7 @@ class Node:
 
     def _want_marker(self) -> None:
         """Take the index of the marker, now that it can be written."""
-        if self._proposed_index == self._ready_index - 1 and self._member.disk is Disk.GOOD:
+        if self._proposed_index == self._ready_index - 1 and self._member.disk is DiskState.GOOD:
             self._proposed_index = LedgerIndex(self._ready_index)
             self._member.outbox.marker = Proposal(self._member.term, self._proposed_index)
 

@@ -113,7 +113,7 @@ OnAnswer = Callable[[Response | None], None]
 
 
 @define(slots=True)
-class _Waiting:
+class _WaitingPush:
     deadline_ms: int
     kind: type[Response]
     on_answer: OnAnswer
@@ -133,7 +133,7 @@ class Outbox:
     acknowledged: list[Acknowledged] = field(factory=list)
     notices: list[str] = field(factory=list)
     _ticket: int = 0
-    _waiting: dict[int, _Waiting] = field(factory=dict)
+    _waiting: dict[int, _WaitingPush] = field(factory=dict)
 
     def send(
         self, request: Request, kind: type[Response], now_ms: int, on_answer: OnAnswer
@@ -144,7 +144,7 @@ class Outbox:
         assert request.remote_id is not None
         self._ticket += 1
         deadline_ms = now_ms + self.rpc_timeout_ms
-        self._waiting[self._ticket] = _Waiting(deadline_ms, kind, on_answer)
+        self._waiting[self._ticket] = _WaitingPush(deadline_ms, kind, on_answer)
         self.messages.append(Send(request.remote_id, self._ticket, request))
 
     def reply(self, ticket: int, response: Response | None) -> None:

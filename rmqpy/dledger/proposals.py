@@ -19,7 +19,7 @@ class Proposal:
     first_index: LedgerIndex
 
 
-class Refused(Enum):
+class ProposalRejected(Enum):
     """Why nothing may be appended now (DLedgerResponseCode numbers)."""
 
     NOT_LEADER = 404

@@ -1,4 +1,4 @@
-"""The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
+"""The leader's side of replication: one :class:`AuditProgress` a follower, the quorum's watermark.
 
 A follower begins in COMPARE: the leader sends its last entry and goes back
 (:func:`next_comparison`) until it knows the last one that the follower has too. What the follower
@@ -92,7 +92,7 @@ class _Push:
 
 
 @define(slots=True, frozen=True)
-class Span:
+class IndexRange:
     """First and last index of a ledger; -1 and -1 when it is empty."""
 
     begin: int
@@ -100,7 +100,7 @@ class Span:
 
 
 @define(slots=True, frozen=True)
-class Search:
+class MatchSearch:
     """What comparing has found out so far; -1: nothing."""
 
     equal: int = -1
@@ -113,7 +113,7 @@ class Search:
     """How far to go back next."""
 
 
-_FROM_END: Final = Search()
+_FROM_END: Final = MatchSearch()
 
 
 @define(slots=True, eq=False, repr=False)
@@ -131,7 +131,7 @@ class Progress:
     next: int = 0
     """Next entry to push, in APPEND."""
 
-    search: Search = _FROM_END
+    search: MatchSearch = _FROM_END
     generation: int = 0
     waiting: bool = False
     """A COMPARE or TRUNCATE is unanswered."""
@@ -161,8 +161,8 @@ class Progress:
 
 
 def next_comparison(
-    index: int, equal: bool, search: Search, leader: Span, follower: Span
-) -> tuple[PeerState, int, Search]:
+    index: int, equal: bool, search: MatchSearch, leader: IndexRange, follower: IndexRange
+) -> tuple[PeerState, int, MatchSearch]:
     """Where to go on, now that the follower's entry ``index`` is known to be the leader's or not.
 
     The wanted entry is the last one that both have. Steps back are doubled until an equal entry is
@@ -189,7 +189,7 @@ def next_comparison(
         halfway = (search.equal + index) // 2
         return PeerState.COMPARE, halfway, evolve(search, different=index)
     back = max(floor, index - search.step)
-    return PeerState.COMPARE, back, Search(different=index, step=search.step * 2)
+    return PeerState.COMPARE, back, MatchSearch(different=index, step=search.step * 2)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -272,8 +272,8 @@ class Replication:
             progress.search = search if compared else _FROM_END
             progress.retry_ms = member.now_ms + RETRY_MS
         elif compared:
-            leader = Span(member.log.begin_index, self.stored_index)
-            follower = Span(response.begin_index, response.end_index)
+            leader = IndexRange(member.log.begin_index, self.stored_index)
+            follower = IndexRange(response.begin_index, response.end_index)
             state, index, search = next_comparison(
                 index, success, progress.search, leader, follower
             )

@@ -19,7 +19,7 @@ from rmqpy.dledger.messages import (
     MetadataResponse,
 )
 from rmqpy.dledger.outbox import ClientAppend
-from rmqpy.dledger.proposals import Refused
+from rmqpy.dledger.proposals import ProposalRejected
 
 _CODE = DLedgerResponseCode
 
@@ -69,7 +69,7 @@ def refuse_append(
 
 
 def accept_append(
-    member: Member, ticket: int, request: AppendEntryRequest, refused: Refused | None
+    member: Member, ticket: int, request: AppendEntryRequest, refused: ProposalRejected | None
 ) -> None:
     """Hand an append on, or refuse it."""
     code: DLedgerResponseCode | None = None

@@ -46,7 +46,7 @@ class _Taking:
 
 
 @define(slots=True, eq=False, repr=False)
-class Transfer:
+class LeadershipTransfer:
     """Both ends. ``lag_of`` says how many entries a follower is behind (leader only);
     ``live_peers`` whom the last heartbeats reached.
     """

@@ -36,8 +36,8 @@ from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
+    DLedgerMessage,
     Entry,
-    Message,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
@@ -54,18 +54,18 @@ from rmqpy.dledger.push_text import (
     write_push,
     write_run,
 )
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
 
 RESPONSE_FRAME_CODE: Final = 200
 """Remoting code of every answer."""
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=DLedgerMessage)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: DLedgerMessage) -> bytes:
     """The body of ``message``."""
     if isinstance(message, PushEntryRequest):
         return _push_text(message)
@@ -80,7 +80,7 @@ def encode(message: Message) -> bytes:
     )
 
 
-def encode_in_pieces(message: Message) -> Sequence[bytes]:
+def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
     """The body of ``message`` in pieces, where the entries of a push are one of them."""
     if isinstance(message, PushEntryRequest):
         entries = message.entries
@@ -93,7 +93,7 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
     """The request in a frame of ``code``. Raises RemoteFault."""
     kind = REQUESTS.get(code)
     if kind is None:
-        raise RemoteFault(f"code {code} is no request of a DLedger member")
+        raise RemoteProtocolError(f"code {code} is no request of a DLedger member")
     return _decode(kind, body)
 
 
@@ -119,23 +119,23 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
             return cast(M, answer)
     try:
         value = loads(body)
-    except FastjsonFault as fault:
-        raise RemoteFault(f"a {kind.__name__} is no JSON: {str(fault)[:200]}") from None
+    except FastjsonDecodeError as fault:
+        raise RemoteProtocolError(f"a {kind.__name__} is no JSON: {str(fault)[:200]}") from None
     if not isinstance(value, dict):
-        raise RemoteFault(f"a {kind.__name__} is no object but {type(value).__name__}")
+        raise RemoteProtocolError(f"a {kind.__name__} is no object but {type(value).__name__}")
     try:
         if kind is PushEntryRequest:
             return kind(**_push_arguments(value, run))
         return kind(**_arguments(_MEMBERS[kind], value))
-    except _WrongField as fault:
-        raise RemoteFault(f"a {kind.__name__}: {fault}") from None
+    except _FieldError as fault:
+        raise RemoteProtocolError(f"a {kind.__name__}: {fault}") from None
 
 
-class _WrongField(Exception):
+class _FieldError(Exception):
     """A field has a value that it cannot have."""
 
 
-class _Member:
+class _WireField:
     """One field of a message: its name on the wire and how it is read and written."""
 
     __slots__ = ("attribute", "read", "wire_name", "write")
@@ -169,7 +169,7 @@ def _integer(value: object, maximum: int) -> int:
             pass
     elif type(value) is int and -maximum - 1 <= value <= maximum:
         return value
-    raise _WrongField(f"no whole number of {maximum.bit_length() + 1} bits: {_shown(value)}")
+    raise _FieldError(f"no whole number of {maximum.bit_length() + 1} bits: {_shown(value)}")
 
 
 def _int32(value: object) -> int:
@@ -182,7 +182,7 @@ def _int64(value: object) -> int:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _WrongField(f"no text: {_shown(value)}")
+        raise _FieldError(f"no text: {_shown(value)}")
     return value
 
 
@@ -190,7 +190,7 @@ def _bytes(value: object) -> bytes:
     try:
         return a2b_base64(_text(value), strict_mode=True)
     except (Base64Error, ValueError) as error:
-        raise _WrongField(f"no Base64: {error}") from None
+        raise _FieldError(f"no Base64: {error}") from None
 
 
 def _write_bytes(value: bytes | bytearray | memoryview) -> str:
@@ -199,19 +199,19 @@ def _write_bytes(value: bytes | bytearray | memoryview) -> str:
 
 def _list(value: object, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise _WrongField(f"no list: {_shown(value)}")
+        raise _FieldError(f"no list: {_shown(value)}")
     items = []
     for number, item in enumerate(value):
         try:
             items.append(read(item))
-        except _WrongField as fault:
-            raise _WrongField(f"[{number}]: {fault}") from None
+        except _FieldError as fault:
+            raise _FieldError(f"[{number}]: {fault}") from None
     return tuple(items)
 
 
 def _peers(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise _WrongField(f"no object: {_shown(value)}")
+        raise _FieldError(f"no object: {_shown(value)}")
     return {_text(member): _text(address) for member, address in value.items()}
 
 
@@ -226,7 +226,7 @@ def _push_type(value: object) -> PushType:
     try:
         return PushType(_text(value))
     except ValueError:
-        raise _WrongField(f"no kind of push: {_shown(value)}") from None
+        raise _FieldError(f"no kind of push: {_shown(value)}") from None
 
 
 _USUAL_ZEROS: Final = ("bodyCrc", "chainCrc", "channel")
@@ -255,24 +255,24 @@ def _usual_entry(value: Mapping[Any, Any]) -> Entry | None:
 
 def _entry(value: object) -> Entry:
     if not isinstance(value, dict):
-        raise _WrongField(f"no entry: {_shown(value)}")
+        raise _FieldError(f"no entry: {_shown(value)}")
     usual = _usual_entry(value)
     if usual is not None:
         return usual
     found = _arguments(_ENTRY, value)
     body: bytes = found.pop("body", b"")
     if len(body) > ENTRY_BODY_MAX:
-        raise _WrongField(f"body: {len(body)} bytes, more than {ENTRY_BODY_MAX}")
+        raise _FieldError(f"body: {len(body)} bytes, more than {ENTRY_BODY_MAX}")
     if found.get("magic") != ENTRY_MAGIC:
-        raise _WrongField(f"magic: {found.get('magic')}, expected {ENTRY_MAGIC}")
+        raise _FieldError(f"magic: {found.get('magic')}, expected {ENTRY_MAGIC}")
     if found.get("size") != ENTRY_HEADER_SIZE + len(body):
-        raise _WrongField(
+        raise _FieldError(
             f"size: {found.get('size')}, expected {ENTRY_HEADER_SIZE + len(body)} for a body of"
             f" {len(body)} bytes"
         )
     for name in ("index", "term", "position"):
         if found.get(name, -1) < 0:
-            raise _WrongField(f"{'pos' if name == 'position' else name}: {found.get(name)}")
+            raise _FieldError(f"{'pos' if name == 'position' else name}: {found.get(name)}")
     header = EntryHeader(
         size=found["size"],
         index=LedgerIndex(found["index"]),
@@ -324,23 +324,23 @@ def _push_arguments(value: Mapping[Any, Any], run: EntryRun | None) -> dict[str,
     batch = found.pop("batch_entry", ())
     if run is not None:
         if batch:
-            raise _WrongField("batchEntry: stands there twice")
+            raise _FieldError("batchEntry: stands there twice")
         batch = run
     single = found.pop("entry", None)
     found["entries"] = batch or ((single,) if single is not None else ())
     found["batch"] = bool(batch)
     kind = found.get("type", PushType.APPEND)
     if kind is not PushType.COMMIT and not found["entries"]:
-        raise _WrongField(f"entry: absent from a push of type {kind.value}")
+        raise _FieldError(f"entry: absent from a push of type {kind.value}")
     if kind is not PushType.APPEND and batch:
-        raise _WrongField(f"batchEntry: not empty in a push of type {kind.value}")
+        raise _FieldError(f"batchEntry: not empty in a push of type {kind.value}")
     for before, after in pairwise(() if run is not None else batch):
         if after.index != before.index + 1:
-            raise _WrongField(f"batchEntry: {after.index} stands behind {before.index}")
+            raise _FieldError(f"batchEntry: {after.index} stands behind {before.index}")
     return found
 
 
-def _arguments(members: tuple[_Member, ...], value: Mapping[Any, Any]) -> dict[str, Any]:
+def _arguments(members: tuple[_WireField, ...], value: Mapping[Any, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for member in members:
         found = value.get(member.wire_name)
@@ -348,8 +348,8 @@ def _arguments(members: tuple[_Member, ...], value: Mapping[Any, Any]) -> dict[s
             continue
         try:
             arguments[member.attribute] = member.read(found)
-        except _WrongField as fault:
-            raise _WrongField(f"{member.wire_name}: {fault}") from None
+        except _FieldError as fault:
+            raise _FieldError(f"{member.wire_name}: {fault}") from None
     return arguments
 
 
@@ -377,24 +377,24 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] =
 _WIRE_NAMES: Final[Mapping[str, str]] = {"result": "voteResult", "position": "pos"}
 
 
-def _member(attribute: str) -> _Member:
+def _member(attribute: str) -> _WireField:
     read, write = _KINDS.get(attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _same))
     head, *tail = attribute.split("_")
     wire_name = head + "".join(word.capitalize() for word in tail)
-    return _Member(attribute, _WIRE_NAMES.get(attribute, wire_name), read, write)
+    return _WireField(attribute, _WIRE_NAMES.get(attribute, wire_name), read, write)
 
 
-def _members_of(kind: type[Message]) -> tuple[_Member, ...]:
+def _members_of(kind: type[DLedgerMessage]) -> tuple[_WireField, ...]:
     members = (_member(attribute.name) for attribute in fields(kind))
     return tuple(sorted(members, key=lambda member: member.wire_name))
 
 
-_MEMBERS: Final[Mapping[type[Message], tuple[_Member, ...]]] = {
+_MEMBERS: Final[Mapping[type[DLedgerMessage], tuple[_WireField, ...]]] = {
     kind: _members_of(kind) for kind in (*RESPONSES, *RESPONSES.values())
 }
 _ENTRY: Final = tuple(
     _member(name) if name not in ("magic", "size", "channel", "chain_crc", "body_crc")
-    else _Member(name, _member(name).wire_name, _int32, _same)
+    else _WireField(name, _member(name).wire_name, _int32, _same)
     for name in (
         "body", "body_crc", "chain_crc", "channel", "index", "magic", "position", "size", "term"
     )

@@ -1,8 +1,8 @@
 """Where two logs part, found by asking for digests of few pieces of the other one.
 
 A log only grows, so two copies agree up to some offset and differ from there to the end of the
-shorter one. The search asks for the digests of a span in equal blocks (:class:`Span`) and gets
-narrower with each answer::
+shorter one. The search asks for the digests of a span in equal blocks (:class:`CompareRange`) and
+gets narrower with each answer::
 
     tail ──same──► agree
      └──differs at its first byte──► halves (the last agreeing place below it)
@@ -30,7 +30,7 @@ PROBE_BYTES: Final = 4 << 10
 
 
 @define(slots=True, frozen=True)
-class Span:
+class CompareRange:
     """Bytes ``[begin, end)`` of a log in blocks of ``block`` bytes (the last may be shorter)."""
 
     begin: int
@@ -44,7 +44,7 @@ class Span:
             raise ValueError(f"more than {BLOCKS_MAX} blocks of {self.block} bytes")
 
     @classmethod
-    def of(cls, begin: int, end: int) -> Span:
+    def of(cls, begin: int, end: int) -> CompareRange:
         """The span in as many blocks as there may be."""
         return cls(begin, end, max(1, -(-(end - begin) // BLOCKS_MAX)))
 
@@ -60,7 +60,7 @@ ReadBytes = Callable[[int, int], bytes]
 """So many bytes of a log from an offset on, across files; raises KeyError where it has not all."""
 
 
-def digests(span: Span, read: ReadBytes) -> bytes:
+def digests(span: CompareRange, read: ReadBytes) -> bytes:
     """The digests of the blocks, one behind the other."""
     return b"".join(
         hashlib.blake2b(read(start, end - start), digest_size=DIGEST_SIZE).digest()
@@ -69,7 +69,7 @@ def digests(span: Span, read: ReadBytes) -> bytes:
 
 
 @define(slots=True, eq=False, repr=False)
-class Search:
+class DivergenceSearch:
     """Compares ``[begin, end)``, which both logs hold. Ask for ``wanted``, hand in what came, until
     ``wanted`` is None; then ``parted`` is the first differing offset, None: the logs agree.
     """
@@ -77,7 +77,7 @@ class Search:
     begin: int
     end: int
     read: ReadBytes
-    wanted: Span | None = field(default=None, init=False)
+    wanted: CompareRange | None = field(default=None, init=False)
     parted: int | None = field(default=None, init=False)
     _agreed: int = field(init=False)
     """The logs agree below (as far as a prefix can be told from a probe)."""
@@ -87,7 +87,7 @@ class Search:
     def __attrs_post_init__(self) -> None:
         self._agreed = self.begin
         if self.begin < self.end:
-            self.wanted = Span.of(max(self.begin, self.end - SPAN_MAX), self.end)
+            self.wanted = CompareRange.of(max(self.begin, self.end - SPAN_MAX), self.end)
 
     def take(self, theirs: bytes) -> None:
         """The digests of ``wanted``. Raises ValueError when they cannot be."""
@@ -106,9 +106,9 @@ class Search:
             self._probe()
         else:
             self._agreed = max(self._agreed, first[0])  # the blocks in front of it do
-            self.wanted = Span.of(*first)
+            self.wanted = CompareRange.of(*first)
 
-    def _same(self, span: Span) -> None:
+    def _same(self, span: CompareRange) -> None:
         if self._differs is None:
             self.wanted = None  # the tail is the same
         else:
@@ -121,10 +121,10 @@ class Search:
         low, (high, end) = self._agreed, self._differs
         if end - low <= SPAN_MAX:
             # near enough: from here on all in one span, the block that differs with it
-            self.wanted = Span.of(low, end)
+            self.wanted = CompareRange.of(low, end)
             return
         middle = low + (high - low) // 2
-        self.wanted = Span(middle, middle + PROBE_BYTES, PROBE_BYTES)
+        self.wanted = CompareRange(middle, middle + PROBE_BYTES, PROBE_BYTES)
 
     @staticmethod
     def _first_difference(

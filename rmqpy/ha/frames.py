@@ -29,7 +29,7 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
 REPORT_SIZE: Final = 8
@@ -47,7 +47,7 @@ _HEADER: Final = Struct(">qi")
 
 
 @define(slots=True, frozen=True)
-class Transfer:
+class TransferFrame:
     """Bytes of the master's log; none in a heartbeat, whose offset is that of the next bytes."""
 
     offset: PhysicalOffset
@@ -95,7 +95,7 @@ class ReportReceiver:
             return None
         (offset,) = _REPORT.unpack_from(pending, whole - REPORT_SIZE)
         if offset < 0:
-            raise RemoteFault(f"a slave reports the offset {offset}")
+            raise RemoteProtocolError(f"a slave reports the offset {offset}")
         return PhysicalOffset(offset)
 
 
@@ -114,29 +114,29 @@ class TransferReceiver:
         """Bytes of the unfinished frame."""
         return len(self._pending)
 
-    def receive(self, data: bytes | bytearray | memoryview) -> list[Transfer]:
+    def receive(self, data: bytes | bytearray | memoryview) -> list[TransferFrame]:
         """The transfers that ``data`` completes, in order.
 
         Raises RemoteFault for an impossible size or offset, then and ever after; the frames in
         front of it in the same ``data`` come again from the next connection.
         """
         if self._fault is not None:
-            raise RemoteFault(self._fault)
+            raise RemoteProtocolError(self._fault)
         self._pending += data
         if len(self._pending) < self._needed:
             return []
         try:
             with memoryview(self._pending) as view:
                 transfers, used = self._cut(view)
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._fault = str(fault)
             self._pending = bytearray()
             raise
         del self._pending[:used]
         return transfers
 
-    def _cut(self, view: memoryview) -> tuple[list[Transfer], int]:
-        transfers: list[Transfer] = []
+    def _cut(self, view: memoryview) -> tuple[list[TransferFrame], int]:
+        transfers: list[TransferFrame] = []
         position = 0
         while True:
             self._needed = HEADER_SIZE
@@ -149,12 +149,14 @@ class TransferReceiver:
             if end > len(view):
                 return transfers, position
             body = bytes(view[position + HEADER_SIZE : end])
-            transfers.append(Transfer(PhysicalOffset(offset), body))
+            transfers.append(TransferFrame(PhysicalOffset(offset), body))
             position = end
 
 
 def _check(offset: int, size: int) -> None:
     if not 0 <= size <= BODY_MAX:
-        raise RemoteFault(f"a master sends {size} bytes at {offset}: allowed are 0 to {BODY_MAX}")
+        raise RemoteProtocolError(
+            f"a master sends {size} bytes at {offset}: allowed are 0 to {BODY_MAX}"
+        )
     if not 0 <= offset <= OFFSET_MAX - size:
-        raise RemoteFault(f"a master sends {size} bytes at the impossible offset {offset}")
+        raise RemoteProtocolError(f"a master sends {size} bytes at the impossible offset {offset}")

@@ -44,12 +44,12 @@ from rmqpy.ha.frames import (
     BODY_MAX,
     HEADER_SIZE,
     ReportReceiver,
-    Transfer,
+    TransferFrame,
     TransferReceiver,
     encode_report,
     encode_transfer,
 )
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
 ReadLog = Callable[[PhysicalOffset, int], bytes | memoryview | None]
@@ -124,7 +124,7 @@ class SlaveReady:
     file; an empty log begins at the offset of the first.
     """
 
-    append: tuple[Transfer, ...] = ()
+    append: tuple[TransferFrame, ...] = ()
     send: bytes = b""
     close: str | None = None
 
@@ -154,7 +154,7 @@ class MasterLink:
         self._read_ms = now_ms
         try:
             reported = self._receiver.receive(data)
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._close(str(fault))
             return
         if reported is not None:
@@ -258,7 +258,7 @@ class SlaveLink:
         self._received_end = self._stored_end = end
         self._now_ms = self._read_ms = self._reported_ms = now_ms
         self._receiver = TransferReceiver()
-        self._append: list[Transfer] = []
+        self._append: list[TransferFrame] = []
         self._lacks_first_byte = begin_at == 0 and not end
         first_report = 1 if self._lacks_first_byte else end or begin_at or 0
         self._send = encode_report(first_report)
@@ -281,7 +281,7 @@ class SlaveLink:
                 if not transfer.is_heartbeat:
                     self._append.append(transfer)
                     self._received_end = transfer.end
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._close(str(fault))
 
     def stored(self, end: PhysicalOffset, now_ms: int) -> None:
@@ -310,17 +310,17 @@ class SlaveLink:
         ready = SlaveReady(append, send, close)
         return None if ready == SlaveReady() else ready
 
-    def _with_first_byte(self, transfer: Transfer) -> Transfer:
+    def _with_first_byte(self, transfer: TransferFrame) -> TransferFrame:
         if transfer.offset != 1 or not self._lacks_first_byte or transfer.is_heartbeat:
             return transfer
         self._lacks_first_byte = False
-        return Transfer(PhysicalOffset(0), b"\0" + transfer.body)
+        return TransferFrame(PhysicalOffset(0), b"\0" + transfer.body)
 
-    def _check(self, transfer: Transfer) -> None:
+    def _check(self, transfer: TransferFrame) -> None:
         """Raises RemoteFault for bytes that do not continue our log."""
         offset, own = transfer.offset, self._received_end
         if own and offset != own:
-            raise RemoteFault(
+            raise RemoteProtocolError(
                 f"the master goes on at {offset}, our log ends at {own}: the two logs have parted,"
                 " or the master no longer has what lies between; nothing was changed"
             )
@@ -328,14 +328,16 @@ class SlaveLink:
         if self._lacks_first_byte:
             if transfer.is_heartbeat and offset == 1:
                 return
-            raise RemoteFault(f"the master begins at {offset}, asked for was everything from 0")
+            raise RemoteProtocolError(
+                f"the master begins at {offset}, asked for was everything from 0"
+            )
         if not own and offset != start:
-            raise RemoteFault(
+            raise RemoteProtocolError(
                 f"the master begins at {offset}, which is no start of a file of"
                 f" {self._settings.file_size} bytes: is mappedFileSizeCommitLog the same there?"
             )
         if transfer.end > start + self._settings.file_size:
-            raise RemoteFault(
+            raise RemoteProtocolError(
                 f"the master sends {len(transfer.body)} bytes at {offset}, across the end of a file"
                 f" of {self._settings.file_size}: is mappedFileSizeCommitLog the same there?"
             )
@@ -351,7 +353,7 @@ class SlaveLink:
 
 
 @define(slots=True, eq=False, repr=False)
-class Redial:
+class ReconnectBackoff:
     """When a slave connects again: at once behind a link that was of use, else later and later."""
 
     _delay_ms: int = field(default=0, init=False)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from rmqpy.model.deprecation import deprecated_names
+
 
 class RmqError(Exception):
     """Root of every error that rmqpy raises on purpose."""
 
 
-class RemoteFault(RmqError):
+class RemoteProtocolError(RmqError):
     """The peer broke the protocol: count it, close the connection."""
 
 
-class Refusal(RmqError):
+class RequestRejectedError(RmqError):
     """A request that is answered with a response code instead of being done.
 
     ``code`` is a value of :class:`rmqpy.model.codes.ResponseCode`, ``remark`` the sentence that the
@@ -27,7 +29,7 @@ class Refusal(RmqError):
         return f"[{self.code}] {self.remark}"
 
 
-class StoreFault(RmqError):
+class StoreError(RmqError):
     """The store directory is not what it must be, or the disk failed.
 
     The text names the file, what was found, what was expected and what to do; it is shown as it is.
@@ -41,9 +43,21 @@ class StoreFault(RmqError):
         self.remedy = remedy
 
 
-class ConfigFault(RmqError):
+class ConfigError(RmqError):
     """A setting is wrong. The text names file, line, key and the allowed values."""
 
 
-class NetworkFault(RmqError):
+class NetworkError(RmqError):
     """A request to another process got no answer: not connected, closed, timed out."""
+
+
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "RemoteFault": "RemoteProtocolError",
+        "Refusal": "RequestRejectedError",
+        "StoreFault": "StoreError",
+        "ConfigFault": "ConfigError",
+        "NetworkFault": "NetworkError",
+    },
+)

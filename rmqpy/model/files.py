@@ -55,7 +55,7 @@ class FileLock(Protocol):
     def release(self) -> None: ...
 
 
-class FileLayer(Protocol):
+class FileSystem(Protocol):
     """A directory tree. Paths are absolute texts with ``/``."""
 
     def open(self, path: str, *, size: int | None = None) -> StoreFile:

@@ -11,7 +11,7 @@ Host = tuple[bytes, int]
 
 
 @define(slots=True, kw_only=True)
-class MessageDraft:
+class OutgoingMessage:
     """What the log needs to make a record of (Java MessageExtBrokerInner).
 
     ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be

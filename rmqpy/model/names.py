@@ -16,7 +16,7 @@ import re
 from typing import Final
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
@@ -119,7 +119,9 @@ def check_group(name: str) -> None:
 def check_send_topic(name: str) -> None:
     """Refuse a send to a topic that only the broker writes."""
     if name in NOT_ALLOWED_SEND_TOPICS:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        raise RequestRejectedError(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+        )
 
 
 def is_system_topic(name: str) -> bool:
@@ -159,5 +161,5 @@ def group_of_retry_topic(topic: str) -> str:
     return topic[len(RETRY_PREFIX) :]
 
 
-def _refused(remark: str) -> Refusal:
-    return Refusal(ResponseCode.SYSTEM_ERROR, remark)
+def _refused(remark: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.SYSTEM_ERROR, remark)

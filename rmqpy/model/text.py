@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def bytes_text(count: int) -> str:
+def format_bytes(count: int) -> str:
     """As Java's tools print sizes: ``512 B``, ``1.5 KiB``."""
     if count < 1024:
         return f"{count} B"

@@ -5,7 +5,7 @@ the answers to clients, brokers and admins (``service``). Nothing else is writte
 name server's own settings, after an admin changed one.
 """
 
-from rmqpy.namesrv.route_info import NamesrvLimits, RouteTables
+from rmqpy.namesrv.route_info import NamesrvLimits, RouteInfoTable
 from rmqpy.namesrv.server import NameServer
 
-__all__ = ["NameServer", "NamesrvLimits", "RouteTables"]
+__all__ = ["NameServer", "NamesrvLimits", "RouteInfoTable"]

@@ -24,14 +24,14 @@ from attrs import define
 
 from rmqpy.acl.address_patterns import AddressPattern, any_matches
 from rmqpy.acl.rules import AccessRules
-from rmqpy.acl.signature import Declared, Gatekeeper, Level
+from rmqpy.acl.signature import AccessChecker, AccessDemand, AccessLevel
 from rmqpy.acl.watcher import AccessFiles, access_paths
 from rmqpy.config.loading import NamesrvConfiguration
 from rmqpy.config.security import SecurityMode, split_patterns
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.files import FileSystem
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
@@ -70,9 +70,9 @@ READING: Final = frozenset(
     }
 )
 
-NAMESRV_DEMANDS: Final[Mapping[int, Declared]] = {
-    **{code: Declared(Level.ADMINISTRATOR) for code in REGISTRATION | ADMINISTRATION},
-    **{code: Declared(Level.ACCOUNT) for code in READING},
+NAMESRV_DEMANDS: Final[Mapping[int, AccessDemand]] = {
+    **{code: AccessDemand(AccessLevel.ADMINISTRATOR) for code in REGISTRATION | ADMINISTRATION},
+    **{code: AccessDemand(AccessLevel.ACCOUNT) for code in READING},
 }
 """Every code that a name server answers; others are refused where access is controlled."""
 
@@ -83,19 +83,19 @@ class NamesrvAccess:
 
     _registrars: tuple[AddressPattern, ...]
     _administrators: tuple[AddressPattern, ...]
-    _keeper: Gatekeeper | None
+    _keeper: AccessChecker | None
     _files: AccessFiles | None
 
     @classmethod
     def of(
-        cls, configuration: NamesrvConfiguration, files: FileLayer, scheduler: Scheduler
+        cls, configuration: NamesrvConfiguration, files: FileSystem, scheduler: Scheduler
     ) -> NamesrvAccess:
         settings, security = configuration.namesrv, configuration.security
         registrars = split_patterns(settings.registration_addresses)
         administrators = split_patterns(settings.administration_addresses)
         if not settings.namesrv_acl_enable:
             return cls(registrars, administrators, None, None)
-        keeper = Gatekeeper(NAMESRV_DEMANDS)
+        keeper = AccessChecker(NAMESRV_DEMANDS)
 
         def use(rules: AccessRules) -> None:
             keeper.rules = rules
@@ -132,7 +132,7 @@ class NamesrvAccess:
         if any_matches(doors, address):
             return
         if self._keeper is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"{address} may not {what} here: it is not in {key}"
             )
         self._keeper.check(address, request)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.files import FileSystem
 from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_name, check_text
 from rmqpy.remoting.bodies import KVConfigSerializeWrapper
 from rmqpy.store.files.atomic import read_with_backup
-from rmqpy.store.files.deferred_write import Saved, SavedFile
+from rmqpy.store.files.deferred_write import DeferredFileWriter, Saved
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
@@ -25,11 +25,11 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 class KvConfig:
     """The table in memory; a change is seen at once and ``done`` is called when it is on disk."""
 
-    _file: SavedFile
+    _file: DeferredFileWriter
     _entries_max: int
     _table: dict[str, dict[str, str]] = field(factory=dict)
 
-    def load(self, files: FileLayer) -> None:
+    def load(self, files: FileSystem) -> None:
         """Take over the file or its backup; raises StoreFault when neither is readable."""
         saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
         if saved is not None:
@@ -41,7 +41,7 @@ class KvConfig:
         check_name("key", key)
         check_text("value", value, VALUE_LENGTH_MAX)
         if key not in self._table.get(namespace, {}) and self._entries >= self._entries_max:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_BUSY, f"there are {self._entries} settings already, the limit"
             )
         self._table.setdefault(namespace, {})[key] = value

@@ -8,7 +8,7 @@ visible characters, but no blank, no path separator and no name that is a path.
 from __future__ import annotations
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 
 NAME_LENGTH_MAX = 262
 """The longest name in good faith: ``%RETRY%`` and a group of 255."""
@@ -57,5 +57,5 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 64 else text[:64] + "...")
 
 
-def _refused(remark: str) -> Refusal:
-    return Refusal(ResponseCode.SYSTEM_ERROR, remark)
+def _refused(remark: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.SYSTEM_ERROR, remark)

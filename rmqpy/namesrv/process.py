@@ -8,9 +8,9 @@ from rmqpy.config.loading import LoadedNamesrvConfiguration, NamesrvConfiguratio
 from rmqpy.namesrv.server import NameServer
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server.server import Doors, RemotingServer
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.tls import tls_of
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class NamesrvProcess:
         unknown: dict[str, str] | None = None,
     ) -> None:
         self._configuration = configuration
-        self.name_server = NameServer(configuration, scheduler, Disk(), unknown or {})
+        self.name_server = NameServer(configuration, scheduler, OsFileSystem(), unknown or {})
         limits = ConnectionLimits.of(configuration.server)
-        doors = Doors(tls_of(configuration.security).server)
+        doors = ListenerSecurity(tls_of(configuration.security).server)
         self._server = RemotingServer(self.name_server, scheduler, limits, doors)
         self.address = ""
 

@@ -21,19 +21,19 @@ from typing import cast
 from attrs import define, evolve
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.namesrv.names import check_address, check_name, check_text, is_name
-from rmqpy.namesrv.route_info import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, Registration
+from rmqpy.namesrv.route_info import BROKER_EXPIRED_MS, EXPIRY_LONGEST_MS, BrokerRegistration
 from rmqpy.remoting.bodies import (
     REGISTERED_TOPICS_MAX,
+    BodyDecodeError,
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
-    WrongBody,
     body_crc32,
 )
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonFault, loads
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, loads
 from rmqpy.remoting.headers import RegisterBrokerRequestHeader
 
 LOG = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ Topics = Callable[[], Mapping[str, TopicConfig]]
 class ReadRegistration:
     """A registration without its topics, and how to get them; the latter may refuse."""
 
-    registration: Registration
+    registration: BrokerRegistration
     topics: Topics
 
-    def complete(self) -> Registration:
+    def complete(self) -> BrokerRegistration:
         return evolve(self.registration, topics=_allowed(self.topics()))
 
 
@@ -67,7 +67,7 @@ def read_registration(request: RemotingCommand) -> ReadRegistration:
     data_version, filter_servers, topics = _read_body(request, header.compressed)
     for each in filter_servers:
         check_text("filter server", each)
-    registration = Registration(
+    registration = BrokerRegistration(
         cluster=header.cluster_name,
         broker_name=header.broker_name,
         broker_id=header.broker_id,
@@ -90,7 +90,7 @@ def _read_body(request: RemotingCommand, compressed: bool) -> tuple[DataVersion,
     try:
         value = loads(request.body, TOLERANT_REQUEST_MAX)
         return _read_json(value, request.version >= VERSION_WITH_FILTER_SERVERS)
-    except (FastjsonFault, WrongBody) as fault:
+    except (FastjsonDecodeError, BodyDecodeError) as fault:
         raise _refused(f"not the body of a registration: {str(fault)[:300]}") from None
 
 
@@ -103,10 +103,10 @@ def _read_json(value: object, whole: bool) -> tuple[DataVersion, list[str], Topi
     data_version = DataVersion(0, 0) if version is None else DataVersion.from_json(version)
     servers = outer.get("filterServerList") or []
     if not isinstance(servers, list) or not all(isinstance(each, str) for each in servers):
-        raise WrongBody("filterServerList is no list of texts")
+        raise BodyDecodeError("filterServerList is no list of texts")
     table = _object("topicConfigTable", inner.get("topicConfigTable"))
     if len(table) > REGISTERED_TOPICS_MAX:
-        raise WrongBody(f"{len(table)} topics, more than {REGISTERED_TOPICS_MAX}")
+        raise BodyDecodeError(f"{len(table)} topics, more than {REGISTERED_TOPICS_MAX}")
 
     def topics() -> dict[str, TopicConfig]:
         try:
@@ -115,7 +115,7 @@ def _read_json(value: object, whole: bool) -> tuple[DataVersion, list[str], Topi
                 for name, config in table.items()
                 if config is not None
             }
-        except WrongBody as fault:
+        except BodyDecodeError as fault:
             raise _refused(f"topicConfigTable: {fault}") from None
 
     return data_version, servers, topics
@@ -125,7 +125,7 @@ def _object(what: str, value: object) -> dict[object, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise WrongBody(f"{what} is no object")
+        raise BodyDecodeError(f"{what} is no object")
     return cast(dict[object, object], value)
 
 
@@ -143,5 +143,5 @@ def _expiry_ms(asked_ms: int | None) -> int:
     return min(asked_ms, EXPIRY_LONGEST_MS)
 
 
-def _refused(remark: str) -> Refusal:
-    return Refusal(ResponseCode.SYSTEM_ERROR, remark)
+def _refused(remark: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.SYSTEM_ERROR, remark)

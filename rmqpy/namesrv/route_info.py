@@ -26,7 +26,7 @@ from typing import TypeVar
 from attrs import define, evolve, field
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import (
@@ -68,7 +68,7 @@ OWNER_ALIVE_MS = 45_000
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Registration:
+class BrokerRegistration:
     """What a broker says of itself. ``topics`` None: not looked at, see ``needs_topics``."""
 
     cluster: str
@@ -83,7 +83,7 @@ class Registration:
 
 
 @define(slots=True)
-class LiveBroker:
+class BrokerLiveInfo:
     """One address that registered and has not gone."""
 
     broker_name: str
@@ -103,7 +103,7 @@ class Registered:
 
 
 @define(slots=True)
-class RouteTables:
+class RouteInfoTable:
     """``version`` changes with everything that a route or list shows."""
 
     limits: NamesrvLimits = NamesrvLimits()  # noqa: RUF009 - a frozen value
@@ -111,12 +111,12 @@ class RouteTables:
     _clusters: dict[str, dict[str, None]] = field(factory=dict)
     _brokers: dict[str, BrokerData] = field(factory=dict)
     _topics: dict[str, dict[str, QueueData]] = field(factory=dict)
-    _live: dict[str, LiveBroker] = field(factory=dict)
+    _live: dict[str, BrokerLiveInfo] = field(factory=dict)
     _filter_servers: dict[str, list[str]] = field(factory=dict)
 
     # -- brokers come and go
 
-    def needs_topics(self, registration: Registration) -> bool:
+    def needs_topics(self, registration: BrokerRegistration) -> bool:
         """Whether the topics of this registration will be taken over."""
         if registration.broker_id != MASTER_ID:
             return False
@@ -125,7 +125,9 @@ class RouteTables:
             return True
         return self.topics_changed(registration.address, registration.data_version)
 
-    def register(self, registration: Registration, channel: Channel, now_ms: int) -> Registered:
+    def register(
+        self, registration: BrokerRegistration, channel: Channel, now_ms: int
+    ) -> Registered:
         needs_topics = self.needs_topics(registration)
         assert not needs_topics or registration.topics is not None
         self._check_limits(registration)
@@ -133,7 +135,7 @@ class RouteTables:
         self._place(registration)
         if needs_topics:
             self._take_topics(registration)
-        self._live[registration.address] = LiveBroker(
+        self._live[registration.address] = BrokerLiveInfo(
             registration.broker_name,
             now_ms,
             registration.expiry_ms,
@@ -260,7 +262,7 @@ class RouteTables:
 
     # -- inside
 
-    def _check_taken(self, registration: Registration, now_ms: int) -> None:
+    def _check_taken(self, registration: BrokerRegistration, now_ms: int) -> None:
         """The place of an owner that is alive is not given to an address that nobody knows. Who is
         of the broker already (a new leader, a slave that becomes master) may change its place.
         """
@@ -270,14 +272,14 @@ class RouteTables:
         owner = broker.broker_addrs.get(registration.broker_id)
         live = self._live.get(owner) if owner is not None else None
         if live is not None and now_ms - live.last_ms < OWNER_ALIVE_MS:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"broker {registration.broker_name} id {registration.broker_id} is {owner}, which "
                 "is alive; stop it, or wait until it has been silent for "
                 f"{OWNER_ALIVE_MS // 1000} s",
             )
 
-    def _check_limits(self, registration: Registration) -> None:
+    def _check_limits(self, registration: BrokerRegistration) -> None:
         limits = self.limits
         if registration.address not in self._live and len(self._live) >= limits.addresses:
             raise _too_many(f"{limits.addresses} broker addresses")
@@ -287,7 +289,7 @@ class RouteTables:
         if len(self._topics) + new > limits.topics:
             raise _too_many(f"{limits.topics} topics")
 
-    def _place(self, registration: Registration) -> None:
+    def _place(self, registration: BrokerRegistration) -> None:
         """Put id -> address, and make room for it."""
         name, address = registration.broker_name, registration.address
         before = self._live.get(address)
@@ -310,7 +312,7 @@ class RouteTables:
         addresses[registration.broker_id] = address
         self.version += 1
 
-    def _take_topics(self, registration: Registration) -> None:
+    def _take_topics(self, registration: BrokerRegistration) -> None:
         assert registration.topics is not None
         name = registration.broker_name
         for topic, config in registration.topics.items():
@@ -326,7 +328,7 @@ class RouteTables:
                 queues[name] = queue_data
                 self.version += 1
 
-    def _replace_filter_servers(self, registration: Registration) -> None:
+    def _replace_filter_servers(self, registration: BrokerRegistration) -> None:
         servers = list(registration.filter_servers)
         if servers == self._filter_servers.get(registration.address, []):
             return
@@ -394,7 +396,7 @@ def _copy(broker: BrokerData) -> BrokerData:
     return BrokerData(broker.cluster, broker.broker_name, dict(broker.broker_addrs))
 
 
-def _too_many(what: str) -> Refusal:
-    return Refusal(
+def _too_many(what: str) -> RequestRejectedError:
+    return RequestRejectedError(
         ResponseCode.SYSTEM_BUSY, f"the name server holds {what} at the most; none were taken"
     )

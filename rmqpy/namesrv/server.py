@@ -23,13 +23,13 @@ from rmqpy.config.loading import (
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, Refusal
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import ConfigError, RequestRejectedError
+from rmqpy.model.files import FileSystem
 from rmqpy.namesrv.access import NamesrvAccess
 from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from rmqpy.namesrv.names import check_address, check_name
 from rmqpy.namesrv.registration import read_registration
-from rmqpy.namesrv.route_info import NamesrvLimits, RouteTables
+from rmqpy.namesrv.route_info import NamesrvLimits, RouteInfoTable
 from rmqpy.remoting.bodies import DataVersion, KVTable, TopicList
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -52,7 +52,7 @@ from rmqpy.remoting.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from rmqpy.store.files.deferred_write import SavedFile
+from rmqpy.store.files.deferred_write import DeferredFileWriter
 
 LOG = logging.getLogger(__name__)
 
@@ -92,14 +92,14 @@ class NameServer:
 
     configuration: NamesrvConfiguration
     scheduler: Scheduler
-    files: FileLayer
+    files: FileSystem
     unknown: Mapping[str, str] = field(factory=dict)
     limits: NamesrvLimits = NamesrvLimits()  # noqa: RUF009 - a frozen value
     counts: NameServerCounts = field(factory=NameServerCounts)
-    routes: RouteTables = field(init=False)
+    routes: RouteInfoTable = field(init=False)
     kv_config: KvConfig = field(init=False)
     access: NamesrvAccess = field(init=False)
-    _settings_file: SavedFile = field(init=False)
+    _settings_file: DeferredFileWriter = field(init=False)
     _answers: dict[int, Answer] = field(init=False)
     _encoded_routes: dict[tuple[str, bool], bytes | None] = field(factory=dict, init=False)
     _encoded_version: int = field(default=-1, init=False)
@@ -107,10 +107,12 @@ class NameServer:
 
     def __attrs_post_init__(self) -> None:
         settings = self.configuration.namesrv
-        self.routes = RouteTables(self.limits)
-        kv_file = SavedFile(settings.kv_config_path, self.files, self.scheduler)
+        self.routes = RouteInfoTable(self.limits)
+        kv_file = DeferredFileWriter(settings.kv_config_path, self.files, self.scheduler)
         self.kv_config = KvConfig(kv_file, self.limits.settings)
-        self._settings_file = SavedFile(settings.config_store_path, self.files, self.scheduler)
+        self._settings_file = DeferredFileWriter(
+            settings.config_store_path, self.files, self.scheduler
+        )
         self.access = NamesrvAccess.of(self.configuration, self.files, self.scheduler)
         self._answers = self._answers_by_code()
 
@@ -158,7 +160,7 @@ class NameServer:
         try:
             self.access.check(channel, command)
             return answer(channel, command)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             self.counts.refused += 1
             return _refused(command, refusal.code, refusal.remark)
         except Exception as error:
@@ -171,7 +173,7 @@ class NameServer:
             return
         try:
             frame = encode_command(response)
-        except Refusal as refusal:  # larger than a frame
+        except RequestRejectedError as refusal:  # larger than a frame
             frame = encode_command(_refused(command, refusal.code, refusal.remark))
         channel.write(frame)
 
@@ -249,7 +251,7 @@ class NameServer:
         strict = command.version >= VERSION_STRICT_JSON or bool(header.accept_standard_json_only)
         body = self._encoded_route(header.topic, strict)
         if body is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
+            raise RequestRejectedError(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
         return RemotingCommand.response_to(command, body=body)
 
     def _encoded_route(self, topic: str, strict: bool) -> bytes | None:
@@ -319,7 +321,7 @@ class NameServer:
         header = GetKVConfigRequestHeader.decode(command.ext_fields)
         value = self.kv_config.get(header.namespace, header.key)
         if value is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
@@ -329,7 +331,7 @@ class NameServer:
         header = GetKVListByNamespaceRequestHeader.decode(command.ext_fields)
         table = self.kv_config.namespace(header.namespace)
         if table is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
             )
         return RemotingCommand.response_to(command, body=KVTable(table).encode())
@@ -341,8 +343,8 @@ class NameServer:
         try:
             text = decode_properties_bytes(command.body)
             assigned = parse_properties(text, source="the request")
-        except ConfigFault as fault:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+        except ConfigError as fault:
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(fault)) from None
         changes = {each.key: each.value for each in assigned}
         changed = updated_configuration(self.configuration, changes)
         if changed == self.configuration:

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from attrs import define, evolve, field
 
 from rmqpy.config.loading import RemotingSettings
-from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
-from rmqpy.net.connection import Connection, ConnectionLimits, Turns
+from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsContext
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.frame import encode_head
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
@@ -64,11 +64,11 @@ class ClientLimits:
 
 
 @define(slots=True, eq=False, repr=False)
-class Link:
+class ServerLink:
     """The way to one address."""
 
     address: str
-    connection: Connection | None = None
+    connection: RemotingConnection | None = None
     waiting: list[bytes] = field(factory=list)
     pending: dict[int, Pending] = field(factory=dict)
     watch: asyncio.TimerHandle | None = None
@@ -109,12 +109,12 @@ class RemotingClient:
         """What every request is signed with; None: unsigned."""
         self._tls = tls
         self.limits = limits.connection
-        self.turns = Turns(scheduler, self._turn_ended)
+        self.turns = LoopTurns(scheduler, self._turn_ended)
         self.faults = 0
         self._scheduler = scheduler
         self._client_limits = limits
-        self._links: dict[str, Link] = {}
-        self._by_connection: dict[Connection, Link] = {}
+        self._links: dict[str, ServerLink] = {}
+        self._by_connection: dict[RemotingConnection, ServerLink] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self._pending = 0
         self._opaque = -1
@@ -138,7 +138,7 @@ class RemotingClient:
         try:
             link, frame = self._link(address), self._frame(command, FLAG_ONEWAY, ())
             self._send(link, frame, self._scheduler.monotonic_ms())
-        except (NetworkFault, Refusal) as fault:
+        except (NetworkError, RequestRejectedError) as fault:
             LOG.warning("oneway request %d to %s: %s", command.code, address, fault)
 
     # -- the same for coroutines
@@ -176,7 +176,7 @@ class RemotingClient:
         for task in list(self._connecting):
             task.cancel()
         for link in list(self._links.values()):
-            self._drop(link, NetworkFault(f"the request to {link.address} was given up: closing"))
+            self._drop(link, NetworkError(f"the request to {link.address} was given up: closing"))
         self._all_gone.clear()
         if self._by_connection:
             try:
@@ -210,7 +210,7 @@ class RemotingClient:
 
     # -- ConnectionOwner
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: RemotingConnection) -> None:
         if self._sweep_timer is None:
             self._plan_sweep()
         link = self._by_connection.get(connection)  # None: given up in the last moment
@@ -222,7 +222,7 @@ class RemotingClient:
         for frame in waiting:
             connection.write(frame)
 
-    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+    def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
         requests: list[RemotingCommand] = []
         for command in commands:
             if command.flag & FLAG_RESPONSE:
@@ -232,17 +232,17 @@ class RemotingClient:
         if requests:
             self._serve(connection, requests)
 
-    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+    def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         self.faults += 1
         LOG.warning("closing %s:%d: %s", *connection.peer, fault)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: RemotingConnection) -> None:
         link = self._by_connection.pop(connection, None)
         if not self._by_connection:
             self._all_gone.set()
         if link is None:
             return
-        self._fail(link, NetworkFault(f"the connection to {link.address} was closed"))
+        self._fail(link, NetworkError(f"the connection to {link.address} was closed"))
         if self.handler is not None and connection.opened:
             self.handler.channel_closed(connection)
 
@@ -253,13 +253,13 @@ class RemotingClient:
     ) -> None:
         try:
             if self._pending >= self._client_limits.pending_requests:
-                raise NetworkFault(f"request to {address}: {self._pending} wait already, the limit")
+                raise NetworkError(f"request to {address}: {self._pending} wait already, the limit")
             frame = self._frame(command, 0, pieces)
             opaque = self._opaque
             link = self._link(address)
             pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
             self._send(link, frame, now_ms)
-        except (NetworkFault, Refusal) as error:
+        except (NetworkError, RequestRejectedError) as error:
             fault = error
             self._scheduler.call_soon(lambda: pending.done(None, fault))
             return
@@ -284,14 +284,14 @@ class RemotingClient:
         body = command.body
         return (encode_head(command, len(body), self._opaque, flag) + body,)
 
-    def _watch(self, link: Link, delay_ms: int) -> None:
+    def _watch(self, link: ServerLink, delay_ms: int) -> None:
         """Look after so long who has waited too long for an answer."""
         if link.watch is not None:
             link.watch.cancel()
         link.watch_ms = self._scheduler.monotonic_ms() + delay_ms
         link.watch = self._scheduler.call_later(delay_ms, partial(self._look, link))
 
-    def _look(self, link: Link) -> None:
+    def _look(self, link: ServerLink) -> None:
         link.watch = None
         now_ms = self._scheduler.monotonic_ms()
         late = [
@@ -305,7 +305,7 @@ class RemotingClient:
             next_ms = min(each.deadline_ms for each in link.pending.values())
             self._watch(link, max(1, next_ms - now_ms))
 
-    def _answered(self, connection: Connection, response: RemotingCommand) -> None:
+    def _answered(self, connection: RemotingConnection, response: RemotingCommand) -> None:
         pending = self._by_connection[connection].pending.pop(response.opaque, None)
         if pending is None:
             LOG.info(
@@ -314,20 +314,20 @@ class RemotingClient:
             return
         self._finish(pending, response, None)
 
-    def _late(self, link: Link, opaque: int) -> None:
+    def _late(self, link: ServerLink, opaque: int) -> None:
         pending = link.pending.pop(opaque, None)
         if pending is None:  # the link was dropped for one before it
             return
         connection = link.connection
         text = f"{link.address} did not answer within {pending.timeout_ms} ms"
-        self._finish(pending, None, NetworkFault(text))
+        self._finish(pending, None, NetworkError(text))
         if connection is None or not self._client_limits.close_socket_if_timeout:
             return
         silent = connection.last_read_ms <= pending.sent_ms
         if pending.close_on_timeout or silent:
-            self._drop(link, NetworkFault(f"the connection to {link.address} was closed: {text}"))
+            self._drop(link, NetworkError(f"the connection to {link.address} was closed: {text}"))
 
-    def _fail(self, link: Link, fault: NetworkFault) -> None:
+    def _fail(self, link: ServerLink, fault: NetworkError) -> None:
         """The link is gone: forget it and tell everyone who waits on it."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
@@ -341,7 +341,7 @@ class RemotingClient:
         for each in pending.values():
             self._finish(each, None, fault)
 
-    def _drop(self, link: Link, fault: NetworkFault) -> None:
+    def _drop(self, link: ServerLink, fault: NetworkError) -> None:
         """End a link that may be open. Not from inside ``request``: calls back at once."""
         if link.connection is not None:
             link.connection.close()
@@ -358,28 +358,28 @@ class RemotingClient:
 
     # -- links
 
-    def _link(self, address: str) -> Link:
+    def _link(self, address: str) -> ServerLink:
         """The link to ``address``, connecting or open."""
         if self._closing:
-            raise NetworkFault(f"request to {address}: the client is closed")
+            raise NetworkError(f"request to {address}: the client is closed")
         link = self._links.get(address)
         if link is not None and link.connection is not None and link.connection.closed:
             link = None
         if link is not None:
             return link
         if len(self._links) >= self._client_limits.links:
-            raise NetworkFault(f"request to {address}: {len(self._links)} links already, the limit")
+            raise NetworkError(f"request to {address}: {len(self._links)} links already, the limit")
         host, port = parse_address(address)
-        link = Link(address)
+        link = ServerLink(address)
         self._links[address] = link
         task = self._scheduler.loop.create_task(self._connect(link, host, port))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return link
 
-    async def _connect(self, link: Link, host: str, port: int) -> None:
+    async def _connect(self, link: ServerLink, host: str, port: int) -> None:
         timeout_ms = self._client_limits.connect_timeout_ms
-        connection = Connection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        connection = RemotingConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
         self._by_connection[connection] = link
         usable = False
         try:
@@ -392,26 +392,26 @@ class RemotingClient:
                 )
                 usable = True
         except TimeoutError:
-            self._fail(link, NetworkFault(f"connect to {link.address}: not within {timeout_ms} ms"))
+            self._fail(link, NetworkError(f"connect to {link.address}: not within {timeout_ms} ms"))
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
-            self._fail(link, NetworkFault(f"connect to {link.address}: {error}"))
+            self._fail(link, NetworkError(f"connect to {link.address}: {error}"))
         finally:
             if not usable:  # it may have been opened; uvloop then forgets to tell of its end
                 connection.abort()
                 self.lost(connection)
 
-    async def _connected(self, link: Link) -> None:
+    async def _connected(self, link: ServerLink) -> None:
         """Wait for the end of connecting; raises NetworkFault when it failed."""
         while link.connection is None:
             if self._links.get(link.address) is not link:
-                raise NetworkFault(f"connect to {link.address} failed")
+                raise NetworkError(f"connect to {link.address} failed")
             await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
 
-    def _send(self, link: Link, frame: Sequence[bytes], now_ms: int) -> None:
+    def _send(self, link: ServerLink, frame: Sequence[bytes], now_ms: int) -> None:
         connection = link.connection
         if connection is not None:
             if connection.pending_bytes > self.limits.high_water:
-                raise NetworkFault(
+                raise NetworkError(
                     f"request to {link.address}: it does not read, "
                     f"{connection.pending_bytes} bytes are waiting for it"
                 )
@@ -422,9 +422,9 @@ class RemotingClient:
         elif len(link.waiting) < self._client_limits.pending_requests:
             link.waiting.append(b"".join(frame))
         else:
-            raise NetworkFault(f"request to {link.address}: not connected yet and too much waits")
+            raise NetworkError(f"request to {link.address}: not connected yet and too much waits")
 
-    def _serve(self, connection: Connection, requests: list[RemotingCommand]) -> None:
+    def _serve(self, connection: RemotingConnection, requests: list[RemotingCommand]) -> None:
         if self.handler is None:
             LOG.info("%d requests of %s:%d to nobody", len(requests), *connection.peer)
             return
@@ -452,5 +452,5 @@ def parse_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise NetworkFault(f"{address!r} is no address of the form host:port")
+        raise NetworkError(f"{address!r} is no address of the form host:port")
     return host, int(port)

@@ -10,8 +10,8 @@ States of a connection::
     closing   close(), fault of the peer         no     flush   connection_lost, linger deadline
     lost      connection_lost                    no     no      -
 
-Writes are collected and go to the kernel once at the end of the loop turn (:class:`Turns`), so that
-all replies of a turn to one peer are one system call, behind the commit of the handler.
+Writes are collected and go to the kernel once at the end of the loop turn (:class:`LoopTurns`), so
+that all replies of a turn to one peer are one system call, behind the commit of the handler.
 
 Invariants: ``closed`` never goes back; for each ``connected`` the owner hears
 ``lost`` exactly once; not more than ``limits.pending_bytes`` wait for one peer, else it is cut off.
@@ -27,11 +27,11 @@ from typing import Protocol, cast
 from attrs import define, field
 
 from rmqpy.config.loading import ServerSettings
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 READ_SIZE = 128 * 1024
 """Bytes of one read, usually; the buffer is shared by all connections of an owner."""
@@ -97,22 +97,22 @@ class ConnectionOwner(Protocol):
     def limits(self) -> ConnectionLimits: ...
 
     @property
-    def turns(self) -> Turns: ...
+    def turns(self) -> LoopTurns: ...
 
-    def connected(self, connection: Connection) -> None: ...
+    def connected(self, connection: RemotingConnection) -> None: ...
 
-    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+    def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
         """All complete frames of one read, at least one."""
         ...
 
-    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+    def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         """The peer broke the protocol; the connection is being closed."""
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: RemotingConnection) -> None: ...
 
 
 @define(slots=True, eq=False, repr=False)
-class Mark:
+class UnreadMark:
     """``left`` bytes that are not read yet were there at ``seen_ms``
     (:mod:`rmqpy.net.server.stall_detector`)."""
 
@@ -126,7 +126,7 @@ class Markable(Protocol):
     def marked(self, seen_ms: int, unread: int) -> None: ...
 
 
-class Turns:
+class LoopTurns:
     """The end of a loop turn: commit, then flush, then let the held ones read again.
 
     The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
@@ -158,19 +158,19 @@ class Turns:
         self._waited = False
         self._asked = False
         self._handled = False
-        self._written: list[Connection] = []
-        self._held: dict[Connection, None] = {}
+        self._written: list[RemotingConnection] = []
+        self._held: dict[RemotingConnection, None] = {}
 
     def handled(self) -> None:
         self._handled = True
         if not self._asked:
             self._ask()
 
-    def written(self, connection: Connection) -> None:
+    def written(self, connection: RemotingConnection) -> None:
         self._written.append(connection)
         self._ask()
 
-    def held(self, connection: Connection) -> None:
+    def held(self, connection: RemotingConnection) -> None:
         self._held[connection] = None
         self._ask()
 
@@ -217,12 +217,12 @@ class Turns:
 
 
 @define(slots=True, eq=False, repr=False)
-class Connection(asyncio.BufferedProtocol):
+class RemotingConnection(asyncio.BufferedProtocol):
     """A ``Channel``. Made by the protocol factory of an owner, or by hand for a client."""
 
     owner: ConnectionOwner
-    turns: Turns
-    receiver: FrameReceiver
+    turns: LoopTurns
+    receiver: FrameDecoder
     peer: tuple[str, int] = ("", 0)
     local_port: int = 0
     opened: bool = False
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
     """Of the unfinished frame not even the header is whole."""
 
     closing_since_ms: int | None = None
-    mark: Mark | None = None
+    mark: UnreadMark | None = None
     waited_ms: int = 0
     """How long the frames that are being received have waited, as far as is known."""
     _transport: asyncio.Transport | None = None
@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_traffic_ms = self.last_read_ms = now_ms
         try:
             commands = self.receiver.receive(data)
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self.owner.faulted(self, fault)
             self.close()
             return
@@ -452,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
         alone_too_much = waiting > limits.pending_bytes
         if alone_too_much or self.turns.pending_bytes_all + waiting > limits.pending_bytes_all:
             self.owner.faulted(
-                self, RemoteFault(f"it does not read: {waiting} bytes are waiting for it")
+                self, RemoteProtocolError(f"it does not read: {waiting} bytes are waiting for it")
             )
             self.abort()
             return

@@ -20,13 +20,13 @@ from typing import Final, Protocol, cast
 
 from attrs import define, field
 
-from rmqpy.ha.frames import Transfer
+from rmqpy.ha.frames import TransferFrame
 from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, SlaveLink
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
-from rmqpy.net.server.server import Doors, Listener, listen_fault
+from rmqpy.net.server.server import Listener, ListenerSecurity, listen_fault
 from rmqpy.net.tls import TlsContext, adopt
 from rmqpy.store.files.watermark import Watermark
 
@@ -71,7 +71,7 @@ class HaServer:
         log: StreamedLog,
         settings: LinkSettings,
         scheduler: AsyncioScheduler,
-        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> None:
         self.log = log
         self.doors = doors
@@ -260,20 +260,20 @@ class _Slave(asyncio.Protocol):
 # ------------------------------------------------------------------------------------ the slave
 
 
-class Follower(Protocol):
+class HaClientHandler(Protocol):
     """Who dials a master: makes the link, takes the bytes, hears of the end."""
 
     def connected(self, now_ms: int) -> SlaveLink:
         """There is a connection: the link for it."""
 
-    def store(self, transfer: Transfer) -> None:
+    def store(self, transfer: TransferFrame) -> None:
         """Take bytes that continue the log. Raises StoreFault when that cannot be."""
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         """The connection is over, or never was (``link`` None)."""
 
 
-class Connection(Protocol):
+class HaConnection(Protocol):
     """A connection to a master, made or being made."""
 
     def close(self) -> None:
@@ -282,19 +282,19 @@ class Connection(Protocol):
 
 def dial(
     address: tuple[str, int],
-    follower: Follower,
+    follower: HaClientHandler,
     scheduler: AsyncioScheduler,
     tls: TlsContext | None = None,
-) -> Connection:
+) -> HaConnection:
     """Connect to a master's HA port."""
-    return _Dial(address, follower, scheduler, tls)
+    return _Connector(address, follower, scheduler, tls)
 
 
-class _Dial:
+class _Connector:
     def __init__(
         self,
         address: tuple[str, int],
-        follower: Follower,
+        follower: HaClientHandler,
         scheduler: AsyncioScheduler,
         tls: TlsContext | None,
     ) -> None:
@@ -333,7 +333,7 @@ class _Dial:
 class _Master(asyncio.Protocol):
     """The connection to the master."""
 
-    follower: Follower
+    follower: HaClientHandler
     scheduler: AsyncioScheduler
     end: Callable[[SlaveLink | None, str], None]
     _transport: asyncio.Transport | None = field(default=None, init=False)
@@ -379,11 +379,11 @@ class _Master(asyncio.Protocol):
             if ready.close is not None:
                 self._stop(ready.close)
 
-    def _store(self, link: SlaveLink, transfers: Iterable[Transfer]) -> None:
+    def _store(self, link: SlaveLink, transfers: Iterable[TransferFrame]) -> None:
         for transfer in transfers:
             try:
                 self.follower.store(transfer)
-            except StoreFault as fault:
+            except StoreError as fault:
                 self._stop(str(fault))
                 return
             link.stored(transfer.end, self.scheduler.monotonic_ms())

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from attrs import define
 
-from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.model.errors import ConfigError, RmqError
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ async def _main_with_scheduler(main: Callable[[AsyncioScheduler], Coroutine[Any,
 
 def _loop_factory(uvloop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if uvloop not in UVLOOP_CHOICES:
-        raise ConfigFault(f"uvloop: {uvloop!r} is none of {', '.join(UVLOOP_CHOICES)}")
+        raise ConfigError(f"uvloop: {uvloop!r} is none of {', '.join(UVLOOP_CHOICES)}")
     if uvloop == "off":
         return None
     try:
@@ -167,7 +167,7 @@ def _loop_factory(uvloop: str) -> Callable[[], asyncio.AbstractEventLoop] | None
         ).new_event_loop
     except ImportError as error:
         if uvloop == "on":
-            raise ConfigFault(
+            raise ConfigError(
                 "uvloop: on, but the package is not installed; pip install rmqpy[fast], or set auto"
             ) from error
         return None

@@ -40,19 +40,19 @@ WAITING_LIMIT = 200_000
 
 
 @define(slots=True, frozen=True)
-class Patience:
+class AckTimeout:
     """How long a reply waits for a watermark, and what it says when the time is over."""
 
     timeout_ms: int
     status: PutMessageStatus
 
 
-UNNAMED_PATIENCE = Patience(10_000, PutMessageStatus.UNKNOWN_ERROR)
+UNNAMED_PATIENCE = AckTimeout(10_000, PutMessageStatus.UNKNOWN_ERROR)
 """For a watermark that the broker gave no patience of its own."""
 
 
 @define(slots=True, eq=False, repr=False)
-class Waiting(Generic[Ticket]):
+class PendingReply(Generic[Ticket]):
     """One encoded reply. ``ticket`` is what the broker needs to build another one when this one
     must not be sent.
     """
@@ -70,27 +70,27 @@ LateReply = Callable[[Ticket, PutMessageStatus], bytes]
 """The frame that answers a reply which was not released."""
 
 
-class ReplyGate(Generic[Ticket]):
+class PendingReplies(Generic[Ticket]):
     """See the module's text. ``late`` builds the frames of late and failed replies."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         late: LateReply[Ticket],
-        patience: Mapping[str, Patience],
+        patience: Mapping[str, AckTimeout],
         limit: int = WAITING_LIMIT,
     ) -> None:
         self._scheduler = scheduler
         self._late = late
         self._patience = dict(patience)
         self._limit = limit
-        self._lanes: dict[tuple[Watermark, ...], _Lane[Ticket]] = {}
+        self._lanes: dict[tuple[Watermark, ...], _WatermarkQueue[Ticket]] = {}
         self._subscribed: set[Watermark] = set()
         self._timer: Timer | None = None
         self.late_count = 0
         self.failed_count = 0
 
-    def change_patience(self, patience: Mapping[str, Patience]) -> None:
+    def change_patience(self, patience: Mapping[str, AckTimeout]) -> None:
         """From the next reply on."""
         self._patience = dict(patience)
         for lane in self._lanes.values():
@@ -120,7 +120,9 @@ class ReplyGate(Generic[Ticket]):
             if watermark in lane.watermarks
         )
 
-    def hold(self, watermarks: Sequence[Watermark], replies: Iterable[Waiting[Ticket]]) -> None:
+    def hold(
+        self, watermarks: Sequence[Watermark], replies: Iterable[PendingReply[Ticket]]
+    ) -> None:
         """Keep ``replies`` until all of ``watermarks`` have passed their ends."""
         lane = self._lane(tuple(watermarks))
         now_ms = self._scheduler.monotonic_ms()
@@ -156,17 +158,19 @@ class ReplyGate(Generic[Ticket]):
             self._timer = None
         _write(leaving)
 
-    def _lane(self, watermarks: tuple[Watermark, ...]) -> _Lane[Ticket]:
+    def _lane(self, watermarks: tuple[Watermark, ...]) -> _WatermarkQueue[Ticket]:
         lane = self._lanes.get(watermarks)
         if lane is None:
-            lane = self._lanes[watermarks] = _Lane(watermarks, self._patience_of(watermarks))
+            lane = self._lanes[watermarks] = _WatermarkQueue(
+                watermarks, self._patience_of(watermarks)
+            )
             for mark in watermarks:
                 if mark not in self._subscribed:
                     self._subscribed.add(mark)
                     mark.subscribe(self._grown)
         return lane
 
-    def _patience_of(self, watermarks: tuple[Watermark, ...]) -> list[Patience]:
+    def _patience_of(self, watermarks: tuple[Watermark, ...]) -> list[AckTimeout]:
         return [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
 
     def _grown(self, _value: int) -> None:
@@ -200,13 +204,13 @@ _Leaving = dict[Channel, list[bytes]]
 
 
 @define(slots=True, eq=False, repr=False)
-class _Lane(Generic[Ticket]):
+class _WatermarkQueue(Generic[Ticket]):
     watermarks: tuple[Watermark, ...]
-    patience: list[Patience]
-    replies: deque[Waiting[Ticket]] = field(factory=deque)
+    patience: list[AckTimeout]
+    replies: deque[PendingReply[Ticket]] = field(factory=deque)
     count: int = 0
 
-    def deadline_ms(self, waiting: Waiting[Ticket]) -> int:
+    def deadline_ms(self, waiting: PendingReply[Ticket]) -> int:
         """When ``waiting`` is late: the longest patience among the watermarks that are behind.
 
         It never falls along the lane: a reply lacks no watermark that the next one has.
@@ -226,7 +230,7 @@ class _Lane(Generic[Ticket]):
         ends = (held_ms + patience.timeout_ms for patience in self.patience)
         return min((end for end in ends if end > now_ms), default=now_ms)
 
-    def take(self) -> Waiting[Ticket]:
+    def take(self) -> PendingReply[Ticket]:
         waiting = self.replies.popleft()
         self.count -= waiting.count
         return waiting
@@ -272,5 +276,5 @@ def _write(leaving: _Leaving) -> None:
         channel.write(replies[0] if len(replies) == 1 else b"".join(replies))
 
 
-SendGate = ReplyGate[RemotingCommand | bytes]
+SendGate = PendingReplies[RemotingCommand | bytes]
 """The replies to sends; a ticket is the reply as a command, or the frames of several."""

@@ -32,7 +32,7 @@ from attrs import define, evolve, field
 
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.config.security import ClientAuth, SecuritySettings, TlsMode
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 WATCH_MS: Final = 5_000
 HANDSHAKE_S: Final = 10.0
@@ -89,7 +89,7 @@ class TlsContext:
             return
         try:
             self._context = _context(self.side, self.server)
-        except ConfigFault as fault:
+        except ConfigError as fault:
             _log.warning("the certificates stay as they were for now: %s", fault)
             return
         self._seen = seen
@@ -140,7 +140,7 @@ def tls_of(
         client = TlsContext(_client_side(settings), False, now_ms)
     if settings.ha_tls_enable:
         if server is None:
-            raise ConfigFault("haTlsEnable=true needs tls.server.certPath and tls.server.keyPath")
+            raise ConfigError("haTlsEnable=true needs tls.server.certPath and tls.server.keyPath")
         replication = ServerTls(TlsMode.ENFORCING, server.context)
         to_master = client or TlsContext(_client_side(settings), False, now_ms)
     return Tls(server, client, replication, to_master)
@@ -174,12 +174,12 @@ def _server(settings: SecuritySettings, now_ms: Callable[[], int]) -> ServerTls 
         return None
     if side.certificate is None or side.key is None:
         if mode is TlsMode.ENFORCING:
-            raise ConfigFault(
+            raise ConfigError(
                 "tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath"
             )
         return None
     if side.needed is not ClientAuth.NONE and not (side.verify and side.trust):
-        raise ConfigFault(
+        raise ConfigError(
             f"tls.server.need.client.auth={side.needed.value} needs tls.server.authClient=true and "
             "tls.server.trustCertPath: a certificate that nobody verifies proves nothing"
         )
@@ -205,13 +205,13 @@ def _context(side: TlsSide, server: bool) -> ssl.SSLContext:
             context.load_cert_chain(side.certificate, side.key, side.key_password or "")
         if side.verify:
             if side.trust is None:
-                raise ConfigFault(
+                raise ConfigError(
                     f"tls.{'server.authClient' if server else 'client.authServer'}=true needs "
                     f"tls.{'server' if server else 'client'}.trustCertPath"
                 )
             context.load_verify_locations(side.trust)
     except (OSError, ValueError) as error:
-        raise ConfigFault(f"TLS files {', '.join(side.files)}: {error}") from error
+        raise ConfigError(f"TLS files {', '.join(side.files)}: {error}") from error
     context.verify_mode = _verify_mode(side, server)
     return context
 
@@ -246,10 +246,10 @@ def _with_file(security: SecuritySettings) -> SecuritySettings:
         raw = path.read_bytes()
     except FileNotFoundError:
         if security.tls_config_file != DEFAULT_FILE:
-            raise ConfigFault(f"tls.config.file={path}: there is no such file") from None
+            raise ConfigError(f"tls.config.file={path}: there is no such file") from None
         return security
     except OSError as error:
-        raise ConfigFault(f"tls.config.file={path}: {error}") from error
+        raise ConfigError(f"tls.config.file={path}: {error}") from error
     changes: dict[str, Any] = {}
     for item in parse_properties(decode_properties_bytes(raw), str(path)):
         name = _IN_FILE.get(item.key)
@@ -265,7 +265,7 @@ def _value(where: str, name: str, text: str) -> Any:
         try:
             return ClientAuth(text.lower())
         except ValueError:
-            raise ConfigFault(f"{where}={text}: allowed: none, optional, require") from None
+            raise ConfigError(f"{where}={text}: allowed: none, optional, require") from None
     return text
 
 
@@ -296,7 +296,7 @@ async def adopt(
 
 
 @define(slots=True, eq=False, repr=False)
-class FirstByte:
+class TlsSniffer:
     """A socket of which nobody knows yet whether it speaks TLS: its first byte tells, and stays to
     be read.
     """
@@ -304,8 +304,8 @@ class FirstByte:
     sock: socket.socket
     since_ms: int
     loop: asyncio.AbstractEventLoop
-    decided: Callable[[FirstByte, bool], None]
-    ended: Callable[[FirstByte], None]
+    decided: Callable[[TlsSniffer, bool], None]
+    ended: Callable[[TlsSniffer], None]
 
     def start(self) -> None:
         self.loop.add_reader(self.sock.fileno(), self._readable)

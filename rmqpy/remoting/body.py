@@ -40,11 +40,11 @@ from typing import (
 from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.annotations import Int64, wire_name, without_none
 from rmqpy.remoting.fastjson import (
     TOLERANT_REQUEST_MAX,
-    FastjsonFault,
+    FastjsonDecodeError,
     ObjectKey,
     dumps,
     loads,
@@ -73,15 +73,15 @@ class Body(Value):
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
         """The body in ``data``; what cannot be one is refused, naming the member."""
         if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"not a {cls.__name__}: {len(data)} bytes, more than {cls.BYTES_MAX}",
             )
         try:
             tolerant_max = None if cls.BYTES_MAX is None else TOLERANT_REQUEST_MAX
             return cls.from_json(loads(data, tolerant_max))
-        except (FastjsonFault, WrongBody) as fault:
-            raise Refusal(
+        except (FastjsonDecodeError, BodyDecodeError) as fault:
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"not a {cls.__name__}: {str(fault)[:300]}"
             ) from None
 
@@ -93,18 +93,18 @@ class Body(Value):
     def from_json(cls, value: object) -> Self:
         """The body in a decoded JSON value; raises WrongBody."""
         if not isinstance(value, dict):
-            raise WrongBody(f"an object was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
         arguments: dict[str, object] = {}
         for member in _members(cast(Hashable, cls)):
             found = value.get(member.wire_name)
             if found is None:
                 if member.mandatory:
-                    raise WrongBody(f"the member {member.wire_name} is missing")
+                    raise BodyDecodeError(f"the member {member.wire_name} is missing")
                 continue
             try:
                 arguments[member.argument] = member.read(found)
-            except WrongBody as fault:
-                raise WrongBody(f"{member.wire_name}: {fault}") from None
+            except BodyDecodeError as fault:
+                raise BodyDecodeError(f"{member.wire_name}: {fault}") from None
         return cls(**arguments)
 
     def to_json(self) -> dict[Any, object]:
@@ -117,12 +117,12 @@ class Body(Value):
         return encoded
 
 
-class WrongBody(ValueError):
+class BodyDecodeError(ValueError):
     """A JSON value that does not fit its annotation; the text is its path and what is wrong."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class _Member:
+class _BodyMember:
     attribute: str
     argument: str
     wire_name: str
@@ -132,14 +132,14 @@ class _Member:
 
 
 @cache
-def _members(body: Hashable) -> tuple[_Member, ...]:
+def _members(body: Hashable) -> tuple[_BodyMember, ...]:
     of = cast(type[AttrsInstance], body)
     hints = get_type_hints(of, include_extras=True)
     table = []
     for attribute in fields(of):
         read, write = _kind(without_none(hints[attribute.name]))
         table.append(
-            _Member(
+            _BodyMember(
                 attribute=attribute.name,
                 argument=str(attribute.alias),
                 wire_name=wire_name(attribute),
@@ -169,7 +169,7 @@ def _list_kind(item: Any, form: type[list[Any]] | type[tuple[Any, ...]]) -> tupl
 
     def read(value: object) -> Sequence[object]:
         if not isinstance(value, list | tuple):
-            raise WrongBody(f"an array was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"an array was expected, not {_shown(value)}")
         return form(read_item(found) for found in value if found is not None)
 
     def write(value: Sequence[object]) -> Sequence[object]:
@@ -184,15 +184,15 @@ def _map_kind(key: Any, item: Any) -> tuple[Read, Write]:
 
     def read(value: object) -> dict[object, object]:
         if not isinstance(value, dict):
-            raise WrongBody(f"an object was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
         table: dict[object, object] = {}
         for name, found in value.items():
             if found is None:
                 continue
             try:
                 table[read_key(name)] = read_item(found)
-            except WrongBody as fault:
-                raise WrongBody(f"{_shown(name)}: {fault}") from None
+            except BodyDecodeError as fault:
+                raise BodyDecodeError(f"{_shown(name)}: {fault}") from None
         return table
 
     def write(value: Mapping[object, object]) -> dict[object, object]:
@@ -212,8 +212,8 @@ def _key_kind(key: Any) -> tuple[Read, Write]:
             return of.from_json(name.as_dict())
         try:
             return of.from_json(loads(str(name)))
-        except FastjsonFault as fault:
-            raise WrongBody(str(fault)) from None
+        except FastjsonDecodeError as fault:
+            raise BodyDecodeError(str(fault)) from None
 
     def write(name: Body) -> ObjectKey:
         return ObjectKey.of(name.to_json())
@@ -232,7 +232,7 @@ def _read_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise WrongBody(f"a text was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"a text was expected, not {_shown(value)}")
 
 
 def _read_number(value: object, maximum: int) -> int:
@@ -245,7 +245,7 @@ def _read_number(value: object, maximum: int) -> int:
             return parse_decimal(value, maximum)
     except ValueError:
         pass
-    raise WrongBody(f"a number up to {maximum} was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"a number up to {maximum} was expected, not {_shown(value)}")
 
 
 def _read_int32(value: object) -> int:
@@ -264,7 +264,7 @@ def _read_bool(value: object) -> bool:
         return True
     if text in ("false", "0"):
         return False
-    raise WrongBody(f"true or false was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"true or false was expected, not {_shown(value)}")
 
 
 def _read_float(value: object) -> float:
@@ -273,7 +273,7 @@ def _read_float(value: object) -> float:
             return float(value)
         except (ValueError, OverflowError):
             pass
-    raise WrongBody(f"a number was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"a number was expected, not {_shown(value)}")
 
 
 def _shown(value: object) -> str:

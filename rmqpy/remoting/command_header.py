@@ -34,7 +34,7 @@ from typing import (
 from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.annotations import Int64, named, wire_name, without_none
 from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, java_double, parse_decimal
 from rmqpy.remoting.lazy_attrs import Value
@@ -64,13 +64,13 @@ class CommandHeader(Value):
                 if text is not None:
                     values[attribute] = text if parse is str else parse(text)
                 elif mandatory:
-                    raise Refusal(
+                    raise RequestRejectedError(
                         ResponseCode.SYSTEM_ERROR,
                         f"the field {name} of {cls.__name__} is missing",
                     )
         except ValueError:
             kind = next(item.kind for item in header_fields(cls) if item.wire_name == name)
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the field {name} of {cls.__name__} is not {kind}: {ext_fields[name][:64]!r}",
             ) from None

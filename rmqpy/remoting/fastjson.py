@@ -26,11 +26,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
-from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonFault, ObjectKey, Reader
+from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonDecodeError, FastjsonReader, ObjectKey
 from rmqpy.remoting.java_number import java_double
 from rmqpy.remoting.json_text import quote, quote_strict
 
-__all__ = ["DEPTH_MAX", "FastjsonFault", "ObjectKey", "dumps", "loads"]
+__all__ = ["DEPTH_MAX", "FastjsonDecodeError", "ObjectKey", "dumps", "loads"]
 
 CONTAINERS_MAX: Final = 1_000_000
 """Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
@@ -51,14 +51,14 @@ def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None =
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
     containers = text.count("[") + text.count("{")
     if containers > CONTAINERS_MAX:
-        raise FastjsonFault(f"more than {CONTAINERS_MAX} objects and arrays", 0)
+        raise FastjsonDecodeError(f"more than {CONTAINERS_MAX} objects and arrays", 0)
     try:
         value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
         if tolerant_max is not None and len(text) > tolerant_max:
             problem = f"{len(text)} characters, more than {tolerant_max}, and no strict JSON"
-            raise FastjsonFault(problem, 0) from None
-        return Reader(text).read()
+            raise FastjsonDecodeError(problem, 0) from None
+        return FastjsonReader(text).read()
     if containers > DEPTH_MAX:
         _check_depth(value)
     return value
@@ -171,7 +171,7 @@ def _check_depth(value: object) -> None:
         if any(isinstance(container, dict | list) for container in level):
             depth += 1
         if depth > DEPTH_MAX:
-            raise FastjsonFault(f"nesting deeper than {DEPTH_MAX}", 0)
+            raise FastjsonDecodeError(f"nesting deeper than {DEPTH_MAX}", 0)
         level = inner
 
 

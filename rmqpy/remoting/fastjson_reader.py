@@ -56,7 +56,7 @@ _WORDS: Final[dict[str, bool | None]] = {
 _NUMBER_CHARS_MAX: Final = 400
 
 
-class FastjsonFault(ValueError):
+class FastjsonDecodeError(ValueError):
     """A text that even fastjson could not read."""
 
     def __init__(self, problem: str, position: int) -> None:
@@ -78,7 +78,7 @@ class ObjectKey:
         return dict(self.members)
 
 
-class Reader:
+class FastjsonReader:
     """One pass over one text."""
 
     __slots__ = ("_depth", "_position", "_text")
@@ -144,7 +144,7 @@ class Reader:
             start = self._position
             value = _frozen(self._value())
             if not isinstance(value, ObjectKey):
-                raise FastjsonFault("an array as a key", start)
+                raise FastjsonDecodeError("an array as a key", start)
             return value
         if char == "-" or char.isdecimal():
             return str(self._number())
@@ -161,7 +161,7 @@ class Reader:
             parts.append(match.group())
             self._position = match.end()
             if self._position >= len(text):
-                raise FastjsonFault("a string without an end", start)
+                raise FastjsonDecodeError("a string without an end", start)
             self._position += 1
             if text[self._position - 1] == quote:
                 return _joined(parts)
@@ -250,7 +250,7 @@ class Reader:
         return self._text[self._position]
 
     def _fail(self, problem: str) -> NoReturn:
-        raise FastjsonFault(problem, self._position)
+        raise FastjsonDecodeError(problem, self._position)
 
 
 def _frozen(value: object) -> object:
@@ -259,7 +259,7 @@ def _frozen(value: object) -> object:
         members: dict[str, object] = {}
         for name, member in value.items():
             if not isinstance(name, str):
-                raise FastjsonFault("an object key inside an object key", 0)
+                raise FastjsonDecodeError("an object key inside an object key", 0)
             members[name] = member
         return ObjectKey.of(members)
     if isinstance(value, list):

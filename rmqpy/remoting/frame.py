@@ -32,7 +32,7 @@ from struct import Struct, error
 from typing import Any, Final, NoReturn
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.remoting.command import (
     CURRENT_VERSION,
     FLAG_RESPONSE,
@@ -46,9 +46,9 @@ from rmqpy.remoting.command import (
 )
 from rmqpy.remoting.command_header import CommandHeader, wire_names
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
-from rmqpy.remoting.fastjson_reader import FastjsonFault, Reader
+from rmqpy.remoting.fastjson_reader import FastjsonDecodeError, FastjsonReader
 from rmqpy.remoting.java_number import INT32_MAX, java_double, parse_decimal
-from rmqpy.remoting.java_values import in_java_order
+from rmqpy.remoting.java_values import hashmap_ordered
 from rmqpy.remoting.json_text import quote
 
 MAX_FRAME: Final = 16_777_216
@@ -110,7 +110,7 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
     header_length = len(header)
     length = WORD_BYTES + header_length + body_length
     if length + LENGTH_BYTES > MAX_FRAME or header_length > MAX_HEADER:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"a frame of code {command.code} with a header of {header_length} and a body of "
             f"{body_length} bytes is larger than a peer accepts: {MAX_HEADER} bytes of "
@@ -123,17 +123,17 @@ def decode_command(frame: memoryview) -> RemotingCommand:
     """The command in ``frame``, which is a frame without its length word."""
     frame_length = len(frame)
     if frame_length < WORD_BYTES:
-        raise RemoteFault(f"a frame of {frame_length} bytes has no header word")
+        raise RemoteProtocolError(f"a frame of {frame_length} bytes has no header word")
     (word,) = _WORD.unpack_from(frame)
     serialize_type = word >> 24
     header_length = word & 0xFFFFFF
     header_end = WORD_BYTES + header_length
     if header_end > frame_length:
-        raise RemoteFault(
+        raise RemoteProtocolError(
             f"header length {header_length} does not fit into a frame of {frame_length} bytes"
         )
     if header_length > MAX_HEADER:
-        raise RemoteFault(f"header length {header_length} is larger than {MAX_HEADER}")
+        raise RemoteProtocolError(f"header length {header_length} is larger than {MAX_HEADER}")
     if serialize_type == SERIALIZE_JSON:
         plain = _PLAIN_HEADER.fullmatch(frame, WORD_BYTES, header_end)
         if plain is not None:
@@ -146,7 +146,7 @@ def decode_command(frame: memoryview) -> RemotingCommand:
     elif serialize_type == SERIALIZE_ROCKETMQ:
         command = _decode_binary(header)
     else:
-        raise RemoteFault(f"unknown serialize type {serialize_type}")
+        raise RemoteProtocolError(f"unknown serialize type {serialize_type}")
     command.body = bytes(frame[header_end:])
     return command
 
@@ -162,7 +162,7 @@ def _encode_json(command: RemotingCommand, opaque: int, flag: int) -> bytes:
     parts = [f'{{"code":{command.code}']
     if command.ext_fields or command.header_type is not None:
         inner = ",".join(
-            [f"{quote(key)}:{quote(value)}" for key, value in in_java_order(command.ext_fields)]
+            [f"{quote(key)}:{quote(value)}" for key, value in hashmap_ordered(command.ext_fields)]
         )
         parts.append(f'"extFields":{{{inner}}}')
     parts.append(f'"flag":{flag}')
@@ -192,10 +192,10 @@ def _encode_binary(command: RemotingCommand, opaque: int, flag: int) -> bytes:
 
 def _binary_order(command: RemotingCommand) -> Iterable[tuple[str, str]]:
     if command.header_type is None or not command.header_type.FAST_CODEC:
-        return in_java_order(command.ext_fields)
+        return hashmap_ordered(command.ext_fields)
     others = dict(command.ext_fields)
     first = [(name, others.pop(name)) for name in wire_names(command.header_type) if name in others]
-    return chain(first, in_java_order(others))
+    return chain(first, hashmap_ordered(others))
 
 
 def _encode_entries(items: Iterable[tuple[str, str]]) -> bytes:
@@ -218,12 +218,14 @@ def _decode_binary(header: bytes) -> RemotingCommand:
         ext_fields: dict[str, str] = {}
         if size > 0:
             if size > len(header) - position:
-                raise RemoteFault(
+                raise RemoteProtocolError(
                     f"ext fields of {size} bytes do not fit into a header of {len(header)} bytes"
                 )
             ext_fields = _decode_entries(header, position, position + size)
     except error:
-        raise RemoteFault(f"a ROCKETMQ header ends early, after {len(header)} bytes") from None
+        raise RemoteProtocolError(
+            f"a ROCKETMQ header ends early, after {len(header)} bytes"
+        ) from None
     return RemotingCommand(
         code, opaque, flag, language, version, remark, ext_fields, b"", SERIALIZE_ROCKETMQ
     )
@@ -249,7 +251,9 @@ def _text(header: bytes, position: int, size: int, end: int) -> tuple[str | None
     if size == 0:
         return None, position
     if not 0 < size <= end - position:
-        raise RemoteFault(f"a string of {size} bytes at {position} ends behind its header ({end})")
+        raise RemoteProtocolError(
+            f"a string of {size} bytes at {position} ends behind its header ({end})"
+        )
     return header[position : position + size].decode("utf-8", "replace"), position + size
 
 
@@ -260,7 +264,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
     except (ValueError, RecursionError):
         decoded = _tolerantly(text)
     if not isinstance(decoded, dict):
-        raise RemoteFault(f"a JSON header is not an object but {type(decoded).__name__}")
+        raise RemoteProtocolError(f"a JSON header is not an object but {type(decoded).__name__}")
     remark = decoded.get("remark")
     ext_fields = decoded.get("extFields")
     return RemotingCommand(
@@ -279,14 +283,14 @@ def _decode_json(header: bytes) -> RemotingCommand:
 
 def _tolerantly(text: str) -> object:
     if len(text) > TOLERANT_REQUEST_MAX:
-        raise RemoteFault(f"a JSON header of {len(text)} characters is no strict JSON")
+        raise RemoteProtocolError(f"a JSON header of {len(text)} characters is no strict JSON")
     try:
-        decoded = Reader(text).read()
-    except FastjsonFault as fault:
-        raise RemoteFault(f"a JSON header cannot be read: {str(fault)[:200]}") from None
+        decoded = FastjsonReader(text).read()
+    except FastjsonDecodeError as fault:
+        raise RemoteProtocolError(f"a JSON header cannot be read: {str(fault)[:200]}") from None
     ext_fields = decoded.get("extFields") if isinstance(decoded, dict) else None
     if isinstance(ext_fields, dict) and not all(isinstance(key, str) for key in ext_fields):
-        raise RemoteFault("a JSON header has an object as the key of an ext field")
+        raise RemoteProtocolError("a JSON header has an object as the key of an ext field")
     return decoded
 
 
@@ -300,7 +304,7 @@ def _number(decoded: dict[str, Any], key: str) -> int:
         except ValueError:
             value = None
     if type(value) is not int or not -INT32_MAX - 1 <= value <= INT32_MAX:
-        raise RemoteFault(f"{key} of a JSON header is no 32 bit number")
+        raise RemoteProtocolError(f"{key} of a JSON header is no 32 bit number")
     return value
 
 
@@ -319,7 +323,9 @@ def _ext_fields(decoded: object) -> dict[str, str]:
     if decoded is None:
         return {}
     if not isinstance(decoded, dict):
-        raise RemoteFault(f"extFields of a JSON header are no object: {type(decoded).__name__}")
+        raise RemoteProtocolError(
+            f"extFields of a JSON header are no object: {type(decoded).__name__}"
+        )
     if set(map(type, decoded.values())) <= _ONLY_TEXTS:
         return decoded
     return {key: _scalar_text(key, value) for key, value in decoded.items() if value is not None}
@@ -334,7 +340,7 @@ def _scalar_text(key: str, value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return java_double(value)
-    raise RemoteFault(
+    raise RemoteProtocolError(
         f"{str(key)[:64]!r} of a JSON header is not a text but {type(value).__name__}"
     )
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, MAX_FRAME, WORD_BYTES, decode_command, is_head_whole
 
 _LENGTH: Final = Struct(">I")
 
 
-class FrameReceiver:
+class FrameDecoder:
     """Cuts a byte stream into commands."""
 
     __slots__ = ("_fault", "_max_frame", "_needed", "_pending")
@@ -46,7 +46,7 @@ class FrameReceiver:
         the same ``data`` are given up with the connection.
         """
         if self._fault is not None:
-            raise RemoteFault(self._fault)
+            raise RemoteProtocolError(self._fault)
         try:
             if not self._pending:
                 whole = self._only_frame(data)
@@ -63,7 +63,7 @@ class FrameReceiver:
                 commands, used = self._cut(view)
             del self._pending[:used]
             return commands
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._fault = str(fault)
             self._pending = bytearray()
             raise
@@ -87,7 +87,7 @@ class FrameReceiver:
                 return commands, position
             (length,) = _LENGTH.unpack_from(view, position)
             if length + LENGTH_BYTES > self._max_frame or length < WORD_BYTES:
-                raise RemoteFault(
+                raise RemoteProtocolError(
                     f"a frame of {length} bytes: allowed are {WORD_BYTES} to "
                     f"{self._max_frame - LENGTH_BYTES}"
                 )

@@ -33,7 +33,7 @@ def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> li
     return sorted(listed, key=lambda key: _spread(key) & mask)
 
 
-def in_java_order(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """The items of ``fields`` in HashMap order; cheap for key sets that come again."""
     if len(fields) < 2:
         return fields.items()

@@ -17,7 +17,7 @@ V = TypeVar("V", bound="type[Value]")
 
 
 class Value:
-    """Base of classes that are :func:`made_when_used`, or made with ``eq=False, repr=False``."""
+    """Base of classes that are :func:`lazy_define`, or made with ``eq=False, repr=False``."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Value:
 
 
 @dataclass_transform(field_specifiers=(field,))
-def made_when_used(*, kw_only: bool = False) -> Callable[[V], V]:
+def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
     """``attrs.define``, carried out with the first instance, or when attrs is asked for the
     attributes.
     """

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from rmqpy.codec import property_crc
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import QUEUE_OFFSET_POSITION
 from rmqpy.codec.message import check_record, decode_message, encode_messages
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import QueueOffset
-from rmqpy.model.message import MessageDraft
-from rmqpy.model.text import bytes_text
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.model.text import format_bytes
 from rmqpy.store.health import StoreHealth, Writer
-from rmqpy.store.put_checks import check_draft
-from rmqpy.store.queues.expired_ends import QueueEnds
-from rmqpy.store.queues.topic_queue_table import QueueTails
+from rmqpy.store.put_checks import validate_message
+from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
+from rmqpy.store.queues.topic_queue_table import TopicQueueTable
 from rmqpy.store.results import PutResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
@@ -35,7 +35,7 @@ SCANNED_AHEAD = 2 << 30
 """Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
 
 
-class StorePuts:
+class MessageAppender:
     """See the module's text."""
 
     def __init__(
@@ -43,7 +43,7 @@ class StorePuts:
         context: StoreContext,
         parts: StoreParts,
         health: StoreHealth,
-        silent_ends: QueueEnds,
+        silent_ends: ExpiredQueueEnds,
     ) -> None:
         self._settings = context.settings
         self._clock = context.clock
@@ -53,7 +53,7 @@ class StorePuts:
         self._dispatch = parts.dispatch
         self._health = health
         self._silent_ends = silent_ends
-        self.tails = QueueTails()
+        self.tails = TopicQueueTable()
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
         """Whether records get the checksum of 5.x: only Python writes it."""
@@ -84,16 +84,16 @@ class StorePuts:
         """The role has changed: the next put learns the queue offsets again."""
         self._tails_known = False
 
-    def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]:
+    def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
         """See :meth:`MessageStore.put`."""
         refused = self._refusal()
         if refused is not None:
             return [refused] * (1 if batch else len(drafts))
         assert drafts, "a put without a message"
         if self.appends_crc:
-            drafts = [evolve(d, properties=property_crc.with_room(d.properties)) for d in drafts]
+            drafts = [evolve(d, properties=property_crc.reserve(d.properties)) for d in drafts]
         limit = self._settings.max_message_size
-        results = [check_draft(draft, limit) for draft in drafts]
+        results = [validate_message(draft, limit) for draft in drafts]
         if batch:
             return [self._put_batch(drafts, results)]
         good = [draft for draft, result in zip(drafts, results, strict=True) if result is None]
@@ -105,7 +105,7 @@ class StorePuts:
         ]
 
     def _put_batch(
-        self, drafts: Sequence[MessageDraft], results: Sequence[PutResult | None]
+        self, drafts: Sequence[OutgoingMessage], results: Sequence[PutResult | None]
     ) -> PutResult:
         for result in results:
             if result is not None:
@@ -126,11 +126,11 @@ class StorePuts:
         try:
             check_record(record, 0)
             message = decode_message(record)
-        except RecordFault as fault:
+        except InvalidRecordError as fault:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"no message record: {fault}")
         if message.version != 1:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="a record of version 2")
-        draft = MessageDraft(
+        draft = OutgoingMessage(
             topic=message.topic.encode(),
             queue_id=message.queue_id,
             body=message.body,
@@ -140,13 +140,13 @@ class StorePuts:
             born_host=message.born_host,
             store_host=message.store_host,
         )
-        illegal = check_draft(draft, self._settings.max_message_size)
+        illegal = validate_message(draft, self._settings.max_message_size)
         if illegal is not None:
             return illegal
         return self._append((draft,), [bytearray(record)], self._clock.now_ms())
 
     def _append(
-        self, drafts: Sequence[MessageDraft], records: list[bytearray], now_ms: int
+        self, drafts: Sequence[OutgoingMessage], records: list[bytearray], now_ms: int
     ) -> PutResult:
         if not self._health.writeable:
             return self._refused()
@@ -184,7 +184,7 @@ class StorePuts:
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
             if self._dispatch.behind_bytes > SCANNED_AHEAD:
-                to_go = bytes_text(self._dispatch.behind_bytes)
+                to_go = format_bytes(self._dispatch.behind_bytes)
                 remark = f"the consume queues are being built again, {to_go} of the log to go"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 

@@ -24,7 +24,7 @@ from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.packing import key_hashes
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
@@ -63,7 +63,7 @@ class Accelerator(Protocol):
 
 
 @define(slots=True)
-class _Run:
+class _DispatchRun:
     """Units that continue one queue, not yet written."""
 
     queue: ConsumeQueue
@@ -136,7 +136,7 @@ class Dispatch:
         while self.queue_cursor < stop and (self._step_ahead() or self._step()):
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
-            with suppress(StoreFault):  # the queues do not wait for what was damaged behind them
+            with suppress(StoreError):  # the queues do not wait for what was damaged behind them
                 self.index_step()
 
     def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
@@ -248,7 +248,7 @@ class Dispatch:
         if scan.stop is StopReason.BLANK:
             if is_end_filler(piece.view, scan.end - piece.offset, rest, dledger=piece.dledger):
                 return piece.file_end
-        raise StoreFault(
+        raise StoreError(
             f"commit log at offset {scan.end}",
             f"{scan.stop.name} where a record must begin",
             "records without a gap",
@@ -256,7 +256,7 @@ class Dispatch:
         )
 
     def _to_queues(self, scan: Scan) -> None:
-        runs: dict[tuple[bytes, int], _Run] = {}
+        runs: dict[tuple[bytes, int], _DispatchRun] = {}
         for row, (topic, queue_id, sys_flag) in enumerate(
             zip(scan.topic, scan.queue_id, scan.sys_flag, strict=True)
         ):
@@ -267,7 +267,7 @@ class Dispatch:
             run = runs.get((topic, queue_id))
             if run is None:
                 queue = self._queues.of(java_text(topic), queue_id)
-                run = runs[topic, queue_id] = _Run(queue, -1, -1, bytearray(), 0)
+                run = runs[topic, queue_id] = _DispatchRun(queue, -1, -1, bytearray(), 0)
             if run.units and run.next == queue_offset:
                 run.units += QUEUE_UNIT.pack(offset, size, tags_code)
             elif not run.units and run.queue.continues(queue_offset, offset):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from attrs import define
 
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.dispatcher import Dispatch
@@ -53,10 +53,10 @@ class QueueFlush:
         self.save_point()
 
 
-class StoreFlushes:
+class FlushTracker:
     """See the module's text."""
 
-    def __init__(self, parts: StoreParts, files: FileLayer, paths: StorePaths) -> None:
+    def __init__(self, parts: StoreParts, files: FileSystem, paths: StorePaths) -> None:
         self._files = files
         self._paths = paths
         classic = parts.opened.classic

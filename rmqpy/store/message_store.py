@@ -18,35 +18,35 @@ from typing import TYPE_CHECKING
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.names import SCHEDULE_TOPIC
-from rmqpy.store.appender import StorePuts
+from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.files.watermark import Watermark
-from rmqpy.store.flush_tracker import QueueFlush, StoreFlushes
+from rmqpy.store.flush_tracker import FlushTracker, QueueFlush
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
-from rmqpy.store.queues.expired_ends import QueueEnds
+from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 from rmqpy.store.queues.table import QueueName
 from rmqpy.store.reader import (
     Matcher,
-    QueueReader,
+    QueueMessageReader,
     RecordFilter,
     record_at,
     record_store_timestamp,
 )
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
-from rmqpy.store.retention import Cleaning
+from rmqpy.store.retention import RetentionCleaner
 from rmqpy.store.runtime_info import RuntimeInfo
-from rmqpy.store.startup import StoreContext, StoreParts, start_store
+from rmqpy.store.startup import StoreContext, StoreParts, open_directory
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-    from rmqpy.store.ledger.classic_prefix import OldLog
+    from rmqpy.store.ledger.classic_prefix import ClassicPrefix
     from rmqpy.store.ledger.entry_store import EntryStore
 
 __all__ = ["MessageStore", "QueueFlush", "StoreContext", "open_store"]
@@ -72,18 +72,20 @@ class MessageStore:
         self._queues = parts.queues
         self._index = parts.index
         self._dispatch = parts.dispatch
-        self._reader = QueueReader(self._log, self._queues, self._settings, context.memory_bytes)
+        self._reader = QueueMessageReader(
+            self._log, self._queues, self._settings, context.memory_bytes
+        )
         self._settled_offset = self._log.confirm_offset
         self._reader.is_settling = lambda: self.settling
         self._reader.on_stray_unit = self._stray_unit
         if parts.opened.entries is not None:
             self._reader.is_to_be_mended = parts.opened.entries.is_to_be_mended
         self.health = StoreHealth()
-        self.queue_ends = QueueEnds(context.files, self._paths.queue_ends)
-        self._puts = StorePuts(context, parts, self.health, self.queue_ends)
+        self.queue_ends = ExpiredQueueEnds(context.files, self._paths.queue_ends)
+        self._puts = MessageAppender(context, parts, self.health, self.queue_ends)
         self.tails = self._puts.tails
-        self._flushes = StoreFlushes(parts, context.files, self._paths)
-        self.cleaning = Cleaning(
+        self._flushes = FlushTracker(parts, context.files, self._paths)
+        self.cleaning = RetentionCleaner(
             context.files,
             self._paths,
             self._log,
@@ -133,7 +135,7 @@ class MessageStore:
         return self._settings
 
     @property
-    def old_log(self) -> OldLog | None:
+    def old_log(self) -> ClassicPrefix | None:
         """What a member says of the log in front of the divide."""
         return self._parts.opened.old_log
 
@@ -224,7 +226,7 @@ class MessageStore:
         """Whether puts are refused because the last write of the log took too long."""
         return self._puts.page_cache_busy
 
-    def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]:
+    def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
         """Stage messages; one result a draft, or one for all of a ``batch`` (same topic and queue,
         all or none).
 
@@ -287,7 +289,7 @@ class MessageStore:
         assert log is not None and self.health.is_slave, "raw bytes are for a slave's classic log"
         failure = self.health.failure
         if failure is not None:
-            raise StoreFault(self._paths.commit_log, failure, "a store that works", "restart")
+            raise StoreError(self._paths.commit_log, failure, "a store that works", "restart")
         try:
             if log.max_offset == 0 < offset:
                 log.begin_at(offset)
@@ -297,7 +299,7 @@ class MessageStore:
             self.health.wrote(Writer.LOG)
         except OSError as error:
             self.health.write_failed(Writer.LOG, error)
-            raise StoreFault(
+            raise StoreError(
                 self._paths.commit_log,
                 f"writing the bytes of the master failed: {error}",
                 "a disk that takes them",
@@ -333,7 +335,7 @@ class MessageStore:
             if self.health.failure is not None:
                 self._dispatch_failed = True
                 raise
-        except StoreFault as error:
+        except StoreError as error:
             self._dispatch_failed = True
             self.fail(f"dispatching to the consume queues failed: {error}")
             raise
@@ -346,7 +348,7 @@ class MessageStore:
             return True
         try:
             return self._dispatch.index_step()
-        except StoreFault:
+        except StoreError:
             entries = self.entries
             if entries is None or self._dispatch.index_cursor < entries.base_offset:
                 raise
@@ -545,7 +547,7 @@ class MessageStore:
             self._settle()
             if self._settled and self._dispatch.is_through:
                 self._files.unlink(self._paths.abort)
-        except (OSError, StoreFault) as error:
+        except (OSError, StoreError) as error:
             self.fail(f"the store could not be closed cleanly: {error}")
         finally:
             self._release()
@@ -593,4 +595,4 @@ def open_store(context: StoreContext) -> MessageStore:
 
     Raises StoreFault when the directory is not what it must be; it is unlocked again then.
     """
-    return MessageStore(context, start_store(context))
+    return MessageStore(context, open_directory(context))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, record_size
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.queues.table import is_queue_name
 from rmqpy.store.results import PutResult
 
 _ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 
 
-def check_draft(draft: MessageDraft, size_limit: int) -> PutResult | None:
+def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | None:
     """Why ``draft`` is refused; None when it is not. ``size_limit`` is maxMessageSize."""
     if len(draft.topic) > TOPIC_BYTES_MAX:
         return PutResult(_ILLEGAL, remark=f"topic length above {TOPIC_BYTES_MAX}")

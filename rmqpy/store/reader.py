@@ -29,7 +29,7 @@ from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
-from rmqpy.store.queues.unit_check import is_message, may_lead, unit_is_right
+from rmqpy.store.queues.unit_check import is_message, is_plausible_unit, unit_matches_record
 from rmqpy.store.results import GetMessageResult
 
 QUEUE_UNIT_LENGTH_POSITION = 8
@@ -76,7 +76,7 @@ class _Page:
         return self.bytes + size > self.near_bytes or self.count >= self.near_count
 
 
-class QueueReader:
+class QueueMessageReader:
     """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as
     being on disk.
     """
@@ -174,7 +174,7 @@ class QueueReader:
             if size == QUEUE_FILLER_SIZE:
                 scanned += 1
                 continue
-            leads = may_lead(log, physical_offset, size)
+            leads = is_plausible_unit(log, physical_offset, size)
             if leads and physical_offset + size > end:
                 # Not committed yet after a restart in DLedger mode: it comes back into sight, do
                 # not step over it.
@@ -212,7 +212,7 @@ class QueueReader:
         self, name: QueueName, queue_offset: int, place: tuple[int, int]
     ) -> memoryview | None:
         """The message of a unit; None when it is gone, or the unit does not lead to it."""
-        if not may_lead(self._log, *place) or place[0] < self._log.min_offset:
+        if not is_plausible_unit(self._log, *place) or place[0] < self._log.min_offset:
             return None
         message = self._log.read(PhysicalOffset(place[0]), place[1])
         if message is None or not is_message(message, name, queue_offset):
@@ -273,7 +273,7 @@ class QueueReader:
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         name = (topic, queue_id)
-        if unit is None or not unit_is_right(self._log, unit[:2], name, queue_offset):
+        if unit is None or not unit_matches_record(self._log, unit[:2], name, queue_offset):
             return -1
         message = self._log.read(PhysicalOffset(unit[0]), unit[1])
         return record_store_timestamp(message) if message is not None else -1

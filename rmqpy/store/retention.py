@@ -26,7 +26,7 @@ block, pauses are timers. A file leaves the row first, then the disk, one after 
 and each durably: stopped anywhere, the rows on disk have no gap. Readers keep what they hold.
 
 A member that comes back when all that its old log holds has expired with the others drops that log
-whole: its leader's begins further on (:meth:`Cleaning.drop_old`).
+whole: its leader's begins further on (:meth:`RetentionCleaner.drop_old`).
 
 Invariant: while a file that has left its row could not be removed from the disk, no other goes.
 """
@@ -40,13 +40,13 @@ from typing import Protocol
 from attrs import define, field
 
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, CommitLog
 from rmqpy.store.files.mapped_files import MappedFile
 from rmqpy.store.files.paths import StorePaths
-from rmqpy.store.flush_tracker import StoreFlushes
+from rmqpy.store.flush_tracker import FlushTracker
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable
@@ -58,7 +58,7 @@ QUEUES_AT_ONCE = 64
 HOUR_MS = 3_600_000
 
 
-class Removable(Protocol):
+class ExpiredFile(Protocol):
     """A file that has left its row."""
 
     @property
@@ -68,11 +68,11 @@ class Removable(Protocol):
 
 
 @define(slots=True, frozen=True)
-class Removal:
+class DeletionTask:
     """Remove a file from the disk. ``run`` blocks and touches no state of the store."""
 
-    files: FileLayer
-    file: Removable
+    files: FileSystem
+    file: ExpiredFile
 
     def run(self) -> None:
         self.files.unlink(self.file.path)
@@ -82,31 +82,31 @@ class Removal:
 
 
 @define(slots=True, frozen=True)
-class Pause:
+class CleaningPause:
     """Go on after ``delay_ms``."""
 
     delay_ms: int
 
 
-Round = Generator[Removal | Pause, BaseException | None, None]
+Round = Generator[DeletionTask | CleaningPause, BaseException | None, None]
 """The steps of a round. What is sent back is the error of a removal, if it had one."""
 
 
 @define(slots=True, eq=False, repr=False)
-class Cleaning:
+class RetentionCleaner:
     """See the module's text. One round at a time."""
 
-    _files: FileLayer
+    _files: FileSystem
     _paths: StorePaths
     _log: CommitLog
     _queues: ConsumeQueueTable
     _index: KeyIndex | None
     _health: StoreHealth
-    _flushes: StoreFlushes
+    _flushes: FlushTracker
     _manual_rounds: int = 0
     _forced: bool = False
-    _hanging: Removal | None = None
-    _removing: Removal | None = None
+    _hanging: DeletionTask | None = None
+    _removing: DeletionTask | None = None
     """Is being removed where it may block."""
 
     _tried_ms: int = 0
@@ -145,7 +145,7 @@ class Cleaning:
             log.release_oldest().close()
             self.removed_count += 1
 
-    def _unlink(self, file: Removable) -> None:
+    def _unlink(self, file: ExpiredFile) -> None:
         self._files.unlink(file.path)
         self._files.sync_dir(file.path.rpartition("/")[0])
 
@@ -168,18 +168,18 @@ class Cleaning:
 
     def _clean_log(
         self, settings: StoreSettings, now_ms: int
-    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+    ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
         for count in range(FILES_A_ROUND):
             file = self._due_file(settings, now_ms, nothing_went=count == 0)
             if file is None:
                 break
             if count:
-                yield Pause(settings.delete_commit_log_files_interval)
+                yield CleaningPause(settings.delete_commit_log_files_interval)
                 if self._due_file(settings, now_ms, nothing_went=False) is not file:
                     break  # a member's log may have begun again meanwhile, or its file been mended
             try:
-                removal = Removal(self._files, self._log.release_oldest())
-            except StoreFault as fault:
+                removal = DeletionTask(self._files, self._log.release_oldest())
+            except StoreError as fault:
                 self.failure = str(fault)
                 return False
             if not (yield from self._remove(removal, now_ms)):
@@ -213,25 +213,25 @@ class Cleaning:
             if not (yield from self._remove_all(queue.take_expired(min_offset), now_ms)):
                 return
             if self.removed_count > before:
-                yield Pause(settings.delete_consume_queue_files_interval)
+                yield CleaningPause(settings.delete_consume_queue_files_interval)
             elif number % QUEUES_AT_ONCE == 0:
-                yield Pause(0)
+                yield CleaningPause(0)
         if self._index is not None:
             if not (yield from self._remove_all(self._index.take_expired(min_offset), now_ms)):
                 return
         self._seen_min_offset = min_offset
 
     def _remove_all(
-        self, expired: Iterable[Removable], now_ms: int
-    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        self, expired: Iterable[ExpiredFile], now_ms: int
+    ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
         for file in expired:
-            if not (yield from self._remove(Removal(self._files, file), now_ms)):
+            if not (yield from self._remove(DeletionTask(self._files, file), now_ms)):
                 return False
         return True
 
     def _remove(
-        self, removal: Removal, now_ms: int
-    ) -> Generator[Removal | Pause, BaseException | None, bool]:
+        self, removal: DeletionTask, now_ms: int
+    ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
         self._removing = removal
         error = yield removal
         self._removing = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.model.text import bytes_text
+from rmqpy.model.text import format_bytes
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatch
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.rebuilds import QueueRebuilds
-from rmqpy.store.retention import Cleaning
+from rmqpy.store.retention import RetentionCleaner
 
 
 @define(slots=True, frozen=True)
@@ -25,7 +25,7 @@ class RuntimeInfo:
     paths: StorePaths
     opened: OpenedLog
     dispatch: Dispatch
-    cleaning: Cleaning
+    cleaning: RetentionCleaner
     health: StoreHealth
     rebuilds: QueueRebuilds
 
@@ -41,7 +41,9 @@ class RuntimeInfo:
             "commitLogMaxOffset": str(log.confirm_offset),
             "dispatchBehindBytes": str(self.dispatch.behind_bytes),
             "indexBehindBytes": str(self.dispatch.index_behind_bytes),
-            "remainHowManyDataToFlush": bytes_text(max(0, log.confirm_offset - log.flushed_offset)),
+            "remainHowManyDataToFlush": format_bytes(
+                max(0, log.confirm_offset - log.flushed_offset)
+            ),
             "earliestMessageTimeStamp": str(earliest_ms),
         }
         if self.opened.divided_offset is not None:

@@ -15,8 +15,8 @@ from attrs import define
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.clock import Clock
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer, FileLock
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
 from rmqpy.store.dispatcher import Dispatch
@@ -26,7 +26,7 @@ from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
-from rmqpy.store.upgrade_guard import refuse_half_done
+from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
 """Bytes of the log that are dispatched before a start returns; the rest follows beside the work."""
@@ -39,7 +39,7 @@ class StoreContext:
     """
 
     settings: StoreSettings
-    files: FileLayer
+    files: FileSystem
     clock: Clock
     memory_bytes: int
     force: bool = False
@@ -60,7 +60,7 @@ class StoreParts:
     """The consume queues have the log up to here on disk; the rest is dispatched again."""
 
 
-def start_store(context: StoreContext) -> StoreParts:
+def open_directory(context: StoreContext) -> StoreParts:
     """Raises StoreFault when the directory is not what it must be; it is unlocked again then."""
     paths = StorePaths.of(context.settings)
     with ExitStack() as undo:
@@ -76,7 +76,7 @@ def _start_locked(
 ) -> StoreParts:
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
-    refuse_half_done(files, paths.root)
+    check_no_unfinished_upgrade(files, paths.root)
     checkpoint = StoreCheckpoint(
         files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
     )
@@ -214,12 +214,12 @@ def _frame_start(opened: OpenedLog, offset: int) -> int:
     return offset - ENTRY_HEADER_SIZE if entries.is_body_start(offset) else offset
 
 
-def _check_own_format(files: FileLayer, paths: StorePaths) -> None:
+def _check_own_format(files: FileSystem, paths: StorePaths) -> None:
     if not files.exists(paths.own_format):
         return
     text = files.read_bytes(paths.own_format).decode("ascii", "replace").strip()
     if not (text.isascii() and text.isdigit()) or int(text) > OWN_FORMAT:
-        raise StoreFault(
+        raise StoreError(
             paths.own_format,
             f"format version {text!r}",
             f"at most {OWN_FORMAT}",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import own_folder
 
 JOURNAL_NAME = "journal.json"
@@ -22,7 +22,7 @@ def upgrade_work(root: str) -> str:
     return f"{own_folder(root)}/upgrade"
 
 
-def refuse_half_done(files: FileLayer, root: str) -> None:
+def check_no_unfinished_upgrade(files: FileSystem, root: str) -> None:
     """Raises StoreFault when a plan was begun here and neither finished nor taken back."""
     path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
     if not files.exists(path):
@@ -32,7 +32,7 @@ def refuse_half_done(files: FileLayer, root: str) -> None:
     except (ValueError, KeyError, TypeError):
         state = "unreadable"
     if state in (APPLYING, ROLLING_BACK, "unreadable"):
-        raise StoreFault(
+        raise StoreError(
             path,
             f"an upgrade that is half done ({state})",
             "a directory that is either before or after it",

@@ -18,11 +18,11 @@ from attrs import define, field
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import (
     CreateTopicRequestHeader,
     PullMessageRequestHeader,
@@ -52,7 +52,7 @@ class BlockingConnection:
         factory=lambda: deque(maxlen=PUSHED_KEPT_MAX), init=False
     )
     _socket: socket.socket = field(init=False)
-    _receiver: FrameReceiver = field(factory=FrameReceiver, init=False)
+    _receiver: FrameDecoder = field(factory=FrameDecoder, init=False)
     _ready: deque[RemotingCommand] = field(factory=deque, init=False)
     _opaque: int = field(default=0, init=False)
 
@@ -61,7 +61,7 @@ class BlockingConnection:
         try:
             self._socket = socket.create_connection((host, int(port)), self.timeout_s)
         except OSError as fault:
-            raise NetworkFault(f"{self.address}: {fault}") from fault
+            raise NetworkError(f"{self.address}: {fault}") from fault
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, *commands: RemotingCommand) -> list[int]:
@@ -99,9 +99,9 @@ class BlockingConnection:
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except OSError as fault:
-            raise NetworkFault(f"{self.address}: {fault}") from fault
+            raise NetworkError(f"{self.address}: {fault}") from fault
         if not data:
-            raise NetworkFault(f"{self.address} closed the connection")
+            raise NetworkError(f"{self.address} closed the connection")
         for command in self._receiver.receive(data):
             (self._ready if command.is_response else self.pushed).append(command)
 
@@ -109,7 +109,7 @@ class BlockingConnection:
         try:
             self._socket.sendall(data)
         except OSError as fault:
-            raise NetworkFault(f"{self.address}: {fault}") from fault
+            raise NetworkError(f"{self.address}: {fault}") from fault
 
     def call(self, command: RemotingCommand) -> RemotingCommand:
         """Send one request and return its response; no other may be under way."""
@@ -142,7 +142,7 @@ def connect_when_ready(address: str, timeout_s: float = 30.0) -> BlockingConnect
     while True:
         try:
             return BlockingConnection(address)
-        except NetworkFault:
+        except NetworkError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
@@ -160,7 +160,7 @@ def create_topic(connection: BlockingConnection, topic: str, queue_count: int) -
     request = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     response = connection.call(request)
     if response.code != ResponseCode.SUCCESS:
-        raise Refusal(response.code, response.remark or "")
+        raise RequestRejectedError(response.code, response.remark or "")
 
 
 def send_request(

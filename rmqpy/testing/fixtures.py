@@ -14,9 +14,9 @@ from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.audit.replicas.manifest import Manifest, Md5
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
@@ -35,7 +35,7 @@ from rmqpy.upgrade.plan.copying import copy_tree
 from rmqpy.upgrade.plan.engine import apply_plan
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.steps.plan_context import Situation, Wish, shown_settings
+from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions, shown_settings
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
 
 MEMBERS = ("n0", "n1", "n2")
@@ -100,7 +100,7 @@ class RunningGroup:
 
 
 @define
-class Ground:
+class UpgradeFixture:
     """Makes servers below ``root``; ``close`` stops them."""
 
     root: Path
@@ -146,7 +146,7 @@ class Ground:
         return made
 
     def upgraded_group(self, source: Path | None) -> RunningGroup:
-        journey = Journey(self.root / "upgraded")
+        journey = UpgradeRun(self.root / "upgraded")
         journey.begin(source or self._small_store())
         journey.apply(plan_alignment(journey.situation()))
         journey.apply(plan_switch(journey.situation()))
@@ -182,7 +182,7 @@ class Ground:
 
 
 @define
-class Journey:
+class UpgradeRun:
     """Three replicas of one store below ``root``: two copies, and one that has nothing yet."""
 
     root: Path
@@ -197,7 +197,7 @@ class Journey:
             raise RmqError(f"{source}: no commitlog in it; give a storePathRootDir of a broker")
         for member in MEMBERS[:2]:
             target = os.fspath(self.root / member)
-            copy_tree(Disk(), os.fspath(source), target, frozenset(("rmqpy", "lock")))
+            copy_tree(OsFileSystem(), os.fspath(source), target, frozenset(("rmqpy", "lock")))
         self.stores[MEMBERS[2]].mkdir(parents=True)
         for member in MEMBERS:
             conf = self.root / f"{member}.conf"
@@ -206,11 +206,11 @@ class Journey:
                 f"brokerName={BROKER_NAME}\nstorePathRootDir={self.root / member}\n{sizes}"
             )
 
-    def situation(self, cut_index: int | None = None) -> Situation:
+    def situation(self, cut_index: int | None = None) -> PlanContext:
         peers = ";".join(f"{member}-{LOOPBACK}:{20911 + n}" for n, member in enumerate(MEMBERS))
         replicas = [
             LocalReplica(
-                Disk(),
+                OsFileSystem(),
                 SurveyPlan(
                     name=member,
                     root=os.fspath(store),
@@ -220,10 +220,10 @@ class Journey:
             )
             for member, store in self.stores.items()
         ]
-        wish = Wish(
+        wish = SwitchOptions(
             peers=peers, self_ids={member: member for member in MEMBERS}, cut_index=cut_index
         )
-        return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish)
+        return PlanContext(group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish)
 
     def apply(self, plan: Plan) -> None:
         """Every member its part."""
@@ -237,7 +237,7 @@ class Journey:
         situation = self.situation()
         manifests = [survey.manifest for survey in situation.group.surveys]
         at_hand = {
-            member: QueueMessages(Disk(), read_directory(Disk(), os.fspath(store)))
+            member: QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), os.fspath(store)))
             for member, store in self.stores.items()
         }
         first = [before] if before is not None else []
@@ -247,7 +247,7 @@ class Journey:
 def shown_sizes(store: Path) -> dict[str, str]:
     """broker.conf lines with the sizes that a store's files have."""
     plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=Md5.NONE)
-    settings = shown_settings(LocalReplica(Disk(), plan).survey())
+    settings = shown_settings(LocalReplica(OsFileSystem(), plan).survey())
     return {
         "mappedFileSizeCommitLog": str(settings.mapped_file_size_commit_log),
         "mappedFileSizeConsumeQueue": str(settings.mapped_file_size_consume_queue),
@@ -269,5 +269,5 @@ def _acknowledges(server: ServerProcess) -> bool:
         with BlockingConnection(server.address, 1.0) as connection:
             create_topic(connection, PROBE_TOPIC, 1)
             return connection.call(send_request(PROBE_TOPIC, 0, [b"probe"])).code == 0
-    except (NetworkFault, Refusal):
+    except (NetworkError, RequestRejectedError):
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import define
 
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler
@@ -28,7 +28,7 @@ class InProcess:
 
     name_server: str
     broker_address: str
-    broker: BrokerProcess
+    broker: BrokerRuntime
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def name_server_in_process(root: Path) -> AsyncIterator[str]:
 @asynccontextmanager
 async def broker_in_process(
     root: Path, name_server: str, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[BrokerProcess]:
+) -> AsyncIterator[BrokerRuntime]:
     """A broker until the context ends. The store is ``root/store``, the broker is called ``a``;
     ``settings`` go over these.
     """
@@ -66,7 +66,7 @@ async def broker_in_process(
         None, {**SMALL_FILES, **own, **(settings or {})}, {"HOME": str(root)}
     )
     scheduler = AsyncioScheduler()
-    broker = BrokerProcess(loaded.configuration, scheduler)
+    broker = BrokerRuntime(loaded.configuration, scheduler)
     await broker.start()
     try:
         yield broker

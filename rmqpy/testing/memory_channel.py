@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 @define(slots=True, eq=False, repr=False)
@@ -25,7 +25,7 @@ class MemoryChannel:
         if self.closed:
             return
         frames = bytes(data)
-        receiver = FrameReceiver()
+        receiver = FrameDecoder()
         commands = receiver.receive(frames)
         assert receiver.pending_bytes == 0, "a write must consist of complete frames"
         self._waiting.extend(commands)

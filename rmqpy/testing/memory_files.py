@@ -1,4 +1,4 @@
-"""A file layer in memory (``store.files.FileLayer``) that knows which bytes a crash would keep.
+"""A file layer in memory (``store.files.FileSystem``) that knows which bytes a crash would keep.
 
 ``kill()`` gives what a killed process leaves: everything written. ``crash()`` gives what is found
 after a power loss, at its worst: of every file only what was synced; of every folder only the names
@@ -17,7 +17,7 @@ import mmap
 
 from attrs import define, field
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 LARGE_BYTES = 256 * 1024
 """From this size on a file is memory that the system gives when it is touched."""
@@ -119,7 +119,7 @@ class MemoryLock:
 
 @define(slots=True, eq=False, repr=False)
 class MemoryFiles:
-    """Implements ``FileLayer``. ``free_bytes`` is what ``disk_usage`` tells."""
+    """Implements ``FileSystem``. ``free_bytes`` is what ``disk_usage`` tells."""
 
     nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
@@ -290,7 +290,7 @@ class MemoryFiles:
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:
-            raise StoreFault(
+            raise StoreError(
                 path,
                 "the lock held by another broker process",
                 "a store directory that no broker is using",

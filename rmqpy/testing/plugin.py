@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from rmqpy.testing.fixtures import Ground, RunningBroker, RunningGroup
+    from rmqpy.testing.fixtures import RunningBroker, RunningGroup, UpgradeFixture
     from rmqpy.testing.processes import ServerProcess
 
 
@@ -21,35 +21,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def rmq_ground(tmp_path: Path) -> Iterator[Ground]:
+def rmq_ground(tmp_path: Path) -> Iterator[UpgradeFixture]:
     """Where servers are made; all are stopped at the end."""
-    from rmqpy.testing.fixtures import Ground
+    from rmqpy.testing.fixtures import UpgradeFixture
 
-    ground = Ground(tmp_path)
+    ground = UpgradeFixture(tmp_path)
     yield ground
     ground.close()
 
 
 @pytest.fixture
-def rmq_namesrv(rmq_ground: Ground) -> ServerProcess:
+def rmq_namesrv(rmq_ground: UpgradeFixture) -> ServerProcess:
     """A running name server on a random port; ``.address``."""
     return rmq_ground.namesrv()
 
 
 @pytest.fixture
-def rmq_broker(rmq_ground: Ground) -> RunningBroker:
+def rmq_broker(rmq_ground: UpgradeFixture) -> RunningBroker:
     """A running broker with a classic log, and its name server."""
     return rmq_ground.broker()
 
 
 @pytest.fixture
-def rmq_group(rmq_ground: Ground) -> RunningGroup:
+def rmq_group(rmq_ground: UpgradeFixture) -> RunningGroup:
     """Three running members of a DLedger group, one of them elected, and their name server."""
     return rmq_ground.group()
 
 
 @pytest.fixture
-def rmq_upgraded_group(rmq_ground: Ground, request: pytest.FixtureRequest) -> RunningGroup:
+def rmq_upgraded_group(rmq_ground: UpgradeFixture, request: pytest.FixtureRequest) -> RunningGroup:
     """A group that was switched from a classic store: a copy of ``--rmq-store``, or a small one."""
     store = request.config.getoption("--rmq-store")
     return rmq_ground.upgraded_group(Path(store) if store else None)

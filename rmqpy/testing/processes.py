@@ -26,6 +26,7 @@ from typing import IO, Protocol, Self
 from attrs import define, field
 
 import rmqpy
+from rmqpy.model.deprecation import deprecated_names
 from rmqpy.model.errors import RmqError
 
 LOOPBACK = "127.0.0.1"
@@ -44,7 +45,7 @@ SMALL_STORE: Mapping[str, str] = {
 """broker.conf keys of a store whose files roll over after a few hundred messages."""
 
 
-class ProcessFault(RmqError):
+class ProcessError(RmqError):
     """A server process did not start, did not stop, or ended on its own. The text ends with what it
     printed last.
     """
@@ -156,9 +157,9 @@ class ServerProcess:
     def _exit_code(self) -> int | None:
         return None if self._process is None else self._process.returncode
 
-    def _fault(self, what: str) -> ProcessFault:
+    def _fault(self, what: str) -> ProcessError:
         tail = self.output.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace")
-        return ProcessFault(f"{self.name} (log {self.output}) {what}:\n{tail}")
+        return ProcessError(f"{self.name} (log {self.output}) {what}:\n{tail}")
 
 
 @define(frozen=True, kw_only=True)
@@ -268,7 +269,7 @@ def write_properties(path: Path, lines: Mapping[str, str]) -> Path:
 
 
 def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
-    """Seconds until somebody accepts connections on ``port``; :class:`ProcessFault` if nobody
+    """Seconds until somebody accepts connections on ``port``; :class:`ProcessError` if nobody
     does.
     """
     begin = time.monotonic()
@@ -277,7 +278,7 @@ def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
             socket.create_connection((LOOPBACK, port), 1.0).close()
         except OSError as fault:
             if time.monotonic() - begin > timeout_s:
-                raise ProcessFault(f"port {port} refused for {timeout_s:.0f} s: {fault}") from fault
+                raise ProcessError(f"port {port} refused for {timeout_s:.0f} s: {fault}") from fault
             time.sleep(POLL_SECONDS / 10)
         else:
             return time.monotonic() - begin
@@ -290,3 +291,9 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
+
+
+__getattr__ = deprecated_names(
+    __name__,
+    {"ProcessFault": "ProcessError"},
+)

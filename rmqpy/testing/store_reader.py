@@ -68,7 +68,7 @@ class StoreReading:
         return [message.body for message in self.messages if message.topic == topic]
 
 
-class _Unreadable(ValueError):
+class _UnreadableError(ValueError):
     pass
 
 
@@ -142,7 +142,7 @@ def _take_record(data: bytes, at: int, offset: int, reading: StoreReading) -> in
     """Append the record to the reading and return its end; None if it cannot be read."""
     try:
         message, physical_offset = _parse_record(data, at)
-    except (_Unreadable, struct.error, UnicodeDecodeError, IndexError) as fault:
+    except (_UnreadableError, struct.error, UnicodeDecodeError, IndexError) as fault:
         reading.problems.append(f"record at {offset}: {fault}")
         return None
     if physical_offset != offset:
@@ -156,7 +156,7 @@ def _parse_record(data: bytes, at: int) -> tuple[FoundMessage, int]:
         ">IIIIIqqIq", data, at
     )
     if magic != MESSAGE_MAGIC:
-        raise _Unreadable(f"magic {magic:#x}")
+        raise _UnreadableError(f"magic {magic:#x}")
     end = at + size
     at += 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
     (store_timestamp_ms,) = struct.unpack_from(">q", data, at)
@@ -169,9 +169,11 @@ def _parse_record(data: bytes, at: int) -> tuple[FoundMessage, int]:
     (properties_length,) = struct.unpack_from(">H", data, at)
     properties = data[at + 2 : at + 2 + properties_length].decode()
     if at + 2 + properties_length != end:
-        raise _Unreadable(f"its fields end at {at + 2 + properties_length}, its size says {end}")
+        raise _UnreadableError(
+            f"its fields end at {at + 2 + properties_length}, its size says {end}"
+        )
     if body and zlib.crc32(body) & 0x7FFFFFFF != crc:
-        raise _Unreadable("the body CRC is wrong")
+        raise _UnreadableError("the body CRC is wrong")
     pairs = (pair.split("\x01", 1) for pair in properties.split("\x02") if pair)
     message = FoundMessage(
         physical_offset=physical_offset,

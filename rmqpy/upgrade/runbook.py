@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rmqpy.upgrade.plan.survey import Survey
-from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.plan_context import PlanContext
 
 JAVA, RMQPY = "java", "rmqpy"
 
 
-def switch_runbook(situation: Situation, brokers: str) -> Iterator[str]:
+def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
     """``brokers``: java or rmqpy, who runs before and after."""
     surveys = situation.group.surveys
     shown, confs = _shown(surveys), _confs(surveys)
@@ -44,7 +44,7 @@ def switch_runbook(situation: Situation, brokers: str) -> Iterator[str]:
         yield f"rmqpy upgrade finalize {survey.root}"
 
 
-def leave_runbook(situation: Situation, brokers: str) -> Iterator[str]:
+def leave_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
     """The way back, for the same group."""
     surveys = situation.group.surveys
     shown, confs = _shown(surveys), _confs(surveys)

@@ -25,7 +25,7 @@ TOKEN_BYTES_MIN = 16
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Door:
+class TokenAuth:
     """Where to listen, and who may come in."""
 
     host: str = "127.0.0.1"
@@ -79,13 +79,13 @@ def application(replica: LocalReplica, token: str) -> web.Application:
     return made
 
 
-def run(replica: LocalReplica, door: Door, ready: Callable[[str], None]) -> None:
+def run(replica: LocalReplica, door: TokenAuth, ready: Callable[[str], None]) -> None:
     """Serve until interrupted. ``ready`` is told the address."""
     door.check()
     asyncio.run(_run(replica, door, ready))
 
 
-async def _run(replica: LocalReplica, door: Door, ready: Callable[[str], None]) -> None:
+async def _run(replica: LocalReplica, door: TokenAuth, ready: Callable[[str], None]) -> None:
     runner = web.AppRunner(application(replica, door.token), access_log=None)
     await runner.setup()
     try:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from rmqpy.admin.api import Admin
-from rmqpy.admin.command import Call, Command, Given, UsageFault
+from rmqpy.admin.command import Command, CommandContext, ParsedArguments, UsageError
 from rmqpy.admin.commands import COMMANDS
-from rmqpy.admin.output import Outcome
+from rmqpy.admin.output import CommandResult
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.testing.in_process import InProcess, name_server_and_broker
 
@@ -35,11 +35,11 @@ class Shell:
         self.shown: list[str] = []
         self._admin = Admin(instance, [running.name_server])
 
-    async def __call__(self, line: str) -> Outcome:
+    async def __call__(self, line: str) -> CommandResult:
         words = line.replace("BROKER", self.running.broker_address).split()
         command = BY_NAME[words[0]]
-        given = Given(given_of(command, words[1:]))
-        return await command.run(Call(self._admin, given, self.shown.append))
+        given = ParsedArguments(given_of(command, words[1:]))
+        return await command.run(CommandContext(self._admin, given, self.shown.append))
 
 
 def given_of(command: Command, words: list[str]) -> dict[str, str]:
@@ -267,9 +267,11 @@ def test_brokers_and_clusters(tmp_path: Path) -> None:
         settings = await shell("getBrokerConfig -c DefaultCluster")
         assert settings.text.splitlines()[0] == f"============Master: {address}============"
         assert "brokerName                                        =  a" in settings.text
-        with pytest.raises(UsageFault, match="either -b BROKER"):
+        with pytest.raises(UsageError, match="either -b BROKER"):
             await shell("getBrokerConfig")
-        with pytest.raises(Refusal, match="cluster x has no master; known clusters: DefaultCluste"):
+        with pytest.raises(
+            RequestRejectedError, match="cluster x has no master; known clusters: DefaultCluste"
+        ):
             await shell("cleanUnusedTopic -c x")
 
     run_shell(tmp_path, story)
@@ -299,7 +301,7 @@ def test_name_servers(tmp_path: Path) -> None:
         )
         await shell("updateOrderConf -t Orders -m delete")
         assert "orderConf=[null]" in (await shell("updateOrderConf -t Orders -m get")).text
-        with pytest.raises(UsageFault, match="put, get or delete"):
+        with pytest.raises(UsageError, match="put, get or delete"):
             await shell("updateOrderConf -t Orders -m drop")
 
     run_shell(tmp_path, story)

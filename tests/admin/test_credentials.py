@@ -8,7 +8,7 @@ import pytest
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.admin.credentials import find_credentials
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 
 def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> None:
@@ -28,9 +28,9 @@ def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> 
 def test_half_an_account_is_a_fault(tmp_path: Path) -> None:
     half = tmp_path / "half.yml"
     half.write_text("accessKey: a\n")
-    with pytest.raises(ConfigFault, match="secretKey"):
+    with pytest.raises(ConfigError, match="secretKey"):
         find_credentials(str(half), {})
-    with pytest.raises(ConfigFault, match="together"):
+    with pytest.raises(ConfigError, match="together"):
         find_credentials(None, {"RMQPY_ACCESS_KEY": "a"})
-    with pytest.raises(ConfigFault, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         find_credentials(str(tmp_path / "none"), {})

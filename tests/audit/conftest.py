@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.checks.engine import AuditOptions
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def manifest_of() -> Callable[[Path], Manifest]:
     def make(store: Path) -> Manifest:
         plan = ManifestPlan(
             name=store.name,
-            audit=AuditPlan(root=str(store), workers=1),
+            audit=AuditOptions(root=str(store), workers=1),
             now_ms=lambda: 7,
             md5=Md5.NONE,
         )
-        return make_manifest(Disk(), plan)[0]
+        return make_manifest(OsFileSystem(), plan)[0]
 
     return make

@@ -12,7 +12,7 @@ from rmqpy.audit.replicas.certificate import Certificate, certify, check_signatu
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.backend import scan_records
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def certificate_of(manifest_of):
     def make(*stores, files=True):
         manifests = [manifest_of(store) for store in stores]
         at_hand = {
-            store.name: QueueMessages(Disk(), read_directory(Disk(), str(store)))
+            store.name: QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
             for store in stores
             if files
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rmqpy.audit.replicas.compare import DifferenceKind as Kind
-from rmqpy.audit.replicas.compare import StoreAtHand, compare_manifests, compare_stores
+from rmqpy.audit.replicas.compare import LocalStore, compare_manifests, compare_stores
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 def at_hand(store):
-    return StoreAtHand(Disk(), read_directory(Disk(), str(store)))
+    return LocalStore(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
 
 
 def kinds(differences):

@@ -13,7 +13,7 @@ import zlib
 import pytest
 from attrs import evolve
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.checks.key_check import KeyCheck, open_index
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import FindingCode as Code
@@ -22,7 +22,7 @@ from rmqpy.audit.scan.queue_units import QueueUnits
 from rmqpy.audit.scan.ranges import audit_range, split_row
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 CLASSIC = "A-classic-clean-v497"
 JOINED = "C-upgraded-v497/n0"
@@ -32,7 +32,7 @@ ROW = 40
 
 def fsck(store, **more):
     found = []
-    audit_store(Disk(), AuditPlan(root=str(store), sink=found.extend, workers=1, **more))
+    audit_store(OsFileSystem(), AuditOptions(root=str(store), sink=found.extend, workers=1, **more))
     return found
 
 
@@ -365,13 +365,13 @@ def large_row(log):
 @pytest.mark.parametrize("range_bytes", [1 << 30, 4096, 1000, 100])
 def test_forged_records_in_a_body_are_no_records(classic, range_bytes):
     store, log = classic
-    before = audit_store(Disk(), AuditPlan(root=str(store), workers=1)).records
+    before = audit_store(OsFileSystem(), AuditOptions(root=str(store), workers=1)).records
     with_forged_bodies(log, large_row(log))
     found = []
-    plan = AuditPlan(
+    plan = AuditOptions(
         root=str(store), sink=found.extend, workers=1, range_bytes=range_bytes, digests=False
     )
-    assert audit_store(Disk(), plan).records == before
+    assert audit_store(OsFileSystem(), plan).records == before
     assert told(found) == set()
 
 
@@ -451,13 +451,13 @@ def test_the_chains_of_the_key_index(copy_of):
 def test_keys_that_came_behind_the_header_that_was_read(copy_of, running):
     """Slots of a running broker's index lead to newer entries than the header told."""
     store = copy_of(CLASSIC)
-    directory = read_directory(Disk(), str(store))
-    tables, _ = open_index(Disk(), directory, None)
+    directory = read_directory(OsFileSystem(), str(store))
+    tables, _ = open_index(OsFileSystem(), directory, None)
     earlier = [
         evolve(table, header=evolve(table.header, index_count=table.header.index_count - 9))
         for table in tables
     ]
-    check = KeyCheck(Disk(), directory, earlier, 0, 0, (0, 0), running)
+    check = KeyCheck(OsFileSystem(), directory, earlier, 0, 0, (0, 0), running)
     found = {finding.code for findings in check.run() for finding in findings}
     assert found == (set() if running else {Code.KEY_CHAIN})
 
@@ -499,11 +499,15 @@ def test_a_result_can_be_sent_to_another_process(classic):
     """What a range was found to hold is a value: other engines run ranges elsewhere."""
     store, log = classic
     log.flip(log.frame() + 4)
-    directory = read_directory(Disk(), str(store))
+    directory = read_directory(OsFileSystem(), str(store))
     works = list(split_row(directory.classic, directory.root))
-    plan = TallyPlan(dledger=False, units_of=QueueUnits(Disk(), directory), keys=(0, 1 << 40))
+    plan = TallyPlan(
+        dledger=False, units_of=QueueUnits(OsFileSystem(), directory), keys=(0, 1 << 40)
+    )
     for work in works:
-        result = audit_range(map_log(Disk(), work.path), pickle.loads(pickle.dumps(work)), plan)
+        result = audit_range(
+            map_log(OsFileSystem(), work.path), pickle.loads(pickle.dumps(work)), plan
+        )
         assert pickle.loads(pickle.dumps(result)) == result
     assert pickle.loads(pickle.dumps(result.tally.queues)) == result.tally.queues
 

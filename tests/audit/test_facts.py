@@ -13,7 +13,7 @@ from rmqpy.audit.facts.facts import Mode, TailKind
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.config.loading import StoreSettings
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("_tail_bytes")
 
 
 def facts_of(store, **more):
-    return read_facts(Disk(), str(store), **more)
+    return read_facts(OsFileSystem(), str(store), **more)
 
 
 def codes(facts):

@@ -9,13 +9,13 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.tally import PLACE_PROPERTIES
 from rmqpy.model.flags import COMPRESSED
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 def test_it_agrees_with_java(store_of, manifest, told_node):
     store = store_of(told_node)
-    end = read_facts(Disk(), str(store)).end
-    reader = QueueMessages(Disk(), read_directory(Disk(), str(store)))
+    end = read_facts(OsFileSystem(), str(store)).end
+    reader = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
     told = manifest(told_node.partition("/")[0])["messages"]
     messages = [said for said in told if said["commitLogOffset"] < end]
     assert len(messages) > 270

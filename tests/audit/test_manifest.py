@@ -7,17 +7,17 @@ import json
 
 import pytest
 
-from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.checks.engine import AuditOptions
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 def manifest_of(store, md5=Md5.NONE, **more):
     plan = ManifestPlan(
-        name=store.name, audit=AuditPlan(root=str(store), **more), now_ms=lambda: 7, md5=md5
+        name=store.name, audit=AuditOptions(root=str(store), **more), now_ms=lambda: 7, md5=md5
     )
-    return make_manifest(Disk(), plan)[0]
+    return make_manifest(OsFileSystem(), plan)[0]
 
 
 def test_md5_of_what_cannot_be_made_again(store_of):
@@ -86,10 +86,10 @@ def test_blocks_are_of_the_valid_prefix(store_of):
 def test_it_tells_whether_the_files_are_still_the_same(copy_of):
     store = copy_of("B-master-slave-v497/slave")
     manifest = manifest_of(store)
-    assert manifest.fits(Disk(), str(store))
+    assert manifest.fits(OsFileSystem(), str(store))
     file = sorted((store / "commitlog").iterdir())[0]
     file.touch()
-    assert not manifest.fits(Disk(), str(store))
+    assert not manifest.fits(OsFileSystem(), str(store))
 
 
 @pytest.mark.parametrize(

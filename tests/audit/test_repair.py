@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
-from rmqpy.audit.checks.messages import Selection, each_message
-from rmqpy.audit.replicas.repair import Repair, carry_out, plan_repair, unfinished_plan
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
+from rmqpy.audit.checks.messages import MessageSelection, each_message
+from rmqpy.audit.replicas.repair import Repair, execute_repair, plan_repair, unfinished_plan
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.backend import scan_records
-from rmqpy.model.errors import StoreFault
-from rmqpy.store.files.disk import Disk
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
 
 
 def fsck(store):
     found = []
-    audit_store(Disk(), AuditPlan(root=str(store), sink=found.extend, workers=1))
+    audit_store(OsFileSystem(), AuditOptions(root=str(store), sink=found.extend, workers=1))
     return [finding for finding in found if finding.code.severity.value != "note"]
 
 
 def messages(store):
-    directory = read_directory(Disk(), str(store))
+    directory = read_directory(OsFileSystem(), str(store))
     return {
         found.message.physical_offset: found.message
-        for found in each_message(Disk(), directory, Selection())
+        for found in each_message(OsFileSystem(), directory, MessageSelection())
     }
 
 
 def carry(store, plan, files=None):
-    files = files or Disk()
-    carry_out(files, read_directory(files, str(store)), plan)
+    files = files or OsFileSystem()
+    execute_repair(files, read_directory(files, str(store)), plan)
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def damaged(copy_of):
 def test_nothing_to_do(copy_of):
     store = copy_of("A-classic-clean-v497")
     for repair in Repair:
-        assert plan_repair(Disk(), str(store), repair).actions == ()
+        assert plan_repair(OsFileSystem(), str(store), repair).actions == ()
 
 
 def test_quarantine_keeps_every_other_message(copy_of, damaged, tmp_path):
     before = messages(damaged)
-    plan = plan_repair(Disk(), str(damaged), Repair.QUARANTINE)
+    plan = plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE)
     kept = [action for action in plan.actions if action.kept_as]
     assert len(kept) == len({action.kept_as for action in kept}) >= 4
     assert len(plan.reasons) == len(kept)
@@ -76,13 +76,13 @@ def test_quarantine_keeps_every_other_message(copy_of, damaged, tmp_path):
     for action in kept:
         path = damaged / "rmqpy/quarantine" / action.kept_as
         assert path.stat().st_size == action.length
-    assert plan_repair(Disk(), str(damaged), Repair.QUARANTINE).actions == ()
+    assert plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE).actions == ()
 
 
 def test_force_truncate_ends_the_log_before_the_damage(damaged):
     first = min(f.offset for f in fsck(damaged) if f.code.name.startswith("RECORD"))
     before = messages(damaged)
-    plan = plan_repair(Disk(), str(damaged), Repair.FORCE_TRUNCATE)
+    plan = plan_repair(OsFileSystem(), str(damaged), Repair.FORCE_TRUNCATE)
     carry(damaged, plan)
     after = messages(damaged)
     assert after == {o: m for o, m in before.items() if o < first}
@@ -90,11 +90,11 @@ def test_force_truncate_ends_the_log_before_the_damage(damaged):
     assert len(list((damaged / "rmqpy/quarantine").iterdir())) == 3
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
-class StoppingDisk(Disk):
+class StoppingDisk(OsFileSystem):
     """Dies before the n-th change."""
 
     def __init__(self, changes):
@@ -103,7 +103,7 @@ class StoppingDisk(Disk):
 
     def _count(self):
         if self.left == 0:
-            raise Stopped
+            raise StoppedError
         self.left -= 1
 
     def replace_bytes(self, path, data):
@@ -125,20 +125,22 @@ class StoppingDisk(Disk):
 
 @pytest.mark.parametrize("repair", list(Repair))
 def test_an_interrupted_repair_is_carried_on(copy_of, damaged, repair):
-    """Stopped before each of its changes: the end is the same, byte for byte."""
-    plan = plan_repair(Disk(), str(damaged), repair)
+    """StoppedError before each of its changes: the end is the same, byte for byte."""
+    plan = plan_repair(OsFileSystem(), str(damaged), repair)
     stops = 0
     for changes in range(1, 2 * len(plan.actions)):
         try:
             carry(damaged, plan, StoppingDisk(changes))
-        except Stopped:
+        except StoppedError:
             stops += 1
-            unfinished = unfinished_plan(Disk(), read_directory(Disk(), str(damaged)))
+            unfinished = unfinished_plan(
+                OsFileSystem(), read_directory(OsFileSystem(), str(damaged))
+            )
             assert unfinished == plan
         else:
             break
     assert stops >= len(plan.actions) // 2
-    assert unfinished_plan(Disk(), read_directory(Disk(), str(damaged))) is None
+    assert unfinished_plan(OsFileSystem(), read_directory(OsFileSystem(), str(damaged))) is None
     kept = {action.kept_as: action for action in plan.actions if action.kept_as}
     names = {path.name for path in (damaged / "rmqpy/quarantine").iterdir()}
     assert names == set(kept)
@@ -152,5 +154,5 @@ def test_a_dledger_log_is_not_repaired_here(copy_of):
     data = bytearray(path.read_bytes())
     data[52] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StoreFault, match="another member"):
-        plan_repair(Disk(), str(store), Repair.QUARANTINE)
+    with pytest.raises(StoreError, match="another member"):
+        plan_repair(OsFileSystem(), str(store), Repair.QUARANTINE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -25,7 +25,7 @@ from rmqpy.remoting.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from rmqpy.store.files.deferred_write import SavedFile
+from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -71,7 +71,7 @@ class Kit:
     files: MemoryFiles
     network: MemoryNetwork
     store: MessageStore
-    broker: Broker
+    broker: BrokerServer
     channel: MemoryChannel
     picked_queue: list[int]
 
@@ -185,7 +185,9 @@ def build() -> Build:
         files = files or MemoryFiles()
         settings_file = None
         if settings_path is not None:
-            settings_file = SettingsFile(SavedFile(settings_path, files, scheduler), {"own": "1"})
+            settings_file = SettingsFile(
+                DeferredFileWriter(settings_path, files, scheduler), {"own": "1"}
+            )
         configuration = configured(values)
         store = open_store(StoreContext(configuration.store, files, scheduler, 1 << 30))
         network = MemoryNetwork()
@@ -195,8 +197,8 @@ def build() -> Build:
             picked.append(count)
             return count - 1
 
-        broker = Broker(
-            BrokerSurroundings(
+        broker = BrokerServer(
+            BrokerDependencies(
                 configuration=configuration,
                 host=host,
                 store=store,

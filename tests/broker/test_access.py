@@ -24,7 +24,7 @@ from rmqpy.broker.processors.access_demands import (
 )
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.namesrv.access import NAMESRV_DEMANDS
 from rmqpy.remoting.bodies import AclConfig
 from rmqpy.remoting.command import RemotingCommand
@@ -441,7 +441,7 @@ def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
 
 
 def test_no_file_no_start(build: Any) -> None:
-    with pytest.raises(ConfigFault, match="plain_acl"):
+    with pytest.raises(ConfigError, match="plain_acl"):
         build(acl_enable=True, rocketmq_home=HOME)
 
 

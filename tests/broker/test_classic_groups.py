@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import Message, Producer
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode
@@ -84,7 +84,7 @@ class Ground:
 
     async def broker(
         self, name_servers: str, settings: Mapping[str, str], store: str | None = None
-    ) -> BrokerProcess:
+    ) -> BrokerRuntime:
         port = self.port(BROKER_PORT_COUNT)
         own = {
             "listenPort": str(port),
@@ -93,7 +93,7 @@ class Ground:
             "storePathRootDir": str(self.root / (store or f"store-{port}")),
         }
         loaded = load_broker_configuration(None, {**settings, **own}, {"HOME": str(self.root)})
-        process = BrokerProcess(loaded.configuration, self.scheduler)
+        process = BrokerRuntime(loaded.configuration, self.scheduler)
         await process.start()
         self.ends.append(process.stop)
         return process
@@ -124,7 +124,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def info(process: BrokerProcess) -> dict[str, str]:
+def info(process: BrokerRuntime) -> dict[str, str]:
     return process.broker.replication.runtime_info()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqpy.broker.state.queue_locks import QueueLocks
+from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.remoting.bodies import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -192,7 +192,7 @@ def test_a_queue_belongs_to_one_client_of_a_group(kit: Any) -> None:
 
 def test_a_lock_lives_for_a_minute() -> None:
     scheduler = ManualScheduler()
-    locks = QueueLocks(scheduler)
+    locks = QueueLockTable(scheduler)
     locks.lock("CG", "c1", [QUEUE])
     scheduler.advance(60_000)
     assert locks.lock("CG", "c2", [QUEUE]) == []

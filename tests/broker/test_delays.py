@@ -15,7 +15,7 @@ from rmqpy.codec.message import decode_message
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -219,7 +219,7 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
     root = str(golden_copy(name) / part)
     last_ms = max(message["storeTimestamp"] for message in manifest(name)["messages"])
     kit = build(
-        files=Disk(),
+        files=OsFileSystem(),
         scheduler=ManualScheduler(start_ms=last_ms),
         store_path_root_dir=root,
         store_path_commit_log=f"{root}/commitlog",

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.broker.filter.sql_evaluator import EvaluationFault
+from rmqpy.broker.filter.sql_evaluator import FilterEvaluationError
 from rmqpy.broker.filter.sql_parser import (
     EXPRESSION_LENGTH_MAX,
     NESTING_MAX,
     compile_expression,
 )
-from rmqpy.broker.filter.tags import ExpressionFault
+from rmqpy.broker.filter.tags import FilterSyntaxError
 from rmqpy.codec.message import decode_message, encode_messages, record_properties
 from rmqpy.codec.properties import encode_properties
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import CheckClientRequestBody, SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 
@@ -32,7 +32,7 @@ VECTORS = Path(__file__).parent / "data" / "sql_vectors.json.xz"
 def value_of(text: str, properties: dict[str, str]) -> str:
     try:
         value = compile_expression(text).evaluate(properties)
-    except EvaluationFault:
+    except FilterEvaluationError:
         return "error"
     return {True: "true", False: "false", None: "null"}[value]
 
@@ -43,7 +43,7 @@ def test_every_result_is_javas() -> None:
     for text, java, results in rows:
         try:
             compile_expression(text)
-        except ExpressionFault:
+        except FilterSyntaxError:
             assert java == "fault", text
             continue
         assert java == "ok", text
@@ -96,7 +96,7 @@ def test_what_is_no_expression(text: str) -> None:
     if text == "a LIKE":  # Java ignores what follows a complete expression
         compile_expression(text)
         return
-    with pytest.raises(ExpressionFault):
+    with pytest.raises(FilterSyntaxError):
         compile_expression(text)
 
 
@@ -107,7 +107,7 @@ def test_long_chains_are_no_deep_nests() -> None:
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from("ab"), st.text(max_size=6)))
 def test_no_text_makes_it_fail_otherwise(text: str, properties: dict[str, str]) -> None:
-    with suppress(ExpressionFault):
+    with suppress(FilterSyntaxError):
         compile_expression(text).matches(properties)
 
 
@@ -116,7 +116,7 @@ def test_properties_of_a_record_without_decoding_it(hosts: tuple[int, int]) -> N
     length, sys_flag = hosts
     properties = {"a": "1", "b": "ü"}
     host = (bytes(length), 1)
-    draft = MessageDraft(
+    draft = OutgoingMessage(
         topic=b"T", queue_id=0, body=b"x" * 9, properties=encode_properties(properties),
         sys_flag=sys_flag, born_timestamp_ms=0, born_host=host, store_host=host,
     )  # fmt: skip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rmqpy.broker.services.flush import ALONE_FIRST, ALONE_MAX, Company
+from rmqpy.broker.services.flush import ALONE_FIRST, ALONE_MAX, GroupCommitDelay
 
 
 def test_the_first_flush_waits_for_nobody() -> None:
-    assert Company().is_complete(1)
+    assert GroupCommitDelay().is_complete(1)
 
 
 def test_all_who_were_on_the_way_are_waited_for() -> None:
-    company = Company()
+    company = GroupCommitDelay()
     company.flushed(256)
     assert not company.is_complete(128) and not company.is_complete(255)
     assert company.is_complete(256)
@@ -18,14 +18,14 @@ def test_all_who_were_on_the_way_are_waited_for() -> None:
 
 
 def test_who_sends_alone_is_flushed_at_once() -> None:
-    company = Company()
+    company = GroupCommitDelay()
     for _ in range(3):
         company.flushed(1)
         assert company.is_complete(1)
 
 
 def test_waiting_in_vain_is_done_ever_more_seldom() -> None:
-    company = Company()
+    company = GroupCommitDelay()
     company.flushed(2)
     alone = []
     for _ in range(8):
@@ -42,7 +42,7 @@ def test_waiting_in_vain_is_done_ever_more_seldom() -> None:
 
 
 def test_company_that_comes_again_is_waited_for_again() -> None:
-    company = Company()
+    company = GroupCommitDelay()
     company.flushed(2)
     company.did_not_come()
     for _ in range(ALONE_FIRST):

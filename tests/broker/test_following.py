@@ -8,15 +8,15 @@ import pytest
 from attrs import define, field
 
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
-from rmqpy.broker.replication.ha_follower import Following, FollowingSurroundings
-from rmqpy.broker.replication.master_discovery import MasterChoice
+from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
+from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_log_check import frame_start
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import BrokerRole
-from rmqpy.ha.frames import Transfer, encode_report
+from rmqpy.ha.frames import TransferFrame, encode_report
 from rmqpy.ha.link import SlaveLink
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
@@ -77,8 +77,8 @@ class FakeMaster:
 @define
 class Scene:
     kit: Any
-    following: Following
-    choice: MasterChoice
+    following: HaFollower
+    choice: MasterDiscovery
     masters: dict[str, FakeMaster]
     dialled: list[Dialled] = field(factory=list)
     asked: list[str] = field(factory=list)
@@ -96,7 +96,7 @@ class Scene:
                 self.asked.append(address)
                 master = self.masters.get(address.rpartition(":")[0])
                 if master is None or master.dead:
-                    done(None, NetworkFault(f"{address}: connection refused"))
+                    done(None, NetworkError(f"{address}: connection refused"))
                 else:
                     done(master.answer(command), None)
 
@@ -118,14 +118,14 @@ def scene(build: Any) -> Any:
     def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
         kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
         kit.store.become(slave=True)
-        choice = MasterChoice(kit.broker.identity)
+        choice = MasterDiscovery(kit.broker.identity)
         dialled: list[Dialled] = []
 
         def dial(address: tuple[str, int], follower: Any) -> Dialled:
             dialled.append(Dialled(address, follower))
             return dialled[-1]
 
-        following = Following(
+        following = HaFollower(
             FollowingSurroundings(
                 identity=kit.broker.identity,
                 store=kit.store,
@@ -153,7 +153,9 @@ def copy(store: Any, scene: Scene, end: int, begin: int = 0) -> None:
     """Bytes of a master's log, as a slave takes them."""
     for start in range(begin, end, 1000):
         stop = min(start + 1000, end)
-        scene.following.store(Transfer(PhysicalOffset(start), store.read_log(start, stop - start)))
+        scene.following.store(
+            TransferFrame(PhysicalOffset(start), store.read_log(start, stop - start))
+        )
 
 
 def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None:
@@ -283,7 +285,7 @@ def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Any) -> None:
 
 def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> None:
     made = scene({"m1": FakeMaster(end=500)})
-    made.following.store(Transfer(PhysicalOffset(0), b"\xff" * 100))
+    made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
     made.kit.broker.dispatch()
     assert "BAD_MAGIC where a record must begin" in made.kit.store.failure
     made.tell(0, "m1")

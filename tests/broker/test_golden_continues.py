@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import load_broker_configuration
@@ -26,7 +26,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
     QueryConsumerOffsetRequestHeader,
 )
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.ports import free_port_block
 
@@ -55,7 +55,7 @@ def cut(root: Path, offset: int) -> None:
 
 def opened(build: Callable[..., Any], root: Path, now_ms: int) -> Any:
     return build(
-        files=Disk(),
+        files=OsFileSystem(),
         scheduler=ManualScheduler(start_ms=now_ms),
         store_path_root_dir=str(root),
         store_path_commit_log=f"{root}/commitlog",
@@ -233,7 +233,7 @@ def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
     async def main() -> list[dict[str, Any]]:
         scheduler = AsyncioScheduler()
         loaded = load_broker_configuration(None, settings, {"HOME": str(root)})
-        process = BrokerProcess(loaded.configuration, scheduler)
+        process = BrokerRuntime(loaded.configuration, scheduler)
         await process.start()
         assert process.store.divided_offset is not None
         async with asyncio.timeout(20):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.assembly.process import BrokerProcess
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.hashes import crc32
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
@@ -69,7 +69,7 @@ def as_java_saw_it(message: dict[str, Any]) -> dict[str, Any]:
     return seen | {"props": properties, "crc": message["crc"]}
 
 
-def as_read(message: ReceivedMessage) -> dict[str, Any]:
+def as_read(message: MessageExt) -> dict[str, Any]:
     stored = message.stored
     assert crc32(stored.body) == stored.body_crc
     return {
@@ -107,7 +107,7 @@ async def read_queues(
         ).configuration,
         scheduler,
     )
-    broker = BrokerProcess(
+    broker = BrokerRuntime(
         load_broker_configuration(
             None,
             SIZES

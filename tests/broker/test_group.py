@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.broker.assembly.dledger_group import GroupSurroundings, join_group
-from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -21,7 +21,7 @@ from rmqpy.config.loading import (
     RemotingSettings,
     StoreSettings,
 )
-from rmqpy.dledger.member import Disk, Role
+from rmqpy.dledger.member import DiskState, Role
 from rmqpy.dledger.messages import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -33,9 +33,9 @@ from rmqpy.dledger.messages import (
 )
 from rmqpy.dledger.node import Answered
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.net.dledger.driver import DLedgerDriver
-from rmqpy.net.dledger.peers import Standing
+from rmqpy.net.dledger.peers import PeerStatus
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import loads
@@ -59,7 +59,7 @@ class Member:
     files: MemoryFiles
     changes: dict[str, Any]
     store: MessageStore | None = None
-    broker: Broker | None = None
+    broker: BrokerServer | None = None
     driver: DLedgerDriver | None = None
     channel: MemoryChannel = field(factory=MemoryChannel)
 
@@ -118,8 +118,8 @@ class Group:
         )
         store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
         network = Line(self, member)
-        broker = Broker(
-            BrokerSurroundings(
+        broker = BrokerServer(
+            BrokerDependencies(
                 configuration=configuration,
                 host=f"10.0.0.{member.number}",
                 store=store,
@@ -129,10 +129,10 @@ class Group:
                 pick_queue=lambda below: 0,
             )
         )
-        around = GroupSurroundings(
+        around = DLedgerDependencies(
             scheduler=self.scheduler, network=network, dice=self.dice.randrange
         )
-        driver = join_group(broker, store, around)
+        driver = start_dledger_member(broker, store, around)
         assert driver is not None
         member.store, member.broker, member.driver = store, broker, driver
         member.channel = MemoryChannel()
@@ -231,7 +231,7 @@ class Line:
         if address.endswith(":9876"):
             broker_id = int(command.ext_fields.get("brokerId", "-1"))
             self.group.registered.append((self.member.number, broker_id))
-            scheduler.call_later(1, lambda: done(None, NetworkFault("no name server")))
+            scheduler.call_later(1, lambda: done(None, NetworkError("no name server")))
             return
         target = self.group.members[int(address.split(":")[0][-1])]
 
@@ -239,7 +239,7 @@ class Line:
             if self._parted(target) or target.driver is None:
                 scheduler.call_later(
                     timeout_ms if self._parted(target) else 1,
-                    lambda: done(None, NetworkFault(f"{address} is not reached")),
+                    lambda: done(None, NetworkError(f"{address} is not reached")),
                 )
                 return
             channel = MemoryChannel()
@@ -259,7 +259,7 @@ class Line:
         if answers and not self._parted(target):
             self.group.scheduler.call_later(1, lambda: done(answers[0], None))
         elif left_ms <= 0:
-            done(None, NetworkFault("no answer"))
+            done(None, NetworkError("no answer"))
         else:
             self.group.scheduler.call_later(
                 5, lambda: self._watch(channel, target, done, left_ms - 5)
@@ -624,11 +624,11 @@ def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) ->
     leader = group.elect()
     assert leader.driver is not None
     ways = leader.driver.peers.ways
-    assert {way.standing for way in ways.values()} == {Standing.VERIFIED}
+    assert {way.standing for way in ways.values()} == {PeerStatus.VERIFIED}
     command = RemotingCommand(3, flag=1)
     for way in ways.values():
         leader.driver.peers._introduced(way, command, None)
-    assert {way.standing for way in ways.values()} == {Standing.JAVA}
+    assert {way.standing for way in ways.values()} == {PeerStatus.JAVA}
     watched = leader.driver.peers.network = Watched(leader.driver.peers.network)
     group.send(leader, *(b"%d" % number for number in range(20)))
     pushes = [sent.body for sent in watched.sent if sent.code == 51004]
@@ -652,7 +652,7 @@ def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Gr
         assert (leader.driver.entries.base_offset > 0) == expired
         for way in leader.driver.peers.ways.values():
             leader.driver.peers._introduced(way, RemotingCommand(3, flag=1), None)
-            assert (way.standing, way.reason) == (Standing.JAVA, "")
+            assert (way.standing, way.reason) == (PeerStatus.JAVA, "")
         leader = group.elect()
 
 
@@ -704,7 +704,7 @@ def test_a_damaged_entry_met_at_the_start_is_fetched(
     assert victim.store.log.confirm_offset <= position
     assert any(f"entry {index} is damaged" in note for note in victim.store.opened.notes)
     group.run(100)
-    assert victim.driver.disk is Disk.DAMAGED
+    assert victim.driver.disk is DiskState.DAMAGED
     group.run(15_000)
     assert victim.driver.damaged == frozenset()
     assert any(f"entry {index} is whole again" in text for text in caplog.messages)

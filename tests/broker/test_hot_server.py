@@ -17,11 +17,11 @@ from rmqpy.config.security import TlsMode
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.feed_api import FeedStatus
-from rmqpy.net.server.server import Doors
+from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.receiver = FrameReceiver()
+        self.receiver = FrameDecoder()
         self.answers: list[RemotingCommand] = []
 
     async def read(self, count: int) -> list[RemotingCommand]:
@@ -101,19 +101,19 @@ def serving(
         TlsSide(trust=str(tls_folder / "ca.pem"), verify=True),
     )
     behind_tls = sockets == "tls"
-    doors = Doors(
+    doors = ListenerSecurity(
         ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if behind_tls else None
     )
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
-        from rmqpy.broker.assembly.hot_setup import accelerate
+        from rmqpy.broker.assembly.hot_setup import install_fast_path
         from rmqpy.net.server.feed_server import FastServer
 
         limits = ConnectionLimits(**settings.pop("limits", {}))
         kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
 
         async def whole(scheduler: AsyncioScheduler) -> None:
-            feed = accelerate(kit.broker, kit.store, scheduler, implementation)
+            feed = install_fast_path(kit.broker, kit.store, scheduler, implementation)
             assert feed is not None
             server = FastServer(
                 kit.broker, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
@@ -322,7 +322,7 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
             await asyncio.sleep(0.001)
         first.writer.write(send(1))
         await first.read(1)
-        receiver, answers = FrameReceiver(), []
+        receiver, answers = FrameDecoder(), []
         while len(answers) < 200:
             answers += receiver.receive(await loop.sock_recv(deaf, 1 << 16))
         assert [answer.opaque for answer in answers] == list(range(200))
@@ -343,7 +343,7 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.setblocking(False)
         await loop.sock_connect(slow, server.addresses[0])
-        receiver, answers = FrameReceiver(), []
+        receiver, answers = FrameDecoder(), []
         for number in range(400):
             await loop.sock_sendall(slow, pull(number, 0))
             await asyncio.sleep(0)

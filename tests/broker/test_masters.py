@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.replication.master_discovery import FRESH_PERIODS, Master, MasterChoice
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.replication.master_discovery import FRESH_PERIODS, MasterAddress, MasterDiscovery
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -17,21 +17,21 @@ from rmqpy.config.loading import (
 )
 
 SERVERS = ("10.0.0.7:9876", "10.0.0.8:9876", "10.0.0.9:9876")
-A = Master("10.0.1.1:10911", "10.0.1.1:10912")
-B = Master("10.0.1.2:10911", "10.0.1.2:10912")
+A = MasterAddress("10.0.1.1:10911", "10.0.1.1:10912")
+B = MasterAddress("10.0.1.2:10911", "10.0.1.2:10912")
 PERIOD_MS = 30_000
 
 
-def choice(**store: Any) -> MasterChoice:
+def choice(**store: Any) -> MasterDiscovery:
     configuration = BrokerConfiguration(
         broker=BrokerSettings(namesrv_addr=";".join(SERVERS), broker_id=1),
         remoting=RemotingSettings(listen_port=10911),
         store=StoreSettings(**store),
     )
-    return MasterChoice(Identity.of(configuration, "10.0.0.2"))
+    return MasterDiscovery(BrokerContext.of(configuration, "10.0.0.2"))
 
 
-def say(made: MasterChoice, server: int, master: Master | None, now_ms: int = 0) -> None:
+def say(made: MasterDiscovery, server: int, master: MasterAddress | None, now_ms: int = 0) -> None:
     answer = RegistrationAnswer(master.ha_address, master.address) if master else None
     made.heard(SERVERS[server], answer or RegistrationAnswer("", ""), now_ms)
 
@@ -108,8 +108,8 @@ def test_a_fixed_address_rules_out_everybody_else() -> None:
 
 def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_tells_it() -> None:
     made = choice(ha_master_address="192.168.0.1:10912")
-    say(made, 0, Master("10.0.1.1:10911", "192.168.0.1:10912"))
-    assert made.candidates(0) == [Master("10.0.1.1:10911", "192.168.0.1:10912")]
+    say(made, 0, MasterAddress("10.0.1.1:10911", "192.168.0.1:10912"))
+    assert made.candidates(0) == [MasterAddress("10.0.1.1:10911", "192.168.0.1:10912")]
 
 
 def test_a_new_name_is_told() -> None:

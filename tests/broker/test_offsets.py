@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqpy.broker.state.persistence import TableFile, TableWriter
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.headers import (
@@ -175,7 +175,7 @@ def test_nothing_readable_is_a_fault_that_names_the_file(
         files.replace_bytes("/c/x.json", main)
     if backup is not None:
         files.replace_bytes("/c/x.json.bak", backup)
-    with pytest.raises(StoreFault, match=r"/c/x\.json"):
+    with pytest.raises(StoreError, match=r"/c/x\.json"):
         load(files)
 
 

@@ -13,15 +13,15 @@ from attrs import evolve
 from simulator.broker_host import BrokerHost
 from simulator.checkers import GroupWatch
 from simulator.member_view import MemberView
-from simulator.plan import GROUP_NAME, Plan
+from simulator.plan import GROUP_NAME, SimulationPlan
 from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
 from simulator.world import World
 
 from rmqpy.audit.replicas.certificate import Certificate, Subject
-from rmqpy.broker.assembly.join_checks import Vouching
+from rmqpy.broker.assembly.join_checks import PeerCertificateCheck
 from rmqpy.config.loading import StoreSettings
-from rmqpy.dledger.handshake import Introduction
-from rmqpy.dledger.member import Disk, Role
+from rmqpy.dledger.handshake import PeerHello
+from rmqpy.dledger.member import DiskState, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     Entry,
@@ -30,12 +30,12 @@ from rmqpy.dledger.messages import (
     VoteRequest,
 )
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.net.dledger.peers import Standing
+from rmqpy.net.dledger.peers import PeerStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
-PLAN = Plan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
+PLAN = SimulationPlan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
 BORN_TIMESTAMP = 40
 LOG = "/store/commitlog/"
 
@@ -74,7 +74,7 @@ def settled(world: World) -> BrokerHost:
     return leader
 
 
-def standings(host: BrokerHost) -> dict[str, tuple[Standing, str]]:
+def standings(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
     assert host.running is not None and host.running.driver is not None
     ways = host.running.driver.peers.ways
     return {name: (way.standing, way.reason) for name, way in ways.items()}
@@ -91,11 +91,11 @@ def refused_by_all(world: World, name: str) -> str:
     for host in world.hosts.values():
         for other, (standing, reason) in standings(host).items():
             if name in (host.name, other):
-                assert standing is Standing.REFUSED, (host.name, other)
+                assert standing is PeerStatus.REFUSED, (host.name, other)
                 if host.name != name:
                     reasons.add(reason)
             else:
-                assert standing is Standing.VERIFIED, (host.name, other)
+                assert standing is PeerStatus.VERIFIED, (host.name, other)
     assert reasons
     return reasons.pop()
 
@@ -120,7 +120,7 @@ def test_the_whole_mark_is_kept_and_told() -> None:
     world = world_with(lambda _host: None)
     settled(world)
     for host in world.hosts.values():
-        assert {standing for standing, _ in standings(host).values()} == {Standing.VERIFIED}
+        assert {standing for standing, _ in standings(host).values()} == {PeerStatus.VERIFIED}
         kept = json.loads(bytes(host.disk.nodes["/store/rmqpy/old_log.json"].data))
         assert kept["digest"].count(",") == len(log_files(host)) - 1
 
@@ -150,7 +150,7 @@ def test_a_member_that_was_mended_is_taken_at_once() -> None:
         odd.disk.put(path, data)
     odd.start()
     world.let_pass(3000)
-    assert {standing for standing, _ in standings(odd).values()} == {Standing.VERIFIED}
+    assert {standing for standing, _ in standings(odd).values()} == {PeerStatus.VERIFIED}
     assert role_of(odd) is Role.FOLLOWER
 
 
@@ -166,11 +166,11 @@ def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
     assert leader.name == "n2", "the only one that knows topics and offsets"
     bare = world.hosts["n0"].running
     assert bare is not None and bare.driver is not None
-    assert bare.driver.disk is Disk.LACKS_TABLES
+    assert bare.driver.disk is DiskState.LACKS_TABLES
     assert "/store/config/topics.json" not in world.hosts["n0"].disk.nodes
     bare.broker.slave_sync._fetched.update((21, 43, 45, 201))
     world.let_pass(1000)
-    assert bare.driver.disk is Disk.GOOD
+    assert bare.driver.disk is DiskState.GOOD
     assert "/store/config/topics.json" in world.hosts["n0"].disk.nodes
 
 
@@ -184,7 +184,7 @@ def test_where_no_member_has_tables_nobody_leads(caplog: pytest.LogCaptureFixtur
 # Java members
 
 
-def java_answers(host: BrokerHost, member: str) -> tuple[Standing, str]:
+def java_answers(host: BrokerHost, member: str) -> tuple[PeerStatus, str]:
     """What becomes of a member that answers the handshake as Java does."""
     assert host.running is not None and host.running.driver is not None
     peers = host.running.driver.peers
@@ -197,7 +197,7 @@ def test_a_java_member_is_not_joined_unseen() -> None:
     leader = settled(world)
     follower = next(host for host in world.hosts.values() if host is not leader)
     standing, reason = java_answers(follower, leader.name)
-    assert standing is Standing.REFUSED
+    assert standing is PeerStatus.REFUSED
     assert f"{leader.name} is a Java member" in reason and "there is no certificate" in reason
     assert "rmqpyAcceptUnverifiedPeers=true" in reason
     assert follower.running is not None and follower.running.driver is not None
@@ -214,7 +214,7 @@ def test_a_java_member_is_not_joined_unseen() -> None:
     assert follower.running.driver.node.term == before, "its vote does not count"
 
 
-OWN = Introduction(
+OWN = PeerHello(
     group="g",
     member="n0",
     file_size=4096,
@@ -264,15 +264,15 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
     files.put("/other", b"other")
     for key in (None, "/key"):
         settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key=key)
-        found = Vouching(files, settings, lambda: OWN).missing("n1")
+        found = PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
         assert says in found and bool(says) == bool(found)
     settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/other")
-    found = Vouching(files, settings, lambda: OWN).missing("n1")
+    found = PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
     assert "not signed with the key in other" in found
     settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/none")
-    assert "no such file" in Vouching(files, settings, lambda: OWN).missing("n1")
+    assert "no such file" in PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
     word = StoreSettings(store_path_root_dir="/none", rmqpy_accept_unverified_peers=True)
-    assert Vouching(files, word, lambda: OWN).missing("n1") == ""
+    assert PeerCertificateCheck(files, word, lambda: OWN).missing("n1") == ""
 
 
 def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from rmqpy.broker.base.pace import Paced
+from rmqpy.broker.base.pace import Throttled
 
 
 @define
@@ -34,7 +34,7 @@ class Later:
             callback()
 
 
-def paced(cost_ms: int) -> tuple[Later, Paced, list[int]]:
+def paced(cost_ms: int) -> tuple[Later, Throttled, list[int]]:
     later = Later()
     runs: list[int] = []
 
@@ -42,7 +42,7 @@ def paced(cost_ms: int) -> tuple[Later, Paced, list[int]]:
         runs.append(later.now)
         later.now += cost_ms
 
-    return later, Paced(later, work), runs  # type: ignore[arg-type]
+    return later, Throttled(later, work), runs  # type: ignore[arg-type]
 
 
 def test_cheap_work_runs_at_once_each_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.broker.services.pull_hold import HeldPull, PullHold
+from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import BrokerRole
@@ -357,9 +357,9 @@ def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: Any) -> None:
 def test_hold_resumes_each_pull_once() -> None:
     scheduler = ManualScheduler()
     resumed: list[int] = []
-    hold = PullHold(scheduler, lambda pull: resumed.append(pull.offset))
+    hold = PullRequestHold(scheduler, lambda pull: resumed.append(pull.offset))
     for offset in (5, 7):
-        pull = HeldPull(MemoryChannel(), RemotingCommand.request(11), offset, None, 15_000)
+        pull = HeldPullRequest(MemoryChannel(), RemotingCommand.request(11), offset, None, 15_000)
         assert hold.hold("T", 0, pull)
     hold.arrived(Arrival("T", 0, 5, 0, 0, 0))
     hold.arrived(Arrival("T", 0, 6, 0, 0, 0))

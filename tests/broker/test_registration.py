@@ -8,7 +8,7 @@ import pytest
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.config.loading import BrokerRole
-from rmqpy.model.errors import ConfigFault, NetworkFault
+from rmqpy.model.errors import ConfigError, NetworkError
 from rmqpy.remoting.bodies import KVTable, RegisterBrokerBody, body_crc32
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
@@ -68,7 +68,7 @@ def test_a_name_server_that_does_not_answer_holds_up_nobody(kit: Any) -> None:
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
     assert kit.broker.registration.last_answer.master_address == "m:2"
-    fail(None, NetworkFault("timed out"))
+    fail(None, NetworkError("timed out"))
     kit.scheduler.advance(10_000)
     assert len(kit.network.take()) == 2
 
@@ -113,7 +113,7 @@ def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: Any) -
     assert kit.channel.take() == [] and kit.network.oneways == []
     know(RemotingCommand.response_to(first), None)
     assert kit.channel.take() == []
-    fail(None, NetworkFault("timed out"))
+    fail(None, NetworkError("timed out"))
     assert kit.channel.take_one().code == 0
 
 
@@ -217,7 +217,7 @@ def test_stopping_unregisters_and_waits_for_the_answers(kit: Any) -> None:
     }
     answer_first(RemotingCommand.response_to(first), None)
     assert stopped == []
-    answer_second(None, NetworkFault("gone"))
+    answer_second(None, NetworkError("gone"))
     assert stopped == [True]
     kit.scheduler.advance(100_000)
     assert kit.network.take() == []
@@ -273,9 +273,9 @@ def test_addresses(
 
 
 def test_the_told_address_must_be_an_ip_address(build: Any) -> None:
-    from rmqpy.broker.base.context import Identity
+    from rmqpy.broker.base.context import BrokerContext
 
     kit = build()
     with pytest.raises(ValueError):
-        Identity.of(kit.broker.identity.configuration, "broker.example")
-    assert issubclass(ConfigFault, Exception)
+        BrokerContext.of(kit.broker.identity.configuration, "broker.example")
+    assert issubclass(ConfigError, Exception)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import (
     ClientInstance,
     ClientSettings,
@@ -29,7 +29,7 @@ from rmqpy.config.loading import (
     load_broker_configuration,
     load_namesrv_configuration,
 )
-from rmqpy.model.errors import ConfigFault, NetworkFault, RmqError
+from rmqpy.model.errors import ConfigError, NetworkError, RmqError
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.remoting.bodies import TopicConfig
@@ -75,7 +75,7 @@ class Ground:
     tls: Path
     scheduler: AsyncioScheduler
     stack: AsyncExitStack
-    brokers: list[BrokerProcess] = field(factory=list)
+    brokers: list[BrokerRuntime] = field(factory=list)
     name_server: str = ""
 
     async def namesrv(self) -> None:
@@ -89,7 +89,7 @@ class Ground:
         self.stack.push_async_callback(process.stop)
         self.name_server = process.address
 
-    async def broker(self, settings: Mapping[str, str]) -> BrokerProcess:
+    async def broker(self, settings: Mapping[str, str]) -> BrokerRuntime:
         block = free_port_block(BROKER_PORT_COUNT)
         block.release()
         own = {
@@ -102,7 +102,7 @@ class Ground:
         }
         values = {**SMALL, **secure_settings(self.root, self.tls), **own, **settings}
         loaded = load_broker_configuration(None, values, {"HOME": str(self.root)})
-        process = BrokerProcess(loaded.configuration, self.scheduler)
+        process = BrokerRuntime(loaded.configuration, self.scheduler)
         await process.start()
         self.stack.push_async_callback(process.stop)
         self.brokers.append(process)
@@ -165,7 +165,7 @@ def secured(tmp_path: Path, tls_folder: Path) -> Callable[[Any], None]:
     return whole
 
 
-def create(broker: BrokerProcess) -> None:
+def create(broker: BrokerRuntime) -> None:
     broker.broker.topics.put(TopicConfig("Orders", 2, 2))
 
 
@@ -235,7 +235,7 @@ def test_who_has_no_account_or_no_tls_stays_outside(secured: Callable[[Any], Non
 
 
 def fault(settings: Mapping[str, str], root: Path) -> str:
-    with pytest.raises(ConfigFault) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_broker_configuration(None, settings, {"HOME": str(root)})
     return str(caught.value)
 
@@ -252,7 +252,7 @@ def test_no_key_opens_a_door_again(opening: str, tmp_path: Path, tls_folder: Pat
 
 def test_everybody_is_no_list(tmp_path: Path, tls_folder: Path) -> None:
     settings = {**secure_settings(tmp_path, tls_folder), "registrationAddresses": "10.0.0.1; *"}
-    with pytest.raises(ConfigFault, match="name the addresses"):
+    with pytest.raises(ConfigError, match="name the addresses"):
         load_namesrv_configuration(None, settings, {"HOME": str(tmp_path)})
 
 
@@ -282,7 +282,7 @@ def test_a_start_that_would_not_be_secure_is_refused(
             file.write_text("accounts: [{accessKey: RocketMQ, secretKey: 12345678}]")
             file.chmod(0o640 if fault_of == "example" else 0o644)
             settings["rocketmqHome"] = str(folder)
-        with pytest.raises(ConfigFault, match=says):
+        with pytest.raises(ConfigError, match=says):
             await ground.broker(settings)
 
     secured(test)
@@ -305,7 +305,7 @@ def test_secrets_are_in_the_file_and_nowhere_else(tmp_path: Path, tls_folder: Pa
 def test_a_reading_without_account_says_why(secured: Callable[[Any], None]) -> None:
     async def test(ground: Ground) -> None:
         instance = await ClientInstance.open(ground.client())
-        with pytest.raises((RmqError, NetworkFault), match="No accessKey"):
+        with pytest.raises((RmqError, NetworkError), match="No accessKey"):
             await instance.route("Orders")
         await instance.close()
 

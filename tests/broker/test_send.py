@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import define
 
-from rmqpy.broker.processors.put_status import answer_to, remark_of
+from rmqpy.broker.processors.put_status import remark_of, response_for
 from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
 from rmqpy.config.loading import BrokerRole, FlushDiskType
@@ -231,7 +231,7 @@ def test_missing_and_wrong_fields_are_named(kit: Any) -> None:
 
 
 def test_every_put_status_has_its_answer() -> None:
-    assert {status: int(answer_to(status).code) for status in PutMessageStatus} == {
+    assert {status: int(response_for(status).code) for status in PutMessageStatus} == {
         PutMessageStatus.PUT_OK: 0,
         PutMessageStatus.FLUSH_DISK_TIMEOUT: 10,
         PutMessageStatus.FLUSH_SLAVE_TIMEOUT: 12,

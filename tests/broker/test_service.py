@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rmqpy.config.loading import FlushDiskType
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import REQUEST_HEADERS
-from rmqpy.store.retention import Cleaning
+from rmqpy.store.retention import RetentionCleaner
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
@@ -93,7 +93,7 @@ def test_a_failed_dispatch_stops_the_store_not_the_broker(
 
     def broken() -> None:
         kit.store.fail("planted")
-        raise StoreFault("/store/consumequeue", "damage", "none", "repair it")
+        raise StoreError("/store/consumequeue", "damage", "none", "repair it")
 
     with monkeypatch.context() as patch:
         patch.setattr(kit.store, "dispatch", broken)
@@ -111,7 +111,7 @@ def test_periodic_work_that_fails_is_done_again(
         calls.append(1)
         raise OSError("planted")
 
-    monkeypatch.setattr(Cleaning, "round", broken)
+    monkeypatch.setattr(RetentionCleaner, "round", broken)
     kit.broker.start()
     kit.scheduler.advance(30_000)
     assert len(calls) == 3

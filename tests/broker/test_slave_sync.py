@@ -11,7 +11,7 @@ from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import BrokerRole
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import (
     DelayOffsetSerializeWrapper,
     SubscriptionGroupConfig,
@@ -59,7 +59,7 @@ class Pair:
                     continue
                 self.asked.append((address, int(command.code)))
                 if self.dead:
-                    done(None, NetworkFault("connection refused"))
+                    done(None, NetworkError("connection refused"))
                 else:
                     if self.is_java:
                         command = RemotingCommand.request(command.code)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqpy.broker.services.half_messages import op_message
-from rmqpy.broker.services.transaction_check import question
+from rmqpy.broker.services.transaction_check import check_request
 from rmqpy.codec.message import decode_message
 from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from rmqpy.model.message import StoredMessage
@@ -21,7 +21,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -332,7 +332,7 @@ def test_the_question_is_javas_byte_for_byte() -> None:
         message = decode_message(java.body)
         header = CheckTransactionStateRequestHeader.decode(java.ext_fields)
         half = decode_message(java.body)
-        ours = question(half)
+        ours = check_request(half)
         ours.opaque = java.opaque
         assert ours.flag == FLAG_ONEWAY and message.queue_offset == header.tran_state_table_offset
         assert encode_command(ours) == bytes.fromhex(row)
@@ -347,7 +347,7 @@ def test_half_messages_of_a_java_broker_are_resolved(
     build: Callable[..., Any], golden_copy: Callable[[str], Path], name: str, part: str
 ) -> None:
     root = str(golden_copy(name) / part)
-    probe = build(files=Disk(), scheduler=ManualScheduler(start_ms=1_800_000_000_000),
+    probe = build(files=OsFileSystem(), scheduler=ManualScheduler(start_ms=1_800_000_000_000),
                   store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog",
                   max_message_size=32768, mapped_file_size_consume_queue=2000,
                   transaction_check_interval=2_000, transaction_time_out=1_000,

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 
-from rmqpy.client.core.instance import ClientInstance, ClientSettings, Surroundings
-from rmqpy.codec.message import encode_messages, patch_record
+from rmqpy.client.core.instance import ClientDependencies, ClientInstance, ClientSettings
+from rmqpy.codec.message import encode_messages, set_offsets
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.errors import NetworkError
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import SendMessageResponseHeader
 
 NOW_MS = 1_795_243_128_808
@@ -58,7 +58,7 @@ class Asked:
 
 
 def through_frames(command: RemotingCommand) -> RemotingCommand:
-    (received,) = FrameReceiver().receive(encode_command(command))
+    (received,) = FrameDecoder().receive(encode_command(command))
     return received
 
 
@@ -83,11 +83,11 @@ class World:
         await asyncio.sleep(0)
         answer = self.answers.get(address)
         if answer is None:
-            raise NetworkFault(f"connect to {address}: refused")
+            raise NetworkError(f"connect to {address}: refused")
         response = answer(request)
         if response is None:
             self.clock.passed_ms += timeout_ms
-            raise NetworkFault(f"{address} did not answer within {timeout_ms} ms")
+            raise NetworkError(f"{address} did not answer within {timeout_ms} ms")
         received = through_frames(response)
         assert received.opaque == request.opaque and received.is_response
         return received
@@ -139,7 +139,7 @@ class World:
     def instance(self, **settings: Any) -> ClientInstance:
         return ClientInstance(
             ClientSettings(name_servers=NAME_SERVERS, instance_name="i", **settings),
-            Surroundings(
+            ClientDependencies(
                 transport=self,
                 clock=self.clock,
                 randomness=random.Random(7),
@@ -198,7 +198,7 @@ def record() -> Callable[..., bytes]:
     def encoded(
         queue_offset: int, body: bytes = b"body", sys_flag: int = 0, **properties: str
     ) -> bytes:
-        draft = MessageDraft(
+        draft = OutgoingMessage(
             topic=b"T",
             queue_id=0,
             body=body,
@@ -209,7 +209,7 @@ def record() -> Callable[..., bytes]:
             store_host=(bytes([10, 0, 0, 1]), 10911),
         )
         (raw,) = encode_messages([draft])
-        patch_record(raw, 0, queue_offset, 1000 * queue_offset, NOW_MS + 1)
+        set_offsets(raw, 0, queue_offset, 1000 * queue_offset, NOW_MS + 1)
         return bytes(raw)
 
     return encoded

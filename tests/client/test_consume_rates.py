@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, TOPICS_MAX, ConsumeRates
+from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, TOPICS_MAX, ConsumerStats
 from rmqpy.remoting.bodies import ConsumeStatus
 
 
 def test_rates_of_a_minute() -> None:
-    rates = ConsumeRates()
+    rates = ConsumerStats()
     rates.sample(0)
     assert rates.status("T", 0) == ConsumeStatus()
     rates.consumed("T", 10, 0, 5)
@@ -29,7 +29,7 @@ def test_rates_of_a_minute() -> None:
 
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
-    rates = ConsumeRates()
+    rates = ConsumerStats()
     rates.consumed("T", 100, 100, 1)
     for number in range(8):
         rates.sample(number * SAMPLE_MS)
@@ -37,7 +37,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
 
 
 def test_topics_are_bounded() -> None:
-    rates = ConsumeRates()
+    rates = ConsumerStats()
     for number in range(TOPICS_MAX + 5):
         rates.pulled(f"T{number}", 1, 1)
     rates.sample(0)

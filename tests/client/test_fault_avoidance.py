@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from rmqpy.client import Message, Producer, ProducerSettings
-from rmqpy.client.core.latency_fault import FAILURE_MS, FaultAvoidance, avoided_for
+from rmqpy.client.core.latency_fault import (
+    FAILURE_MS,
+    LatencyFaultTolerance,
+    not_available_duration_ms,
+)
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import MessageQueue
 
@@ -26,10 +30,10 @@ QUEUES = [MessageQueue("T", broker, number) for broker in "abc" for number in ra
     ],
 )
 def test_the_table_is_javas(latency_ms: int, seconds: int) -> None:
-    assert avoided_for(latency_ms) == seconds * 1000
+    assert not_available_duration_ms(latency_ms) == seconds * 1000
 
 
-def rotate(avoidance: FaultAvoidance, count: int, now_ms: int) -> Counter[str]:
+def rotate(avoidance: LatencyFaultTolerance, count: int, now_ms: int) -> Counter[str]:
     chosen: Counter[str] = Counter()
     rotation = 0
     for _ in range(count):
@@ -39,7 +43,7 @@ def rotate(avoidance: FaultAvoidance, count: int, now_ms: int) -> Counter[str]:
 
 
 def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
-    avoidance = FaultAvoidance()
+    avoidance = LatencyFaultTolerance()
     assert rotate(avoidance, 12, 0) == {"a": 4, "b": 4, "c": 4}
     avoidance.note("b", FAILURE_MS, 0)
     avoidance.note("c", 600, 0)
@@ -51,7 +55,7 @@ def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
 
 
 def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
-    avoidance = FaultAvoidance()
+    avoidance = LatencyFaultTolerance()
     for broker, latency_ms in (("a", 600), ("b", 15_000), ("c", 2_000)):
         avoidance.note(broker, latency_ms, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}

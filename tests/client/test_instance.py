@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rmqpy.client.core.instance import split_name_servers
-from rmqpy.client.core.server_requests import PushedRequests
+from rmqpy.client.core.server_requests import ServerRequestHandler
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
+from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError
 from rmqpy.remoting.bodies import CLUSTERING, CONSUME_ACTIVELY, BrokerData, ConsumerData
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -51,7 +51,7 @@ def test_the_next_name_server_takes_over_and_is_kept(world: Any, run: Run) -> No
 
 def test_no_name_server_names_them_all(world: Any, run: Run) -> None:
     world.answers.clear()
-    with pytest.raises(NetworkFault, match="no name server answers") as fault:
+    with pytest.raises(NetworkError, match="no name server answers") as fault:
         run(world.instance().route("T"))
     assert "10.0.0.8:9876: connect" in str(fault.value)
     assert "10.0.0.9:9876: connect" in str(fault.value)
@@ -68,7 +68,7 @@ def test_route_is_asked_once_by_all_who_wait(world: Any, run: Run) -> None:
 
 
 def test_unknown_topic_is_refused(world: Any, run: Run) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         run(world.instance().route("Unknown"))
     assert refused.value.code == 17
 
@@ -118,7 +118,7 @@ def test_address_of_a_broker_that_came_later(world: Any, run: Run) -> None:
         instance = world.instance()
         await instance.route("T")
         world.clock.passed_ms += 500
-        with pytest.raises(NetworkFault, match="the broker z is in no route of T"):
+        with pytest.raises(NetworkError, match="the broker z is in no route of T"):
             await instance.address("T", "z")
         world.routes["T"].broker_datas.append(BrokerData("c", "z", {3: "10.0.0.4:10911"}))
         world.clock.passed_ms += 500
@@ -197,7 +197,7 @@ def test_a_group_joins_once(world: Any, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_producer("P")
-        with pytest.raises(ConfigFault, match="producer group P is already in use"):
+        with pytest.raises(ConfigError, match="producer group P is already in use"):
             instance.join_producer("P")
         await instance.leave_producer("P")
         instance.join_producer("P")
@@ -207,7 +207,7 @@ def test_a_group_joins_once(world: Any, run: Run) -> None:
 
 @pytest.mark.parametrize("given", ["", "host", "a:1;b", [], ["a:0"]])
 def test_wrong_name_servers(given: Any) -> None:
-    with pytest.raises(ConfigFault, match="give host:port"):
+    with pytest.raises(ConfigError, match="give host:port"):
         split_name_servers(given)
 
 
@@ -219,7 +219,7 @@ def test_name_servers() -> None:
 def test_pushed_requests_of_nobody_are_refused() -> None:
     channel = MemoryChannel()
     foreign = RemotingCommand(code=307, opaque=5, ext_fields={"consumerGroup": "G"})
-    pushed = PushedRequests()
+    pushed = ServerRequestHandler()
     pushed.handle(channel, [RemotingCommand(code=40, flag=2), foreign])
     response = channel.take_one()
     assert (response.code, response.opaque) == (1, 5)
@@ -237,7 +237,7 @@ def test_pushed_requests_are_answered_by_their_group(run: Run) -> None:
             return b"{}"
 
         channel = MemoryChannel()
-        pushed = PushedRequests()
+        pushed = ServerRequestHandler()
         pushed.answer("G", {307: answer})
         for client in ("c", "none"):
             fields = {"consumerGroup": "G", "clientId": client}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.client.consuming.local_offsets import LocalOffsets
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.remoting.bodies import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 3)
@@ -51,5 +51,5 @@ def test_nothing_readable_is_a_fault_that_names_the_file(tmp_path: Path) -> None
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.save({QUEUE: 7})
     offsets.path.write_bytes(b"{")
-    with pytest.raises(StoreFault, match=r"offsets\.json: .*remove both"):
+    with pytest.raises(StoreError, match=r"offsets\.json: .*remove both"):
         offsets.load()

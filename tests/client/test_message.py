@@ -17,7 +17,7 @@ from rmqpy.client.core.message import (
     property_string,
 )
 from rmqpy.codec.properties import decode_properties
-from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.names import check_group
 
@@ -51,7 +51,7 @@ def test_reserved_names_are_javas() -> None:
     ],
 )
 def test_refused(message: dict[str, Any], code: int, reason: str) -> None:
-    with pytest.raises(Refusal, match=reason) as refused:
+    with pytest.raises(RequestRejectedError, match=reason) as refused:
         check_message(Message(**({"topic": "T", "body": b"1234"} | message)), 4)
     assert refused.value.code == code
 
@@ -59,7 +59,7 @@ def test_refused(message: dict[str, Any], code: int, reason: str) -> None:
 def test_longest_names_pass() -> None:
     check_message(Message(topic="%RETRY%" + "x" * 120, body=b"1234"), 4)
     check_group("g" * 255)
-    with pytest.raises(Refusal, match="longer than group max length"):
+    with pytest.raises(RequestRejectedError, match="longer than group max length"):
         check_group("g" * 256)
 
 
@@ -89,14 +89,14 @@ def test_properties() -> None:
     [({"a\x01b": "c"}, "must not contain"), ({"a": "b\x02c"}, "must not contain")],
 )
 def test_separators_in_properties(properties: dict[str, str], reason: str) -> None:
-    with pytest.raises(Refusal, match=reason):
+    with pytest.raises(RequestRejectedError, match=reason):
         property_string(Message(topic="T", body=b"b", properties=properties), "ID")
 
 
 def test_properties_have_a_limit() -> None:
     fixed = len(property_string(Message(topic="T", body=b"b", keys="k"), "ID")) - 1
     property_string(Message(topic="T", body=b"b", keys="k" * (32767 - fixed)), "ID")
-    with pytest.raises(Refusal, match="32768 bytes, more than 32767"):
+    with pytest.raises(RequestRejectedError, match="32768 bytes, more than 32767"):
         property_string(Message(topic="T", body=b"b", keys="k" * (32768 - fixed)), "ID")
 
 
@@ -120,7 +120,7 @@ def test_inflates_zlib(kind: int) -> None:
     ids=["junk", "torn", "empty", "bomb", "lz4", "zstd", "unknown"],
 )
 def test_bodies_that_cannot_be_inflated(body: bytes, sys_flag: int, reason: str) -> None:
-    with pytest.raises(RemoteFault, match=reason):
+    with pytest.raises(RemoteProtocolError, match=reason):
         inflated_body(body, sys_flag)
 
 

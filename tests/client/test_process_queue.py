@@ -6,33 +6,33 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqpy.client.consuming.process_queue import HoldLimits, ProcessQueue
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
+from rmqpy.client.core.message import MessageExt
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import MessageQueue
 
-Received = Callable[..., list[ReceivedMessage]]
+Received = Callable[..., list[MessageExt]]
 
 
 @pytest.fixture
 def received(record: Callable[..., bytes]) -> Received:
-    def made(*offsets: int) -> list[ReceivedMessage]:
+    def made(*offsets: int) -> list[MessageExt]:
         queue = MessageQueue("T", "a", 0)
         return [
-            ReceivedMessage(queue=queue, stored=decode_message(memoryview(record(offset))))
+            MessageExt(queue=queue, stored=decode_message(memoryview(record(offset))))
             for offset in offsets
         ]
 
     return made
 
 
-def pulled(held: ProcessQueue, messages: list[ReceivedMessage], next_offset: int) -> int:
+def pulled(held: ProcessQueue, messages: list[MessageExt], next_offset: int) -> int:
     count = held.put(messages)
     held.next_offset = next_offset
     return count
 
 
-def offsets(messages: list[ReceivedMessage]) -> list[int]:
+def offsets(messages: list[MessageExt]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
@@ -88,12 +88,12 @@ def test_moved_back_takes_the_same_messages_again(received: Received) -> None:
 def test_full_by_count_by_bytes_and_by_span(received: Received) -> None:
     held = ProcessQueue(0)
     pulled(held, received(0, 1, 9), 10)
-    assert held.is_full(HoldLimits(messages_max=3), False)
-    assert not held.is_full(HoldLimits(messages_max=4), False)
+    assert held.is_full(FlowControlLimits(messages_max=3), False)
+    assert not held.is_full(FlowControlLimits(messages_max=4), False)
     assert held.byte_count == 3 * len(b"body")
-    assert held.is_full(HoldLimits(bytes_max=12), False)
-    assert held.is_full(HoldLimits(span_max=8), False)
-    assert not held.is_full(HoldLimits(span_max=8), True)
-    assert not held.is_full(HoldLimits(span_max=9), False)
+    assert held.is_full(FlowControlLimits(bytes_max=12), False)
+    assert held.is_full(FlowControlLimits(span_max=8), False)
+    assert not held.is_full(FlowControlLimits(span_max=8), True)
+    assert not held.is_full(FlowControlLimits(span_max=9), False)
     held.done(held.take(9))
     assert held.byte_count == 0 and held.count == 0 and held.offsets == (0, 0)

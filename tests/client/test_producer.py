@@ -14,7 +14,7 @@ from rmqpy.client.core.message import property_string
 from rmqpy.codec.message import batch_records, encode_batch_body
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal
+from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import SendMessageResponseHeader
 
@@ -112,7 +112,7 @@ def test_queues_are_used_in_turn(world: Any, run: Run) -> None:
 def test_retried_codes_go_to_another_broker(world: Any, run: Run, code: int) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         run(send(world))
     assert refused.value.code == code
     assert "sent 3 times" in str(refused.value)
@@ -125,7 +125,7 @@ def test_retried_codes_go_to_another_broker(world: Any, run: Run, code: int) -> 
 def test_other_codes_are_final(world: Any, run: Run, code: int) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
-    with pytest.raises(Refusal, match="as told") as refused:
+    with pytest.raises(RequestRejectedError, match="as told") as refused:
         run(send(world))
     assert refused.value.code == code
     assert len(world.requests(SEND)) == 1
@@ -144,14 +144,14 @@ def test_broker_that_is_gone_is_passed_over(world: Any, run: Run) -> None:
 
 def test_all_gone_is_a_network_fault(world: Any, run: Run) -> None:
     del world.answers[A0], world.answers[B0]
-    with pytest.raises(NetworkFault, match=r"sent 3 times in 0 ms .*refused"):
+    with pytest.raises(NetworkError, match=r"sent 3 times in 0 ms .*refused"):
         run(send(world))
 
 
 def test_same_id_in_every_attempt(world: Any, run: Run) -> None:
     world.answer(A0, 1)
     world.answer(B0, 1)
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejectedError):
         run(send(world))
     assert len({each.command.ext_fields["i"] for each in world.requests(SEND)}) == 1
     assert len({each.command.opaque for each in world.requests(SEND)}) == 3
@@ -165,19 +165,19 @@ def test_attempts_share_the_time_out(world: Any, run: Run) -> None:
         return RemotingCommand.response_to(request, 1, "slow")
 
     world.answers[A0] = world.answers[B0] = silent
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejectedError):
         run(send(world))
     assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 2000, 1000]
     world.asked.clear()
     silent_ms = 2_999
-    with pytest.raises(Refusal, match="sent 2 times in 5998 ms"):
+    with pytest.raises(RequestRejectedError, match="sent 2 times in 5998 ms"):
         run(send(world))
     assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 1]
 
 
 def test_lost_answer_uses_up_the_time_out(world: Any, run: Run) -> None:
     world.answers[A0] = world.answers[B0] = lambda request: None
-    with pytest.raises(NetworkFault, match=r"sent 1 times in 3000 ms .*did not answer"):
+    with pytest.raises(NetworkError, match=r"sent 1 times in 3000 ms .*did not answer"):
         run(send(world))
 
 
@@ -219,24 +219,24 @@ def test_a_warning_is_better_than_a_later_fault(world: Any, run: Run) -> None:
 def test_chosen_queue_has_one_attempt(world: Any, run: Run) -> None:
     world.answer(A0, 1)
     queue = MessageQueue("T", "a", 1)
-    with pytest.raises(Refusal, match="sent 1 times"):
+    with pytest.raises(RequestRejectedError, match="sent 1 times"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
     assert world.requests(SEND)[0].command.ext_fields["e"] == "1"
 
 
 def test_queue_of_another_topic(world: Any, run: Run) -> None:
     queue = MessageQueue("U", "a", 1)
-    with pytest.raises(Refusal, match="the queue is one of U"):
+    with pytest.raises(RequestRejectedError, match="the queue is one of U"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
 def test_broker_without_master(world: Any, run: Run) -> None:
     for broker in world.routes["T"].broker_datas:
         broker.broker_addrs.pop(0)
-    with pytest.raises(NetworkFault, match="no broker takes messages of T"):
+    with pytest.raises(NetworkError, match="no broker takes messages of T"):
         run(send(world))
     queue = MessageQueue("T", "a", 0)
-    with pytest.raises(NetworkFault, match="the broker a has no master now"):
+    with pytest.raises(NetworkError, match="the broker a has no master now"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
@@ -247,7 +247,7 @@ def test_new_master_is_found_at_once(world: Any, run: Run) -> None:
     async def use(producer: Producer) -> str:
         await producer.send(HELLO)
         del world.answers[A0]
-        with pytest.raises(NetworkFault):
+        with pytest.raises(NetworkError):
             await producer.send(HELLO)
         world.routes["T"].broker_datas[0].broker_addrs = {0: A1}
         world.clock.passed_ms += 500
@@ -272,7 +272,7 @@ def test_new_topic_takes_the_template(world: Any, run: Run, make_route: Any) -> 
 
 
 def test_unknown_topic_without_template(world: Any, run: Run) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         run(send(world, Message(topic="New", body=b"x")))
     assert refused.value.code == 17
     assert "New" in refused.value.remark
@@ -291,7 +291,7 @@ def test_long_bodies_are_compressed(world: Any, run: Run) -> None:
 
 
 def test_refused_before_anything_is_sent(world: Any, run: Run) -> None:
-    with pytest.raises(Refusal, match="5 bytes, more than 4"):
+    with pytest.raises(RequestRejectedError, match="5 bytes, more than 4"):
         run(send(world, body_bytes_max=4))
     assert world.asked == []
 
@@ -340,7 +340,7 @@ def test_batch(world: Any, run: Run) -> None:
 )
 def test_wrong_batches(world: Any, run: Run, second: dict[str, Any], reason: str) -> None:
     messages = [HELLO, Message(**({"topic": "T", "body": b"x"} | second))]
-    with pytest.raises(Refusal, match=reason) as refused:
+    with pytest.raises(RequestRejectedError, match=reason) as refused:
         run(send_batch(world, messages, body_bytes_max=100))
     assert refused.value.code == 13
     assert world.asked == []
@@ -349,7 +349,7 @@ def test_wrong_batches(world: Any, run: Run, second: dict[str, Any], reason: str
 def test_batches_of_nothing_and_of_retries(world: Any, run: Run) -> None:
     retry = [Message(topic="%RETRY%g", body=b"x")]
     for messages, reason in (([], "without messages"), (retry, "retry topic")):
-        with pytest.raises(Refusal, match=reason):
+        with pytest.raises(RequestRejectedError, match=reason):
             run(send_batch(world, messages))
 
 
@@ -374,7 +374,9 @@ def test_split_batch_fits_what_a_batch_may_hold(world: Any, run: Run) -> None:
     run(with_producer(world, use, body_bytes_max=250))
     sizes = [len(each.command.body) for each in world.requests(BATCH)]
     assert max(sizes) <= 250
-    with pytest.raises(Refusal, match=f"needs {fixed + 5} bytes, more than {fixed + 4}"):
+    with pytest.raises(
+        RequestRejectedError, match=f"needs {fixed + 5} bytes, more than {fixed + 4}"
+    ):
         split_batch([HELLO], fixed + 4)
     assert split_batch([HELLO], fixed + 5) == [[HELLO]]
     assert split_batch([], 1) == []
@@ -386,7 +388,7 @@ def test_group_is_told_and_unregistered(world: Any, run: Run) -> None:
         async with Producer("G", instance=instance) as producer:
             await producer.send(HELLO)
             await instance.send_heartbeats()
-        with pytest.raises(NetworkFault, match="the Producer of G is not started"):
+        with pytest.raises(NetworkError, match="the Producer of G is not started"):
             await producer.send(HELLO)
         await producer.close()
 
@@ -397,9 +399,9 @@ def test_group_is_told_and_unregistered(world: Any, run: Run) -> None:
 
 
 def test_wrong_group_and_no_name_server() -> None:
-    with pytest.raises(Refusal, match="group"):
+    with pytest.raises(RequestRejectedError, match="group"):
         Producer("a b", "h:1")
-    with pytest.raises(ConfigFault, match="give host:port"):
+    with pytest.raises(ConfigError, match="give host:port"):
         Producer("a")
 
 

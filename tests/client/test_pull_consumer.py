@@ -11,7 +11,7 @@ import pytest
 from rmqpy.client import MessageQueue, PullConsumer, PullStatus
 from rmqpy.client.core.base_consumer import decode_records, exact_tags
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault
+from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError
 from rmqpy.remoting.bodies import HeartbeatData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
@@ -111,7 +111,7 @@ def test_nothing_found(world: Any, run: Run, code: int, status: PullStatus) -> N
 @pytest.mark.parametrize("code", [1, 2, 16, 17, 23, 24, 25, 26])
 def test_refused(world: Any, run: Run, code: int) -> None:
     world.answer(A0, code)
-    with pytest.raises(Refusal, match="as told") as refused:
+    with pytest.raises(RequestRejectedError, match="as told") as refused:
         run(pull(world))
     assert refused.value.code == code
 
@@ -132,7 +132,7 @@ def test_tag_expressions() -> None:
     assert exact_tags("*") is None
     assert exact_tags("") is None
     assert exact_tags(" a ||b|| ") == frozenset({"a", "b"})
-    with pytest.raises(Refusal, match="names no tag"):
+    with pytest.raises(RequestRejectedError, match="names no tag"):
         exact_tags(" || ")
 
 
@@ -154,7 +154,7 @@ def test_slave_that_died_is_left(world: Any, run: Run) -> None:
 
     async def use(consumer: PullConsumer) -> None:
         await consumer.pull(QUEUE, 5)
-        with pytest.raises(NetworkFault):
+        with pytest.raises(NetworkError):
             await consumer.pull(QUEUE, 5)
         await consumer.pull(QUEUE, 5)
 
@@ -175,7 +175,7 @@ def test_reading_stops_at_what_is_no_message(world: Any, run: Run, record: Recor
     assert [each.queue_offset for each in result.messages] == [5]
     assert result.next_begin_offset == 6  # and not 9: nothing is skipped
     pull_answer(world, A0, 0, torn)
-    with pytest.raises(RemoteFault, match="at offset 0: TOTALSIZE"):
+    with pytest.raises(RemoteProtocolError, match="at offset 0: TOTALSIZE"):
         run(pull(world))
 
 
@@ -236,7 +236,7 @@ def test_offsets(
     expected = {"topic": "T", "queueId": "0", "bname": "a"} | fields
     assert asked.command.ext_fields == expected
     world.answer(A0, 1)
-    with pytest.raises(Refusal, match="as told"):
+    with pytest.raises(RequestRejectedError, match="as told"):
         run(with_consumer(world, ask))
 
 
@@ -258,7 +258,7 @@ def test_commit(world: Any, run: Run) -> None:
     }
     assert not asked.command.is_oneway
     world.answer(A0, 1)
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejectedError):
         run(with_consumer(world, lambda consumer: consumer.commit_offset(QUEUE, 12)))
 
 
@@ -285,7 +285,7 @@ def test_view_message(world: Any, run: Run, record: Record) -> None:
 @pytest.mark.parametrize("body", [b"", b"\x00" * 10])
 def test_view_message_without_message(world: Any, run: Run, body: bytes) -> None:
     answer_with(world, A0, 0, body)
-    with pytest.raises(RemoteFault, match="holds 0 messages"):
+    with pytest.raises(RemoteProtocolError, match="holds 0 messages"):
         run(view(world, "0A00000100002A9F0000000000001388"))
 
 
@@ -296,7 +296,7 @@ def test_view_message_refusals(world: Any, run: Run) -> None:
         ("0A00", "4 characters"),
         ("X" * 32, "not hexadecimal"),
     ]:
-        with pytest.raises(Refusal, match=reason):
+        with pytest.raises(RequestRejectedError, match=reason):
             run(view(world, msg_id))
 
 
@@ -331,7 +331,7 @@ def test_query_by_key_with_less_than_all(world: Any, run: Run, record: Record) -
     answer_with(world, B0, 0, record(7, KEYS="key"))
     assert [each.queue_offset for each in run(query(world, "key"))] == [7]
     answer_with(world, B0, 0, record(7, KEYS="key") + b"\x00")
-    with pytest.raises((NetworkFault, RemoteFault)):
+    with pytest.raises((NetworkError, RemoteProtocolError)):
         run(query(world, "key"))
 
 

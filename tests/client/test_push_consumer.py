@@ -14,7 +14,7 @@ from attrs import define, field
 from rmqpy.client import Message, Producer
 from rmqpy.client.consuming.consume_service import ConsumeResult, ConsumeSettings
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.push_consumer import PushConsumer, PushSettings
 from rmqpy.remoting.bodies import CONSUME_FROM_FIRST_OFFSET, MessageQueue
 from rmqpy.testing.in_process import name_server_and_broker
@@ -35,14 +35,14 @@ async def running_broker(root: Path) -> AsyncIterator[str]:
 class Heard:
     """A listener that keeps what it hears; ``until`` waits for a number of messages."""
 
-    messages: list[ReceivedMessage] = field(factory=list)
+    messages: list[MessageExt] = field(factory=list)
     later: int = 0
     """So many calls answer LATER first."""
 
     calls: int = 0
     _news: asyncio.Condition = field(factory=asyncio.Condition)
 
-    async def __call__(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult | None:
+    async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeResult | None:
         self.calls += 1
         if self.calls <= self.later:
             return ConsumeResult.LATER
@@ -202,7 +202,7 @@ def test_a_failing_listener_gets_the_message_again(
     async def main() -> None:
         heard = Heard()
 
-        async def listener(messages: Sequence[ReceivedMessage]) -> ConsumeResult | None:
+        async def listener(messages: Sequence[MessageExt]) -> ConsumeResult | None:
             nonlocal failures
             if failures:
                 failures -= 1

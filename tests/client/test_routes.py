@@ -13,7 +13,7 @@ from rmqpy.client.core.routes import (
     route_for_new_topic,
     subscribe_queues,
 )
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.bodies import MessageQueue, TopicRouteData
 
 MakeRoute = Callable[..., TopicRouteData]
@@ -53,12 +53,12 @@ def test_order_configuration(make_route: MakeRoute) -> None:
 def test_wrong_order_configuration(make_route: MakeRoute, text: str) -> None:
     route = make_route()
     route.order_topic_conf = text
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         publish_queues("T", route)
 
 
 def test_too_many_queues(make_route: MakeRoute) -> None:
-    with pytest.raises(RemoteFault, match="2147483647 queues"):
+    with pytest.raises(RemoteProtocolError, match="2147483647 queues"):
         publish_queues("T", make_route(write_queue_nums=2**31 - 1))
 
 

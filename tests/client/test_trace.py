@@ -19,13 +19,13 @@ from rmqpy.client import (
     PushConsumer,
     PushSettings,
 )
-from rmqpy.client.trace import NORMAL, WAITING_MAX, Record, Sent, Tracer, _after, _before
-from rmqpy.model.errors import NetworkFault
+from rmqpy.client.trace import NORMAL, WAITING_MAX, SendTrace, Tracer, TraceRecord, _after, _before
+from rmqpy.model.errors import NetworkError
 from rmqpy.testing.in_process import name_server_and_broker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"
-SENT = Sent(
+SENT = SendTrace(
     group="writers", topic="Orders", msg_id="ID", tags="new", keys="a b",
     store_host="10.0.0.1:10911", body_bytes=5, kind=NORMAL, offset_msg_id="OFF", success=True,
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_records_wait_for_each_other_and_are_never_too_many() -> None:
 
         tracer = Tracer(TRACES, ManualScheduler(), send, ended)
         for number in range(WAITING_MAX + 7):
-            tracer.add(Record(f"{number}\x02", (f"id-{number}",)))
+            tracer.add(TraceRecord(f"{number}\x02", (f"id-{number}",)))
         await tracer.close()
         return tracer
 
@@ -79,7 +79,7 @@ def test_records_wait_for_each_other_and_are_never_too_many() -> None:
 def test_what_no_broker_takes_is_counted() -> None:
     async def main() -> int:
         async def send(_message: Message) -> None:
-            raise NetworkFault("nobody there")
+            raise NetworkError("nobody there")
 
         async def ended() -> None:
             pass

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.client.core.message import Message, ReceivedMessage
+from rmqpy.client.core.message import Message, MessageExt
 from rmqpy.client.producer import ProducerSettings
 from rmqpy.client.transactional_producer import TransactionalProducer, TransactionState
 from rmqpy.codec.properties import decode_properties
@@ -20,7 +20,7 @@ Run = Callable[[Any], Any]
 END, SEND = RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE_V2
 
 
-async def committed(_message: ReceivedMessage) -> TransactionState:
+async def committed(_message: MessageExt) -> TransactionState:
     return TransactionState.COMMIT
 
 
@@ -111,7 +111,7 @@ def test_the_broker_asks_and_the_check_answers(
     )
     asked: list[str] = []
 
-    async def check(message: ReceivedMessage) -> TransactionState:
+    async def check(message: MessageExt) -> TransactionState:
         asked.append(message.msg_id)
         if len(asked) == 2:
             raise ValueError("database gone")

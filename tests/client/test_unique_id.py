@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqpy.client.core.unique_id import UniqueIds, month_around
+from rmqpy.client.core.unique_id import UniqueIds, month_start_ms
 
 JAVA_ID = "FD00000000000000000000000000000246A130946E0968D542430000"
 JAVA_MADE_AT_MS = 1_795_250_006_595
@@ -68,4 +68,4 @@ def test_month_begins_anew() -> None:
 
 
 def test_month_around_december() -> None:
-    assert month_around(1_797_000_000_000) == (1_796_083_200_000, 1_798_761_600_000)
+    assert month_start_ms(1_797_000_000_000) == (1_796_083_200_000, 1_798_761_600_000)

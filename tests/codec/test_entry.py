@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.codec import entry
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.model.ids import LedgerIndex, Term
 
 ENTRY = bytes.fromhex(
@@ -65,19 +65,19 @@ def test_filler_is_zero_to_the_end() -> None:
 def test_broken_entries_are_refused_by_field(position: int, value: str, field: str) -> None:
     raw = bytearray(ENTRY)
     raw[position : position + len(value) // 2] = bytes.fromhex(value)
-    with pytest.raises(RecordFault, match=f"at offset 100: {field} is ") as caught:
+    with pytest.raises(InvalidRecordError, match=f"at offset 100: {field} is ") as caught:
         entry.decode_entry_header(raw, 0, 100)
     assert (caught.value.offset, caught.value.field) == (100, field)
 
 
 def test_short_and_strange_index_units() -> None:
-    with pytest.raises(RecordFault, match="31 bytes"):
+    with pytest.raises(InvalidRecordError, match="31 bytes"):
         entry.decode_index_unit(UNIT[:31], 0, 64)
-    with pytest.raises(RecordFault, match="index is 2, expected 3"):
+    with pytest.raises(InvalidRecordError, match="index is 2, expected 3"):
         entry.decode_index_unit(UNIT, 0, 96)
-    with pytest.raises(RecordFault, match="magic"):
+    with pytest.raises(InvalidRecordError, match="magic"):
         entry.decode_index_unit(bytes(32), 0, 0)
-    with pytest.raises(RecordFault, match="47 bytes"):
+    with pytest.raises(InvalidRecordError, match="47 bytes"):
         entry.decode_entry_header(ENTRY[:47], 0, 100)
 
 

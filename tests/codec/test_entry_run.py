@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rmqpy.codec import backend, entry_batch
 from rmqpy.codec.entry import encode_entry_header, encode_filler_head
 from rmqpy.codec.message import encode_messages
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 
 try:
     from rmqpy.codec import native_entry_batch
@@ -30,7 +30,7 @@ HOST = (b"\x7f\0\0\1", 10911)
 
 
 def record(body: bytes) -> bytes:
-    draft = MessageDraft(
+    draft = OutgoingMessage(
         topic=b"T",
         queue_id=1,
         body=body,

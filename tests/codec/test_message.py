@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rmqpy.codec import layout, message
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from rmqpy.model.message import Host, MessageDraft, StoredMessage
+from rmqpy.model.message import Host, OutgoingMessage, StoredMessage
 
 V4_RECORD = bytes.fromhex(
     "0000006a daa320a7 3610a686 00000001 00000002 0000000000000003 0000000000000004 00000000"
@@ -31,7 +31,7 @@ BATCH_BODY = bytes.fromhex(
 encode = message.encode_messages
 
 
-def draft(**changes: Any) -> MessageDraft:
+def draft(**changes: Any) -> OutgoingMessage:
     fields: dict[str, Any] = {
         "topic": b"T",
         "queue_id": 1,
@@ -42,12 +42,12 @@ def draft(**changes: Any) -> MessageDraft:
         "born_host": (ip_address("10.0.0.1").packed, 1234),
         "store_host": (ip_address("10.0.0.2").packed, 10911),
     }
-    return MessageDraft(**(fields | changes))
+    return OutgoingMessage(**(fields | changes))
 
 
 def test_version_1_vector() -> None:
     (record,) = encode([draft()])
-    message.patch_record(record, 0, 3, 4, 1600000000001)
+    message.set_offsets(record, 0, 3, 4, 1600000000001)
     assert record == V4_RECORD
     found = message.decode_message(record)
     assert (found.size, found.version, found.body_crc, found.topic) == (106, 1, 0x3610A686, "T")
@@ -73,7 +73,7 @@ def test_hosts_of_either_family(born_v6: int, store_v6: int, count: int) -> None
         prepared_transaction_offset=1 << 40,
     )
     record = encode([one] * count)[-1]
-    message.patch_record(record, 0, None, 1 << 33, 1600000000001)
+    message.set_offsets(record, 0, None, 1 << 33, 1600000000001)
     extra = 12 * ((born_v6 > 0) + (store_v6 > 0))
     assert len(record) == 106 + extra
     assert record[-19:] == V4_RECORD[-22:][3:]
@@ -148,14 +148,14 @@ def test_version_2_is_decoded() -> None:
 def test_what_is_no_record_is_refused_by_field(position: int, value: str, field: str) -> None:
     raw = bytearray(b"abcd" + V4_RECORD)
     raw[4 + position : 4 + position + len(value) // 2] = bytes.fromhex(value)
-    with pytest.raises(RecordFault, match=f"at offset 4: {field} is ") as caught:
+    with pytest.raises(InvalidRecordError, match=f"at offset 4: {field} is ") as caught:
         message.decode_message(raw, 4)
     assert (caught.value.offset, caught.value.field) == (4, field)
 
 
 def test_every_truncation_is_refused() -> None:
     for length in range(len(V4_RECORD)):
-        with pytest.raises(RecordFault, match="TOTALSIZE"):
+        with pytest.raises(InvalidRecordError, match="TOTALSIZE"):
             message.decode_message(V4_RECORD[:length])
 
 
@@ -190,13 +190,13 @@ def test_batch_body_vector() -> None:
 def test_broken_batch_bodies(position: int, value: str, field: str) -> None:
     raw = bytearray(BATCH_BODY)
     raw[position : position + len(value) // 2] = bytes.fromhex(value)
-    with pytest.raises(RecordFault, match=field):
+    with pytest.raises(InvalidRecordError, match=field):
         message.batch_records(raw)
 
 
 def test_batch_body_cut_short() -> None:
     for length in set(range(1, len(BATCH_BODY))) - {0x2B}:
-        with pytest.raises(RecordFault):
+        with pytest.raises(InvalidRecordError):
             message.batch_records(BATCH_BODY[:length])
 
 
@@ -263,7 +263,7 @@ def test_every_message_of_the_golden_stores(
         bytes_of_java.append(data[position : position + one.size])
     records = encode([draft_of(one) for one in found])
     for record, one in zip(records, found, strict=True):
-        message.patch_record(
+        message.set_offsets(
             record, 0, one.queue_offset, one.physical_offset, one.store_timestamp_ms
         )
     assert records == bytes_of_java
@@ -295,8 +295,8 @@ def described(found: StoredMessage) -> dict[str, object]:
     }
 
 
-def draft_of(found: StoredMessage) -> MessageDraft:
-    return MessageDraft(
+def draft_of(found: StoredMessage) -> OutgoingMessage:
+    return OutgoingMessage(
         topic=found.topic.encode(),
         queue_id=found.queue_id,
         body=found.body,
@@ -318,7 +318,7 @@ def test_a_body_length_that_became_0_is_seen_though_an_empty_body_has_no_crc(bit
     assert int.from_bytes(record[place : place + 4]) == 1 << bits
     message.check_record(record, 0)
     record[place : place + 4] = bytes(4)
-    with pytest.raises(RecordFault, match="PROPERTIESLENGTH"):
+    with pytest.raises(InvalidRecordError, match="PROPERTIESLENGTH"):
         message.check_record(record, 0)
 
 
@@ -331,8 +331,8 @@ def test_a_look_at_any_damaged_record_tells_a_fault_or_nothing() -> None:
             for bit in range(8):
                 raw = bytearray(record)
                 raw[place] ^= 1 << bit
-                with suppress(RecordFault):
+                with suppress(InvalidRecordError):
                     message.check_record(raw, 0)
     short[39] |= BORN_HOST_V6 | STORE_HOST_V6
-    with pytest.raises(RecordFault, match="SYSFLAG"):
+    with pytest.raises(InvalidRecordError, match="SYSFLAG"):
         message.check_record(short, 0)

@@ -16,7 +16,7 @@ from rmqpy.codec import backend, hashes, layout, message, places, scan
 from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 
 native = pytest.importorskip(
     "rmqpy.codec.native", reason=f"not built: {backend.reason}", exc_type=ImportError
@@ -31,10 +31,10 @@ PROPERTIES = st.dictionaries(NAMES, VALUES | NUMBERS, max_size=5).map(encode_pro
 
 
 @st.composite
-def drafts(draw: st.DrawFn) -> MessageDraft:
+def drafts(draw: st.DrawFn) -> OutgoingMessage:
     born_v6, store_v6 = draw(st.booleans()), draw(st.booleans())
     flags = draw(INT) & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    return MessageDraft(
+    return OutgoingMessage(
         topic=draw(st.text(max_size=20).map(str.encode) | st.binary(max_size=127)),
         queue_id=draw(INT),
         body=draw(st.binary(max_size=200)),
@@ -105,7 +105,7 @@ def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
 
 @given(st.lists(drafts(), max_size=4), st.data())
 @settings(max_examples=300)
-def test_scans_are_equal_after_damage(some: list[MessageDraft], data: st.DataObject) -> None:
+def test_scans_are_equal_after_damage(some: list[OutgoingMessage], data: st.DataObject) -> None:
     dledger = data.draw(st.booleans())
     made: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
     if dledger:

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.codec import backend, packing, scan
-from rmqpy.codec.packing import KEY, Packed
+from rmqpy.codec.packing import KEY, PackedUnits
 from rmqpy.codec.units import IndexHeader, index_file_size, put_index_entries
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
 
 SLOTS, ENTRIES = 5, 60
 
 
-def plain(packed: Packed) -> tuple[list[packing.PackedRun], bytes, bytes]:
+def plain(packed: PackedUnits) -> tuple[list[packing.PackedRun], bytes, bytes]:
     return packed.runs, bytes(packed.units), bytes(packed.keys)
 
 
-def check(view: memoryview, found: scan.Scan, count: int) -> Packed:
+def check(view: memoryview, found: scan.Scan, count: int) -> PackedUnits:
     for with_keys in (True, False):
         here = backend.pack_records(view, found, count, with_keys=with_keys)
         assert plain(here) == plain(packing.pack_records(view, found, count, with_keys=with_keys))

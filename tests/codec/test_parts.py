@@ -112,11 +112,11 @@ def test_equal_parts_have_equal_numbers(view: memoryview) -> None:
         (found.properties_position, found.properties_length),
     ):
         told = backend.number_parts(view, *places)
-        assert told == dictionary.number_parts(view, *places)
+        assert told == dictionary.dictionary_encode(view, *places)
         wanted = [bytes(view[at : at + size]) for at, size in zip(*places, strict=True)]
         assert told.each() == wanted
         assert told.texts == list(dict.fromkeys(wanted))
-    assert backend.number_parts(view, [], []) == dictionary.number_parts(view, [], [])
+    assert backend.number_parts(view, [], []) == dictionary.dictionary_encode(view, [], [])
 
 
 def test_texts_made_to_fall_together_are_numbered_all_the_same(

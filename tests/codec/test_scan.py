@@ -15,7 +15,7 @@ from rmqpy.codec.properties import decode_properties, is_whole
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.flags import BORN_HOST_V6
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 
 Walk = Callable[..., Scan]
 
@@ -41,9 +41,9 @@ def records(count: int = 3, base: int = 0, **changes: Any) -> list[bytearray]:
         "born_host": (b"\n\0\0\1", 1234),
         "store_host": (b"\n\0\0\2", 10911),
     }
-    made = message.encode_messages([MessageDraft(**(fields | changes))] * count)
+    made = message.encode_messages([OutgoingMessage(**(fields | changes))] * count)
     for number, record in enumerate(made):
-        message.patch_record(record, 0, number, base + number * len(record), 1000 + number)
+        message.set_offsets(record, 0, number, base + number * len(record), 1000 + number)
     return made
 
 
@@ -74,7 +74,7 @@ def test_columns(walk: Walk) -> None:
 
 def test_misplaced_records_are_seen(walk: Walk) -> None:
     made = records(3)
-    message.patch_record(made[1], 0, None, 999, 1)
+    message.set_offsets(made[1], 0, None, 999, 1)
     assert walk(b"".join(made)).misplaced() == [1]
 
 
@@ -186,7 +186,7 @@ def ledger(count: int = 3, base: int = 0, index: int = 0, **changes: Any) -> lis
     made = records(count, **changes)
     size = len(made[0]) + 48
     for number, record in enumerate(made):
-        message.patch_record(record, 0, number, base + number * size + 48, 1)
+        message.set_offsets(record, 0, number, base + number * size + 48, 1)
     return [
         bytearray(entry.encode_entry_header(index + number, 4, base + number * size, len(record)))
         + record

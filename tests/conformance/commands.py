@@ -17,7 +17,7 @@ from attrs import define, field
 
 from conformance.broker_scenario import BORN_MS, CONSUMED, KEY, RUNNING
 from conformance.compare import masked_text
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 
@@ -188,7 +188,7 @@ class OnlineClient:
                 if question.code in bodies:
                     body = json.dumps(bodies[question.code]).encode()
                     self.connection.answer(RemotingCommand.response_to(question, body=body))
-        except (NetworkFault, ValueError):
+        except (NetworkError, ValueError):
             return  # closed
 
 

@@ -144,7 +144,7 @@ DIFFERENCES: Final = """## What differs by intention
 """
 
 
-class MissingEvidence(AssertionError):
+class MissingEvidenceError(AssertionError):
     """A row that nothing has been seen of, or something seen that has no row."""
 
 
@@ -196,7 +196,7 @@ def page(
     strangers = {code for _, code in evidence.exchanges} - known
     strangers_named = {name for _, name in evidence.commands} - set(commands)
     if strangers or strangers_named:
-        raise MissingEvidence(f"no rows for {sorted(strangers)} {sorted(strangers_named)}")
+        raise MissingEvidenceError(f"no rows for {sorted(strangers)} {sorted(strangers_named)}")
     lines = [
         HEAD + "## Request codes",
         "",
@@ -231,7 +231,7 @@ def _code_line(row: CodeRow, evidence: Evidence, elsewhere: Mapping[int | str, s
         return f"{head} | {elsewhere[code]} | same | same |  |"
     counts = [evidence.exchanges.get((mode, code), 0) for mode in MODES]
     if not all(counts):
-        raise MissingEvidence(f"code {code} {row.name}: exchanges {counts}")
+        raise MissingEvidenceError(f"code {code} {row.name}: exchanges {counts}")
     request = "recorded" if code in evidence.recorded else "by its header class"
     by = " ".join(sorted(evidence.sent_by.get(code, ())))
     return f"{head} {counts[0]} | {request} | same | same | {by} |"
@@ -242,5 +242,5 @@ def _command_line(name: str, evidence: Evidence, elsewhere: Mapping[int | str, s
         return f"| {name} | {elsewhere[name]} | same | same |"
     compared = {evidence.commands.get((mode, name)) for mode in MODES}
     if len(compared) != 1 or None in compared:
-        raise MissingEvidence(f"command {name}: {compared}")
+        raise MissingEvidenceError(f"command {name}: {compared}")
     return f"| {name} | {compared.pop()} | same | same |"

@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 
@@ -71,7 +71,7 @@ def main(address: str, topic: str, queues: str, seed: str, path: str) -> None:
         with BlockingConnection(address) as connection:
             for lines in acknowledged_lines(connection, Load(topic, int(queues), int(seed))):
                 os.write(file, lines.encode())
-    except NetworkFault:
+    except NetworkError:
         pass  # the broker was killed: that is the end of the load
     finally:
         os.close(file)

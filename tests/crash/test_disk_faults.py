@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import (
@@ -250,7 +250,7 @@ def test_a_file_system_that_is_full(small_disk, tmp_path, mode):
             assert broker.stop() == 0
         reading = read_store(broker.store)
         assert {message.body for message in reading.messages} >= set(acknowledged)
-    except NetworkFault as fault:
+    except NetworkError as fault:
         raise AssertionError(broker.printed()[-3000:]) from fault
     finally:
         broker.kill()

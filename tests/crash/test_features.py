@@ -29,15 +29,15 @@ from attrs import define, field
 from rmqpy.client import (
     ClientSettings,
     Message,
+    MessageExt,
     Producer,
     ProducerSettings,
     PushConsumer,
     PushSettings,
-    ReceivedMessage,
     TransactionalProducer,
     TransactionState,
 )
-from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import (
@@ -88,7 +88,7 @@ class Group:
                     create_topic(connection, "probe", 1)
                     if connection.call(send_request("probe", 0, [b"probe"])).code == 0:
                         return member
-            except (NetworkFault, Refusal):
+            except (NetworkError, RequestRejectedError):
                 continue
         return None
 
@@ -109,7 +109,7 @@ class Story:
     early: list[str] = field(factory=list)
     ended: bool = False
 
-    async def listen(self, messages: list[ReceivedMessage]) -> None:
+    async def listen(self, messages: list[MessageExt]) -> None:
         for message in messages:
             body = message.body.decode()
             topic = body.partition(" ")[0]
@@ -187,7 +187,7 @@ class Story:
             return TransactionState.UNKNOWN
         return TransactionState.COMMIT if outcome == "commit" else TransactionState.ROLLBACK
 
-    async def check(self, message: ReceivedMessage) -> TransactionState:
+    async def check(self, message: MessageExt) -> TransactionState:
         outcome = self.halves[message.body.decode()]
         return (
             TransactionState.COMMIT if outcome.startswith("commit") else TransactionState.ROLLBACK

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.testing.blocking_connection import (
     BlockingConnection,
     connect_when_ready,
@@ -138,7 +138,7 @@ class Group:
             with BlockingConnection(broker.address, 1.0) as connection:
                 create_topic(connection, "probe", 1)
                 return connection.call(send_request("probe", 0, [b"probe"])).code == 0
-        except (NetworkFault, Refusal):
+        except (NetworkError, RequestRejectedError):
             return False
 
     def begin_load(self) -> None:
@@ -174,7 +174,7 @@ class Group:
                         now = time.monotonic()
                         self.gap_s = max(self.gap_s, now - last)
                         last = now
-            except NetworkFault:
+            except NetworkError:
                 pass
             time.sleep(0.01)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.errors import NetworkFault, Refusal
+from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.testing.blocking_connection import (
     connect_when_ready,
     create_topic,
@@ -164,7 +164,7 @@ def wait_until_settled(broker):
                 response = connection.call(send_request("settled", 0, [b"settled"]))
                 if response.code == 0:
                     return
-        except (NetworkFault, Refusal) as fault:
+        except (NetworkError, RequestRejectedError) as fault:
             response = fault
         assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
         printed = broker.printed()[-3000:]

@@ -12,7 +12,7 @@ import pytest
 
 from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
@@ -112,7 +112,7 @@ def wait_for_leader(group: str, port: int) -> None:
             assert isinstance(found, MetadataResponse)
             if found.leader_id is not None:
                 return
-        except NetworkFault:
+        except NetworkError:
             pass
         assert time.monotonic() < deadline, "nobody leads"
         time.sleep(0.2)

@@ -12,10 +12,10 @@ from attrs import evolve
 
 from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.demo import DemoPlan, run_demo
-from rmqpy.demo.comparison import MessageValue, Reading, compare
+from rmqpy.demo.comparison import ClientMessageValue, Reading, compare
 from rmqpy.demo.store_copy import copy_store, detected_sizes
 from rmqpy.demo.walkthrough import SECONDS_MAX
-from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.model.errors import RmqError, StoreError
 
 TOLD = (
     r"a master and its slave",
@@ -66,12 +66,12 @@ def test_a_copy_of_a_java_store(
 
 
 def test_a_directory_without_a_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreFault, match="no directory commitlog"):
+    with pytest.raises(StoreError, match="no directory commitlog"):
         run_demo(DemoPlan(store=str(tmp_path)))
 
 
 def test_a_store_that_runs_dledger_already(golden: Callable[[str], Path]) -> None:
-    with pytest.raises(StoreFault, match="DLedger already"):
+    with pytest.raises(StoreError, match="DLedger already"):
         run_demo(DemoPlan(store=str(golden("C-upgraded-v497") / "n0")))
 
 
@@ -105,7 +105,7 @@ def test_a_copy_is_equal_and_sparse(tmp_path: Path) -> None:
     assert 5000 <= copied < 1 << 20
 
 
-VALUE = MessageValue(100, 200, "id", "offset id", 1, 2, (("k", "v"),), b"body")
+VALUE = ClientMessageValue(100, 200, "id", "offset id", 1, 2, (("k", "v"),), b"body")
 
 
 @pytest.mark.parametrize(

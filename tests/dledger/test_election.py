@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from rmqpy.dledger.election import (
     Ballot,
-    Pause,
-    Tally,
-    Verdict,
     VoteAnswer,
+    VoteBackoff,
+    VoteParseResult,
     Voter,
+    VoteTally,
     answer_vote,
-    judge,
+    evaluate_round,
 )
 from rmqpy.dledger.member import HardState, LedgerEnd, Membership
 from rmqpy.dledger.messages import VoteResult
@@ -31,8 +31,8 @@ def end(index: int, term: int) -> LedgerEnd:
     return LedgerEnd(LedgerIndex(index), Term(term))
 
 
-def tally(members: int, term: int = 5, **answers: int) -> Tally:
-    made = Tally(members, Term(term), Term(-1))
+def tally(members: int, term: int = 5, **answers: int) -> VoteTally:
+    made = VoteTally(members, Term(term), Term(-1))
     for name, count in answers.items():
         for _ in range(count):
             made.count(VoteAnswer(R[name.upper()], Term(term)))
@@ -42,44 +42,68 @@ def tally(members: int, term: int = 5, **answers: int) -> Tally:
 @pytest.mark.parametrize(
     ("answers", "verdict", "pause"),
     [
-        ({"accept": 2}, Verdict.PASSED, Pause.NONE),
-        ({"accept": 1}, Verdict.WAIT_TO_REVOTE, Pause.NORMAL),
-        ({"accept": 1, "unknown": 2}, Verdict.WAIT_TO_REVOTE, Pause.NORMAL),
-        ({"accept": 1, "reject_already_voted": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
-        ({"accept": 1, "reject_unknown_leader": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
-        ({"accept": 1, "reject_unexpected_leader": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
-        ({"accept": 1, "reject_taking_leadership": 1}, Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL),
-        ({"accept": 1, "reject_term_not_ready": 1}, Verdict.REVOTE_IMMEDIATELY, Pause.NONE),
-        ({"accept": 2, "reject_already_has_leader": 1}, Verdict.WAIT_TO_REVOTE, Pause.LEAK_MORE),
+        ({"accept": 2}, VoteParseResult.PASSED, VoteBackoff.NONE),
+        ({"accept": 1}, VoteParseResult.WAIT_TO_REVOTE, VoteBackoff.NORMAL),
+        ({"accept": 1, "unknown": 2}, VoteParseResult.WAIT_TO_REVOTE, VoteBackoff.NORMAL),
+        (
+            {"accept": 1, "reject_already_voted": 1},
+            VoteParseResult.WAIT_TO_VOTE_NEXT,
+            VoteBackoff.NORMAL,
+        ),
+        (
+            {"accept": 1, "reject_unknown_leader": 1},
+            VoteParseResult.WAIT_TO_VOTE_NEXT,
+            VoteBackoff.NORMAL,
+        ),
+        (
+            {"accept": 1, "reject_unexpected_leader": 1},
+            VoteParseResult.WAIT_TO_VOTE_NEXT,
+            VoteBackoff.NORMAL,
+        ),
+        (
+            {"accept": 1, "reject_taking_leadership": 1},
+            VoteParseResult.WAIT_TO_VOTE_NEXT,
+            VoteBackoff.NORMAL,
+        ),
+        (
+            {"accept": 1, "reject_term_not_ready": 1},
+            VoteParseResult.REVOTE_IMMEDIATELY,
+            VoteBackoff.NONE,
+        ),
+        (
+            {"accept": 2, "reject_already_has_leader": 1},
+            VoteParseResult.WAIT_TO_REVOTE,
+            VoteBackoff.LEAK_MORE,
+        ),
         (
             {"accept": 1, "reject_small_ledger_end_index": 1},
-            Verdict.WAIT_TO_REVOTE,
-            Pause.LONGEST_MORE,
+            VoteParseResult.WAIT_TO_REVOTE,
+            VoteBackoff.LONGEST_MORE,
         ),
         (
             {"accept": 1, "reject_expired_ledger_term": 2},
-            Verdict.WAIT_TO_REVOTE,
-            Pause.LONGEST_MORE,
+            VoteParseResult.WAIT_TO_REVOTE,
+            VoteBackoff.LONGEST_MORE,
         ),
-        ({"accept": 2, "reject_expired_ledger_term": 1}, Verdict.PASSED, Pause.NONE),
+        ({"accept": 2, "reject_expired_ledger_term": 1}, VoteParseResult.PASSED, VoteBackoff.NONE),
     ],
 )
-def test_judge(answers: dict[str, int], verdict: Verdict, pause: Pause) -> None:
-    assert judge(tally(3, **answers)) == (verdict, pause)
+def test_judge(answers: dict[str, int], verdict: VoteParseResult, pause: VoteBackoff) -> None:
+    assert evaluate_round(tally(3, **answers)) == (verdict, pause)
 
 
 @pytest.mark.parametrize("name", ["REJECT_EXPIRED_VOTE_TERM", "REJECT_TERM_SMALL_THAN_LEDGER"])
 def test_a_larger_term_goes_before_everything(name: str) -> None:
     made = tally(3, accept=2, reject_already_has_leader=1)
     made.count(VoteAnswer(R[name], Term(6)))
-    assert judge(made) == (Verdict.WAIT_TO_VOTE_NEXT, Pause.NORMAL)
+    assert evaluate_round(made) == (VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL)
     assert made.known_max_term == 6
 
 
 def test_a_round_that_cannot_be_won_never_passes() -> None:
     made = tally(3, accept=3)
     made.can_pass = False
-    assert judge(made)[0] is Verdict.WAIT_TO_VOTE_NEXT
+    assert evaluate_round(made)[0] is VoteParseResult.WAIT_TO_VOTE_NEXT
     assert made.decided
     assert not tally(5, accept=1, reject_already_voted=2).decided
 
@@ -132,11 +156,11 @@ def test_every_result_is_given_by_somebody() -> None:
 
 @given(st.integers(1, 7), st.lists(st.sampled_from(VoteResult), max_size=7))
 def test_only_a_quorum_of_votes_passes(members: int, results: list[VoteResult]) -> None:
-    made = Tally(members, Term(1), Term(-1))
+    made = VoteTally(members, Term(1), Term(-1))
     for result in results[:members]:
         made.count(VoteAnswer(result, Term(1)))
-    verdict, _ = judge(made)
+    verdict, _ = evaluate_round(made)
     accepted = results[:members].count(R.ACCEPT)
-    if verdict is Verdict.PASSED:
+    if verdict is VoteParseResult.PASSED:
         assert is_quorum(accepted, members)
         assert R.REJECT_ALREADY_HAS_LEADER not in results[:members]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulator.memory_entries import MemoryEntries
 
 from rmqpy.codec.entry import encode_filler_head
-from rmqpy.dledger.entry_log import LogView, place
+from rmqpy.dledger.entry_log import LogView, frame
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
@@ -28,16 +28,16 @@ def log_of(*terms: int) -> MemoryEntries:
 
 
 def follows(view: LogView, term: int, body: bytes = b"y") -> Entry:
-    position = place(view.end_offset, 48 + len(body), SIZE)
+    position = frame(view.end_offset, 48 + len(body), SIZE)
     return Entry.of(view.end.index + 1, term, position, body)
 
 
 def test_place() -> None:
-    assert place(0, 100, SIZE) == 0
-    assert place(100, SIZE - 108, SIZE) == 100, "the filler's eight bytes just fit behind it"
-    assert place(100, SIZE - 107, SIZE) == SIZE
-    assert place(SIZE, 100, SIZE) == SIZE
-    assert place(3 * SIZE - 8, 1, SIZE) == 3 * SIZE
+    assert frame(0, 100, SIZE) == 0
+    assert frame(100, SIZE - 108, SIZE) == 100, "the filler's eight bytes just fit behind it"
+    assert frame(100, SIZE - 107, SIZE) == SIZE
+    assert frame(SIZE, 100, SIZE) == SIZE
+    assert frame(3 * SIZE - 8, 1, SIZE) == 3 * SIZE
     assert encode_filler_head(SIZE - 100).endswith((SIZE - 100).to_bytes(4))
 
 
@@ -45,7 +45,7 @@ def test_place() -> None:
 def test_entries_never_straddle_files(sizes: list[int], base: int) -> None:
     offset = base
     for size in sizes:
-        position = place(offset, size, SIZE)
+        position = frame(offset, size, SIZE)
         assert offset <= position < offset + SIZE
         assert position // SIZE == (position + size + 8 - 1) // SIZE
         offset = position + size

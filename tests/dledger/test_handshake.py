@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from rmqpy.dledger.handshake import Introduction, compare, decode_introduction
-from rmqpy.model.errors import RemoteFault
+from rmqpy.dledger.handshake import PeerHello, compare, decode_introduction
+from rmqpy.model.errors import RemoteProtocolError
 
-OWN = Introduction(
+OWN = PeerHello(
     group="g",
     member="n0",
     file_size=4096,
@@ -33,7 +33,7 @@ def test_an_introduction_survives_the_wire() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"group":1}', OWN.encode()[:-2]])
 def test_what_is_no_introduction(body: bytes) -> None:
-    with pytest.raises(RemoteFault, match="a handshake"):
+    with pytest.raises(RemoteProtocolError, match="a handshake"):
         decode_introduction(body)
 
 

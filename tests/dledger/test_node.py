@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulator.memory_entries import MemoryEntries
 
-from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.member import DiskState, HardState, LedgerEnd, Membership, RaftOptions, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     HeartBeatRequest,
@@ -18,8 +18,8 @@ from rmqpy.dledger.node import (
     DiskReport,
     Node,
     Proposal,
+    ProposalRejected,
     Received,
-    Refused,
     Reply,
     Send,
     Stored,
@@ -40,7 +40,7 @@ def log_to(end: LedgerEnd) -> MemoryEntries:
 
 
 def alone(log: MemoryEntries, state: HardState, committed: int = -1, limit: int = 3) -> Node:
-    node = Node(ALONE, state, log, At(committed), Options(pending_limit=limit))
+    node = Node(ALONE, state, log, At(committed), RaftOptions(pending_limit=limit))
     node.tick(0)
     return node
 
@@ -72,7 +72,7 @@ def test_a_group_of_one_commits_what_is_stored() -> None:
     assert node.grant() == (Proposal(T(0), At(0)), 4)
     assert node.propose(2) == Proposal(T(0), At(0))
     assert node.propose(2) == Proposal(T(0), At(2))
-    assert node.propose(1) is Refused.LEADER_PENDING_FULL
+    assert node.propose(1) is ProposalRejected.LEADER_PENDING_FULL
     assert node.grant() == (Proposal(T(0), At(4)), 0)
     assert node.take_ready() is None
     log.propose(T(0), At(0), [b"a", b"b", b"c"])
@@ -102,7 +102,11 @@ def test_waiters_of_a_group_of_one() -> None:
 
 def three(log: MemoryEntries | None = None, state: HardState | None = None) -> Node:
     return Node(
-        THREE, state or HardState(), log or MemoryEntries(), At(-1), Options(dice=lambda below: 0)
+        THREE,
+        state or HardState(),
+        log or MemoryEntries(),
+        At(-1),
+        RaftOptions(dice=lambda below: 0),
     )
 
 
@@ -114,7 +118,7 @@ def votes(node: Node) -> list[Send]:
 
 def test_nothing_is_proposed_before_leading() -> None:
     node = three()
-    assert node.propose(1) is Refused.NOT_LEADER
+    assert node.propose(1) is ProposalRejected.NOT_LEADER
     assert node.grant()[1] == 0
 
 
@@ -177,17 +181,17 @@ def test_hard_state_and_vote_are_in_one_ready_and_in_order() -> None:
 
 def test_a_failed_disk_neither_votes_nor_stands() -> None:
     node = three()
-    node.step(DiskReport(Disk.FAILED))
+    node.step(DiskReport(DiskState.FAILED))
     node.tick(60_000)
     assert node.take_ready() is None
-    assert node.propose(1) is Refused.DISK_ERROR
-    node.step(DiskReport(Disk.GOOD))
+    assert node.propose(1) is ProposalRejected.DISK_ERROR
+    node.step(DiskReport(DiskState.GOOD))
     node.tick(60_010)
     assert len(votes(node)) == 2
 
 
 def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
-    node = Node(THREE, HardState(), MemoryEntries(), At(-1), Options(election=False))
+    node = Node(THREE, HardState(), MemoryEntries(), At(-1), RaftOptions(election=False))
     node.tick(100_000)
     assert node.take_ready() is None
     beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))

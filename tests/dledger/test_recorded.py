@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.memory_entries import MemoryEntries
 
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership, Options
+from rmqpy.dledger.member import HardState, LedgerEnd, Membership, RaftOptions
 from rmqpy.dledger.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
 from rmqpy.dledger.node import Answered, Node, Received, Reply, Send
 from rmqpy.dledger.wire import decode_request, encode
@@ -28,7 +28,7 @@ def bodies(to: str, code: int, kind: str) -> list[bytes]:
 
 
 def member(name: str, state: HardState, log: MemoryEntries | None = None) -> Node:
-    options = Options(
+    options = RaftOptions(
         dice=lambda below: 0,
         addresses={"n0": "127.0.0.1:21900", "n1": "127.0.0.1:22901", "n2": "127.0.0.1:22902"},
     )

@@ -35,18 +35,18 @@ import pytest
 from attrs import define, evolve, field, fields_dict
 from simulator.memory_entries import MemoryEntries
 
-from rmqpy.dledger.election import Verdict
-from rmqpy.dledger.entries import singly
-from rmqpy.dledger.member import Disk, HardState, Membership, Options
+from rmqpy.dledger.election import VoteParseResult
+from rmqpy.dledger.entries import as_singletons
+from rmqpy.dledger.member import DiskState, HardState, Membership, RaftOptions
 from rmqpy.dledger.messages import (
     RESPONSES,
     AppendEntryRequest,
+    DLedgerMessage,
     DLedgerResponseCode,
     Entry,
     GetEntriesRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
-    Message,
     MetadataRequest,
     PushEntryRequest,
     PushEntryResponse,
@@ -62,9 +62,9 @@ from rmqpy.dledger.node import (
     DiskReport,
     Node,
     Proposal,
+    ProposalRejected,
     Ready,
     Received,
-    Refused,
     Send,
     Stored,
     Synced,
@@ -122,10 +122,10 @@ class Stage:
         state = HardState(Term(int(values.pop("term", "0"))), values.pop("vote", None))
         committed = LedgerIndex(int(values.pop("committed", "-1")))
         dice = int(values.pop("dice", "0"))
-        options = Options(dice=lambda below: min(dice, below - 1))
+        options = RaftOptions(dice=lambda below: min(dice, below - 1))
         for key, value in values.items():
             kind = type(getattr(options, key))
-            assert key in fields_dict(Options), f"{key} is no option"
+            assert key in fields_dict(RaftOptions), f"{key} is no option"
             new: Any = tuple(value.split(",")) if kind is tuple else int(value)
             options = evolve(options, **{key: new})
         members = tuple(peers.split(","))
@@ -153,7 +153,7 @@ class Stage:
     def do_propose(self, name: str, count: str) -> None:
         member = self.members[name]
         proposal = member.node.propose(int(count))
-        if isinstance(proposal, Refused):
+        if isinstance(proposal, ProposalRejected):
             self.out.append(f"refused {proposal.name}")
             return
         self.own_entries(member, proposal, int(count))
@@ -162,7 +162,7 @@ class Stage:
         self.carry_out(name)
 
     def do_disk(self, name: str, disk: str) -> None:
-        self.members[name].node.step(DiskReport(Disk(disk)))
+        self.members[name].node.step(DiskReport(DiskState(disk)))
         self.carry_out(name)
 
     def do_synced(self, name: str) -> None:
@@ -224,7 +224,7 @@ class Stage:
                 member.log.begin_again()
             elif ready.truncate_from is not None:
                 member.log.truncate_from(ready.truncate_from)
-            member.log.append(singly(ready.entries))
+            member.log.append(as_singletons(ready.entries))
             for message in ready.messages:
                 if isinstance(message, Send):
                     self.on_the_way.append((name, message.to, message))
@@ -250,7 +250,7 @@ class Stage:
         if ready.truncate_from is not None:
             yield f"{name} truncates from {ready.truncate_from}"
         if ready.entries:
-            yield f"{name} stores {shown(tuple(singly(ready.entries)))}"
+            yield f"{name} stores {shown(tuple(as_singletons(ready.entries)))}"
         for message in ready.messages:
             if isinstance(message, Send):
                 yield f"{name} -> {message.to} {shown_message(message.request)}"
@@ -340,7 +340,7 @@ def shown(entries: tuple[Entry, ...]) -> str:
     return ",".join(f"{entry.index}/{entry.term}" for entry in entries)
 
 
-def shown_message(message: Message) -> str:
+def shown_message(message: DLedgerMessage) -> str:
     name = type(message).__name__
     parts = [name.removesuffix("Request").removesuffix("Response")]
     if isinstance(message, Response) and not isinstance(message, VoteResponse):
@@ -396,11 +396,11 @@ def test_every_vote_result_and_every_dispatcher_state_has_its_scenario() -> None
         if result is not VoteResult.UNKNOWN:  # what a member that is not ours may say
             assert f"answers Vote {result.name}" in everything, result
         assert f"result={result.name}" in everything, result
-    for verdict in Verdict:
+    for verdict in VoteParseResult:
         assert f"rounds: 1 {verdict.name};" in everything, verdict
     for kind in PushType:
         assert f"PushEntry {kind.value}" in everything, kind
     for state in ("COMPARE match", "TRUNCATE match", "APPEND match"):
         assert state in everything, state
-    for refused in Refused:
+    for refused in ProposalRejected:
         assert f"refused {refused.name}" in everything, refused

@@ -1,7 +1,7 @@
 """Whole groups in virtual time, one seed each; and proof that the checkers find bugs.
 
 RMQPY_SEEDS=n runs n seeds instead of the everyday number, RMQPY_FIRST_SEED=n begins there. A seed
-that fails replays with ``Cluster(seed, plan_of(seed)).run()``.
+that fails replays with ``NodeCluster(seed, plan_of(seed)).run()``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from attrs import evolve
 from simulator import node_cluster
-from simulator.group_checker import GroupChecker, Violation
-from simulator.group_plan import FAST, Plan, plan_of
+from simulator.group_checker import GroupChecker, GroupInvariantError
+from simulator.group_plan import FAST, GroupPlan, plan_of
 from simulator.memory_entries import MemoryEntries
-from simulator.node_cluster import Cluster
+from simulator.node_cluster import NodeCluster
 
 from rmqpy.dledger import election, follower, member, node, outbox, replication
-from rmqpy.dledger.election import Ballot, Verdict, Voter
+from rmqpy.dledger.election import Ballot, VoteParseResult, Voter
 from rmqpy.dledger.member import HardState, LedgerEnd, Role
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 
@@ -29,7 +29,7 @@ BATCH = 20
 MUTANT_SEEDS = 60
 """Each planted bug has to be found within so many seeds."""
 
-QUIET = Plan(
+QUIET = GroupPlan(
     tick_ms=10,
     lazy=0,
     loss=0,
@@ -48,7 +48,7 @@ QUIET = Plan(
 def test_no_promise_is_broken(first: int) -> None:
     puts = elections = 0
     for seed in range(first, min(first + BATCH, FIRST_SEED + SEEDS)):
-        cluster = Cluster(seed, plan_of(seed))
+        cluster = NodeCluster(seed, plan_of(seed))
         try:
             cluster.run()
         except Exception as error:
@@ -63,7 +63,7 @@ def test_no_promise_is_broken(first: int) -> None:
 def test_a_seed_replays_exactly() -> None:
     runs = []
     for _ in range(2):
-        cluster = Cluster(11, plan_of(11))
+        cluster = NodeCluster(11, plan_of(11))
         cluster.trace = []
         cluster.run()
         runs.append((cluster.trace, cluster.events, cluster.now_ms, cluster.checker.committed))
@@ -72,7 +72,7 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> None:
-    cluster = Cluster(1, QUIET)
+    cluster = NodeCluster(1, QUIET)
     cluster.run()
     assert cluster.elections == 1
     assert cluster.puts > 300
@@ -83,7 +83,7 @@ def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> Non
 
 @pytest.mark.parametrize("members", [3, 5])
 def test_who_was_cut_off_for_long_deposes_nobody(members: int) -> None:
-    cluster = Cluster(3, evolve(QUIET, members=members, put_interval_ms=0))
+    cluster = NodeCluster(3, evolve(QUIET, members=members, put_interval_ms=0))
     cluster.run_until(3000)
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
@@ -101,7 +101,7 @@ def test_who_was_cut_off_for_long_deposes_nobody(members: int) -> None:
 
 
 def test_a_leader_that_is_cut_off_steps_down_before_long() -> None:
-    cluster = Cluster(4, QUIET)
+    cluster = NodeCluster(4, QUIET)
     cluster.run_until(3000)
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
@@ -117,7 +117,7 @@ def test_a_leader_that_is_cut_off_steps_down_before_long() -> None:
 
 def test_a_group_elects_within_two_seconds_of_a_kill_with_fast_times() -> None:
     for seed in range(20):
-        cluster = Cluster(seed, QUIET)
+        cluster = NodeCluster(seed, QUIET)
         cluster.run_until(3000)
         leader = cluster.leader()
         assert leader is not None
@@ -128,7 +128,7 @@ def test_a_group_elects_within_two_seconds_of_a_kill_with_fast_times() -> None:
 
 
 def test_a_member_stuck_in_a_larger_term_comes_back() -> None:
-    cluster = Cluster(5, QUIET)
+    cluster = NodeCluster(5, QUIET)
     cluster.run_until(3000)
     leader = cluster.leader()
     assert leader is not None
@@ -147,10 +147,10 @@ def test_power_failures_without_syncing_are_not_survived() -> None:
     def broken() -> bool:
         for seed in range(60):
             plan = evolve(plan_of(seed), power=True, unsafe=True)
-            cluster = Cluster(seed, plan)
+            cluster = NodeCluster(seed, plan)
             try:
                 cluster.run()
-            except Violation:
+            except GroupInvariantError:
                 return True
         return False
 
@@ -304,20 +304,20 @@ def no_marker(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def hard_state_lost_at_restart(patch: pytest.MonkeyPatch) -> None:
-    real = Cluster.start
+    real = NodeCluster.start
 
-    def start(self: Cluster, host: node_cluster.Host) -> None:
+    def start(self: NodeCluster, host: node_cluster.Host) -> None:
         host.hard_state = HardState()
         real(self, host)
 
-    patch.setattr(Cluster, "start", start)
+    patch.setattr(NodeCluster, "start", start)
 
 
 def first_violation(seeds: range) -> str | None:
     for seed in seeds:
         try:
-            Cluster(seed, plan_of(seed)).run()
-        except Violation as violation:
+            NodeCluster(seed, plan_of(seed)).run()
+        except GroupInvariantError as violation:
             return str(violation)
     return None
 
@@ -346,38 +346,38 @@ def test_the_checker_knows_each_violation() -> None:
     entries = log.propose(1, 0, [b"a", b"b"])  # type: ignore[arg-type]
     checker.writes("n0", entries[0], -1)
     checker.commits("n0", 0, 1, log)
-    with pytest.raises(Violation, match="falls"):
+    with pytest.raises(GroupInvariantError, match="falls"):
         checker.commits("n0", 0, 1, log)
-    with pytest.raises(Violation, match="drops the committed entry 0"):
+    with pytest.raises(GroupInvariantError, match="drops the committed entry 0"):
         checker.drops("n0", entries[0])
-    with pytest.raises(Violation, match="another entry 0"):
+    with pytest.raises(GroupInvariantError, match="another entry 0"):
         checker.writes("n1", evolve(entries[0], body=b"c"), -1)
-    with pytest.raises(Violation, match="without the committed entry"):
+    with pytest.raises(GroupInvariantError, match="without the committed entry"):
         checker.leads("n1", 2, MemoryEntries())
-    with pytest.raises(Violation, match="n2 and n1 lead in term 3"):
+    with pytest.raises(GroupInvariantError, match="n2 and n1 lead in term 3"):
         checker.leads("n1", 3, log)
         checker.leads("n2", 3, log)
     checker.votes_for("n0", HardState(4, "n1"))  # type: ignore[arg-type]
-    with pytest.raises(Violation, match="votes for n1 and for n2"):
+    with pytest.raises(GroupInvariantError, match="votes for n1 and for n2"):
         checker.gives_vote("n0", 4, "n2")
-    with pytest.raises(Violation, match="term of n0 falls"):
+    with pytest.raises(GroupInvariantError, match="term of n0 falls"):
         checker.votes_for("n0", HardState(3, None))  # type: ignore[arg-type]
-    with pytest.raises(Violation, match="forgets its vote"):
+    with pytest.raises(GroupInvariantError, match="forgets its vote"):
         checker.votes_for("n0", HardState(4, None))  # type: ignore[arg-type]
-    with pytest.raises(Violation, match="not committed"):
+    with pytest.raises(GroupInvariantError, match="not committed"):
         checker.acknowledges("n0", (1, 1))
-    with pytest.raises(Violation, match="remembers"):
+    with pytest.raises(GroupInvariantError, match="remembers"):
         checker.restarts("n0", 1)
 
 
 def test_all_verdicts_come_about() -> None:
-    seen: set[Verdict] = set()
+    seen: set[VoteParseResult] = set()
     for seed in range(40):
-        cluster = Cluster(seed, plan_of(seed))
+        cluster = NodeCluster(seed, plan_of(seed))
         cluster.run()
         for host in cluster.hosts.values():
             assert host.node is not None
             seen |= set(host.node._election.counts)
-        if len(seen) == len(Verdict):
+        if len(seen) == len(VoteParseResult):
             return
     raise AssertionError(f"only {seen}")

@@ -18,13 +18,13 @@ from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
     AppendEntryRequest,
+    DLedgerMessage,
     DLedgerResponseCode,
     Entry,
     GetEntriesRequest,
     GetEntriesResponse,
     HeartBeatResponse,
     LeadershipTransferRequest,
-    Message,
     MetadataRequest,
     MetadataResponse,
     PushEntryRequest,
@@ -35,13 +35,13 @@ from rmqpy.dledger.messages import (
     VoteResult,
 )
 from rmqpy.dledger.wire import decode_request, decode_response, encode, encode_in_pieces
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import Term
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 
-DRAFT = MessageDraft(
+DRAFT = OutgoingMessage(
     topic=b"T",
     queue_id=0,
     body=b"hello",
@@ -65,7 +65,7 @@ class Recorded:
     def command(self) -> RemotingCommand:
         return decode_command(memoryview(self.frame)[4:])
 
-    def decode(self, body: bytes) -> Message:
+    def decode(self, body: bytes) -> DLedgerMessage:
         if self.type == "request":
             return decode_request(self.code, body)
         return decode_response(REQUESTS[self.code], body)
@@ -84,7 +84,7 @@ BY_JAVA = [frame for frame in FRAMES if frame.command.version == 407]
 """All but METADATA and GET requests, which a script made; Java answered them."""
 
 
-def found(code: int, kind: str) -> list[Message]:
+def found(code: int, kind: str) -> list[DLedgerMessage]:
     return [
         frame.decode(frame.command.body)
         for frame in FRAMES
@@ -233,7 +233,7 @@ def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
     wrong = dict(PUSH)
     for key, value in change.items():
         wrong[key] = {**PUSH["entry"], **value} if isinstance(value, dict) else value
-    with pytest.raises(RemoteFault) as caught:
+    with pytest.raises(RemoteProtocolError) as caught:
         decode_request(51004, json.dumps(wrong).encode())
     assert f"a PushEntryRequest: {named}" in str(caught.value)
 
@@ -241,21 +241,21 @@ def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
 def test_an_entry_that_java_could_not_write_is_refused() -> None:
     entry = Entry.of(0, 0, 0, b"x" * (4 * 1024 * 1024 - 48 + 1))
     push = encode(PushEntryRequest(entries=(entry,)))
-    with pytest.raises(RemoteFault, match=r"body: 4194257 bytes, more than 4194256"):
+    with pytest.raises(RemoteProtocolError, match=r"body: 4194257 bytes, more than 4194256"):
         decode_request(51004, push)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"5", b"\xff\xff", b"[" * 5000])
 @pytest.mark.parametrize("code", sorted(REQUESTS))
 def test_what_is_no_object_is_refused(code: int, body: bytes) -> None:
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         decode_request(code, body)
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         decode_response(REQUESTS[code], body)
 
 
 def test_a_code_of_something_else_is_refused() -> None:
-    with pytest.raises(RemoteFault, match="code 51003 is no request"):
+    with pytest.raises(RemoteProtocolError, match="code 51003 is no request"):
         decode_request(51003, b"{}")
 
 
@@ -264,7 +264,7 @@ def test_a_recorded_body_cut_anywhere_is_refused(number: int) -> None:
     frame = FRAMES[number]
     body = frame.command.body
     for end in range(0, len(body), 7):
-        with pytest.raises(RemoteFault):
+        with pytest.raises(RemoteProtocolError):
             frame.decode(body[:end])
 
 
@@ -276,7 +276,7 @@ def test_bytes_of_any_kind_give_a_message_or_a_fault(data: st.DataObject) -> Non
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
         message = frame.decode(bytes(body))
-    except RemoteFault:
+    except RemoteProtocolError:
         return
     assert frame.decode(encode(message)) == message
 

@@ -177,8 +177,8 @@ def _peer_port_taken(ground: Ground) -> dict[str, str]:
 
 HOLD_LOCK = """
 import sys
-from rmqpy.store.files.disk import Disk
-lock = Disk().lock(sys.argv[1])
+from rmqpy.store.files.disk import OsFileSystem
+lock = OsFileSystem().lock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()
 """

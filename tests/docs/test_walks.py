@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import rmqpy
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import Message, Producer, PullConsumer, SendResult
 from rmqpy.codec.backend import implementation
 from rmqpy.model.errors import RmqError
@@ -83,7 +83,7 @@ class Site:
         self.root, self.calls, self.name_server = root, Calls(), name_server
         self._stack = stack
 
-    async def broker(self, folder: str = "a", **settings: str) -> BrokerProcess:
+    async def broker(self, folder: str = "a", **settings: str) -> BrokerRuntime:
         return await self._stack.enter_async_context(
             broker_in_process(self.root / folder, self.name_server, settings)
         )
@@ -106,7 +106,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def traced_send(site: Site, *brokers: BrokerProcess) -> None:
+async def traced_send(site: Site, *brokers: BrokerRuntime) -> None:
     """Traces the third message to a queue: the first makes topic, files and connections, and what
     C needs to know is learnt from the second.
     """
@@ -140,7 +140,7 @@ async def send_sync_master(site: Site) -> None:
     await traced_send(site, master, slave)
 
 
-async def dledger_group(site: Site) -> list[BrokerProcess]:
+async def dledger_group(site: Site) -> list[BrokerRuntime]:
     blocks = [free_port_block() for _ in range(3)]
     ports = [block[0] for block in blocks]
     return [

@@ -38,7 +38,7 @@ SOURCES: Final = Path(__file__).resolve().parent
 GO_SOURCE: Final = SOURCES / "probe.go"
 
 
-class ClientUnavailable(RmqError):
+class ClientUnavailableError(RmqError):
     """A client cannot be had here; the text says why."""
 
 
@@ -57,7 +57,7 @@ def probe(name: str, directory: Path, namesrv: str) -> Probe:
     """A client in a process of its own, which leaves files in ``directory`` only."""
     reason = missing(name)
     if reason is not None:
-        raise ClientUnavailable(reason)
+        raise ClientUnavailableError(reason)
     argv = [str(_go_program())] if name == "go" else _cpp_command()
     environment = {**os.environ, "HOME": str(directory)}
     return Probe(LineClient(argv, directory, environment), namesrv)
@@ -131,9 +131,9 @@ def _run(command: list[str], directory: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as fault:
-        raise ClientUnavailable(
+        raise ClientUnavailableError(
             f"{command[0]} did not end within {INSTALL_SECONDS_MAX} s"
         ) from fault
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise ClientUnavailable(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
+        raise ClientUnavailableError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")

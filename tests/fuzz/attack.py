@@ -41,7 +41,7 @@ from fuzz.frames import (
 from fuzz.peer import HostilePeer
 from rmqpy.model.codes import ResponseCode
 from rmqpy.remoting.frame import MAX_FRAME
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
@@ -94,7 +94,7 @@ class Target:
         begin, worked = time.perf_counter(), self._worked_ms()
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(probe_frame())
-        receiver = FrameReceiver()
+        receiver = FrameDecoder()
         answered = False
         while not answered:
             data = await reader.read(1 << 16)
@@ -140,7 +140,7 @@ class Row:
 
 
 @define
-class Siege:
+class FuzzAttack:
     """Goes against all targets at once, and keeps the rows."""
 
     targets: list[Target]
@@ -267,7 +267,7 @@ async def _close(writers: Sequence[asyncio.StreamWriter]) -> None:
             await writer.wait_closed()
 
 
-def besiege(root: Path, attack: Callable[[Siege], Awaitable[None]]) -> Siege:
+def run_attack(root: Path, attack: Callable[[FuzzAttack], Awaitable[None]]) -> FuzzAttack:
     """Start both servers below ``root``, run ``attack``, check that what was stored is there."""
     _raise_open_files_limit()
     ports = free_port_block(BROKER_PORT_COUNT + 1)
@@ -287,7 +287,7 @@ def besiege(root: Path, attack: Callable[[Siege], Awaitable[None]]) -> Siege:
         with connect_when_ready(broker.address) as client:
             sent = client.call(send_request("Sentinel", 0, [b"before"]))
             assert sent.code == ResponseCode.SUCCESS, sent
-        siege = Siege([Target("broker", broker), Target("namesrv", namesrv)])
+        siege = FuzzAttack([Target("broker", broker), Target("namesrv", namesrv)])
 
         async def whole() -> None:
             for target in siege.targets:  # what the first requests load is not the siege's
@@ -311,14 +311,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
 
-    async def attack(siege: Siege) -> None:
+    async def attack(siege: FuzzAttack) -> None:
         await siege.idle(options.idle)
         await siege.announced()
         await siege.slow(options.slow_seconds)
         await siege.frames(options.frames, options.seed)
 
     with tempfile.TemporaryDirectory(prefix="rmqpy-siege-") as folder:
-        siege = besiege(Path(folder), attack)
+        siege = run_attack(Path(folder), attack)
     for row in siege.rows:
         print(row)
     for line in siege.wrong[:20]:

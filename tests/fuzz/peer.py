@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define, field
 
 from fuzz.frames import PROBE_OPAQUE, Expected, HostileFrame, probe_frame
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 PATIENCE_S: Final = 20.0
 """A server that neither answers nor closes for so long hangs."""
@@ -31,7 +31,7 @@ class HostilePeer:
     port: int
     connections: int = 0
     _streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-    _receiver: FrameReceiver = field(factory=FrameReceiver)
+    _receiver: FrameDecoder = field(factory=FrameDecoder)
 
     async def deliver(self, frame: HostileFrame) -> Expected:
         """What became of ``frame``. Raises TimeoutError when the server did nothing."""
@@ -66,7 +66,7 @@ class HostilePeer:
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None:
             self._streams = await asyncio.open_connection(self.host, self.port)
-            self._receiver = FrameReceiver()
+            self._receiver = FrameDecoder()
             self.connections += 1
         return self._streams
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmqpy.ha.compare import BLOCKS_MAX, DIGEST_SIZE, PROBE_BYTES, SPAN_MAX, Search, Span, digests
+from rmqpy.ha.compare import (
+    BLOCKS_MAX,
+    DIGEST_SIZE,
+    PROBE_BYTES,
+    SPAN_MAX,
+    CompareRange,
+    DivergenceSearch,
+    digests,
+)
 
 
 def reader(log: bytes):
@@ -17,7 +25,7 @@ def reader(log: bytes):
 
 def search(ours: bytes, theirs: bytes, begin: int = 0) -> tuple[int | None, int]:
     """First differing offset, and how many answers it took."""
-    found = Search(begin, min(len(ours), len(theirs)), reader(ours))
+    found = DivergenceSearch(begin, min(len(ours), len(theirs)), reader(ours))
     answers = 0
     while found.wanted is not None:
         found.take(digests(found.wanted, reader(theirs)))
@@ -66,7 +74,7 @@ def test_few_answers_even_for_a_log_of_terabytes() -> None:
     def theirs(offset: int, size: int) -> bytes:
         return bytes(1 if offset + i >= parted else 0 for i in range(size))
 
-    found = Search(1 << 30, 1 << 42, ours)
+    found = DivergenceSearch(1 << 30, 1 << 42, ours)
     answers = 0
     while found.wanted is not None:
         found.take(digests(found.wanted, theirs))
@@ -80,11 +88,11 @@ def test_few_answers_even_for_a_log_of_terabytes() -> None:
 )
 def test_spans_are_bounded(span: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError):
-        Span(*span)
+        CompareRange(*span)
 
 
 def test_an_answer_of_wrong_length_is_refused() -> None:
-    found = Search(0, 10, reader(bytes(10)))
+    found = DivergenceSearch(0, 10, reader(bytes(10)))
     with pytest.raises(ValueError):
         found.take(bytes(DIGEST_SIZE))
     assert PROBE_BYTES < SPAN_MAX

@@ -14,20 +14,20 @@ from rmqpy.ha.frames import (
     BODY_MAX,
     HEADER_SIZE,
     ReportReceiver,
-    Transfer,
+    TransferFrame,
     TransferReceiver,
     encode_report,
     encode_transfer,
 )
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "ha.jsonl"
 RECORDED: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 
-def transfer(offset: int, body: bytes = b"") -> Transfer:
-    return Transfer(PhysicalOffset(offset), body)
+def transfer(offset: int, body: bytes = b"") -> TransferFrame:
+    return TransferFrame(PhysicalOffset(offset), body)
 
 
 def test_bytes() -> None:
@@ -74,7 +74,7 @@ def test_any_cut_of_the_stream_gives_the_same_transfers(
 ) -> None:
     stream = b"".join(encode_transfer(*frame) for frame in frames)
     receiver = TransferReceiver()
-    found: list[Transfer] = []
+    found: list[TransferFrame] = []
     position = 0
     for size in [*cuts, len(stream)]:
         found += receiver.receive(stream[position : position + size])
@@ -113,10 +113,10 @@ def test_impossible_sizes_and_offsets(header: str) -> None:
     receiver = TransferReceiver()
     good = encode_transfer(1, b"x")
     assert receiver.receive(good) == [transfer(1, b"x")]
-    with pytest.raises(RemoteFault, match="a master sends"):
+    with pytest.raises(RemoteProtocolError, match="a master sends"):
         receiver.receive(good + bytes.fromhex(header))
     assert receiver.pending_bytes == 0
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         receiver.receive(good)
 
 
@@ -129,7 +129,7 @@ def test_the_largest_body_fits_the_buffer_of_a_java_slave() -> None:
 
 
 def test_a_negative_report() -> None:
-    with pytest.raises(RemoteFault, match="-1"):
+    with pytest.raises(RemoteProtocolError, match="-1"):
         ReportReceiver().receive(encode_report(-1))
     receiver = ReportReceiver()
     assert receiver.receive(encode_report(-1) + encode_report(5)) == 5  # superseded, unread

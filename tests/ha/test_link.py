@@ -6,13 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqpy.ha.frames import BODY_MAX, Transfer, TransferReceiver, encode_report, encode_transfer
+from rmqpy.ha.frames import (
+    BODY_MAX,
+    TransferFrame,
+    TransferReceiver,
+    encode_report,
+    encode_transfer,
+)
 from rmqpy.ha.link import (
     LinkSettings,
     LogRange,
     MasterLink,
     MasterReady,
-    Redial,
+    ReconnectBackoff,
     SlaveLink,
     SlaveReady,
 )
@@ -257,7 +263,7 @@ def test_an_empty_slave_begins_at_any_file_start(start: int) -> None:
     link = slave(0)
     link.take_ready()
     link.receive(encode_transfer(start) + encode_transfer(start, b"abc"), 1)
-    assert link.take_ready() == SlaveReady(append=(Transfer(PhysicalOffset(start), b"abc"),))
+    assert link.take_ready() == SlaveReady(append=(TransferFrame(PhysicalOffset(start), b"abc"),))
     link.receive(encode_transfer(start + 3, b"d"), 2)
     assert link.closed is None
 
@@ -293,7 +299,7 @@ def test_what_came_before_the_fault_is_stored() -> None:
     link.receive(encode_transfer(500, b"good") + encode_transfer(9, b"bad"), 1)
     ready = link.take_ready()
     assert ready is not None
-    assert ready.append == (Transfer(PhysicalOffset(500), b"good"),)
+    assert ready.append == (TransferFrame(PhysicalOffset(500), b"good"),)
     assert ready.close is not None
     link.stored(PhysicalOffset(504), 2)
     assert link.take_ready() is None
@@ -325,7 +331,7 @@ def test_redial() -> None:
     useful = slave(500)
     useful.receive(encode_transfer(500, b"x"), 1)
     useful.stored(PhysicalOffset(501), 1)
-    redial = Redial()
+    redial = ReconnectBackoff()
     failures = [redial.after(None) for _ in range(8)]
     assert failures == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
     assert redial.after(useful) == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.ha.frames import TransferReceiver, encode_report
-from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, Redial, SlaveLink
+from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, ReconnectBackoff, SlaveLink
 from rmqpy.model.ids import PhysicalOffset
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "ha.jsonl"
@@ -111,7 +111,7 @@ class Pair:
     master: MasterLink | None = None
     slave: SlaveLink | None = None
     acknowledged: int = 0
-    redial: Redial = field(factory=Redial)
+    redial: ReconnectBackoff = field(factory=ReconnectBackoff)
 
     @property
     def range(self) -> LogRange:

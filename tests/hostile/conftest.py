@@ -18,7 +18,7 @@ import pytest
 from attrs import define, field
 from fuzz.frames import probe_frame
 
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model import names
@@ -28,7 +28,7 @@ from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import PullMessageRequestHeader
 from rmqpy.testing.blocking_connection import send_request
 from rmqpy.testing.ports import free_port_block
@@ -53,7 +53,7 @@ class Client:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    _receiver: FrameReceiver = field(factory=FrameReceiver)
+    _receiver: FrameDecoder = field(factory=FrameDecoder)
     _opaque: int = 0
 
     @classmethod
@@ -86,7 +86,7 @@ class Site:
     """What the tests besiege."""
 
     root: Path
-    broker: BrokerProcess
+    broker: BrokerRuntime
     namesrv: NamesrvProcess
     scheduler: AsyncioScheduler
     worst_ms: float = 0.0
@@ -253,7 +253,7 @@ async def _site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[Site
         "diskMaxUsedSpaceRatio": "95",
         "longPollingEnable": "true",
     }
-    broker = BrokerProcess(load_broker_configuration(None, settings, {}).configuration, scheduler)
+    broker = BrokerRuntime(load_broker_configuration(None, settings, {}).configuration, scheduler)
     await broker.start()
     try:
         yield Site(root, broker, namesrv, scheduler)

@@ -22,11 +22,11 @@ from attrs import define
 from fuzz.requests import plain_request, register, requests_with_names
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.broker.assembly.process import BrokerProcess
+from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import TlsSide
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
@@ -47,7 +47,7 @@ class Site:
     """Both servers; ``attacker`` has no account and trusts every certificate."""
 
     root: Path
-    broker: BrokerProcess
+    broker: BrokerRuntime
     namesrv: NamesrvProcess
     attacker: RemotingClient
     owner: RemotingClient
@@ -58,7 +58,7 @@ class Site:
         address = self.namesrv.address if namesrv else self.broker.address
         try:
             return (await self.attacker.invoke(address, command, 5_000)).code
-        except NetworkFault:
+        except NetworkError:
             return None
 
     async def refuses(self, command: RemotingCommand, *, namesrv: bool = False) -> bool:
@@ -133,7 +133,7 @@ async def site_in(
         "maxIndexNum": "400",
         "diskMaxUsedSpaceRatio": "95",
     }
-    broker = BrokerProcess(load_broker_configuration(None, settings, {}).configuration, scheduler)
+    broker = BrokerRuntime(load_broker_configuration(None, settings, {}).configuration, scheduler)
     tls = client_tls(TlsSide()) if mode == "secure" else None
     attacker = RemotingClient(scheduler, tls=tls)
     owner = RemotingClient(scheduler, credentials=ADMIN, tls=tls)

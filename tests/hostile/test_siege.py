@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from fuzz.attack import Siege, besiege
+from fuzz.attack import FuzzAttack, run_attack
 
 IDLE = 1_000
 FRAMES = 1_900
@@ -16,12 +16,12 @@ def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
     if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3 * IDLE:
         pytest.skip("too few open files are allowed")
 
-    async def attack(siege: Siege) -> None:
+    async def attack(siege: FuzzAttack) -> None:
         await siege.idle(IDLE)
         await siege.announced()
         await siege.frames(FRAMES, seed=2)
 
-    siege = besiege(tmp_path, attack)
+    siege = run_attack(tmp_path, attack)
     assert siege.wrong == []
     assert [str(row) for row in siege.rows if not row.is_within] == []
     assert {row.unit for row in siege.rows} == {"bytes", "MiB", "ms"}

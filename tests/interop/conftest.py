@@ -20,7 +20,7 @@ from attrs import define, field
 
 from rmqpy.cli import main
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
@@ -325,7 +325,7 @@ class Brokers:
             with BlockingConnection(server.address, 2.0) as connection:
                 request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
                 table = json.loads(connection.call(request).body)["table"]
-        except (NetworkFault, ValueError):
+        except (NetworkError, ValueError):
             return None
         behind = int(table.get("dispatchBehindBytes", "0"))
         return table["commitLogMaxOffset"] if behind == 0 else None

@@ -24,7 +24,7 @@ from rmqpy.client import (
     Producer,
     PullConsumer,
 )
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.testing.java import MqAdmin, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
@@ -199,7 +199,7 @@ def test_our_client_signs_what_java_asks_for(guarded):
                     [Message(topic="Open", body=b"one"), Message(topic="Open", body=b"two")]
                 )
                 single = await producer.send(Message(topic="Open", body=b"three"))
-                with pytest.raises(Refusal, match="AclException"):
+                with pytest.raises(RequestRejectedError, match="AclException"):
                     await producer.send(Message(topic="Closed", body=b"never"))
             async with PullConsumer("readers", instance=instance) as consumer:
                 queue = single.queue

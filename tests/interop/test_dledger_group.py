@@ -17,10 +17,10 @@ from attrs import define, field
 from rmqpy.cli import main
 from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
 from rmqpy.dledger.wire import decode_response, encode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection
-from rmqpy.testing.java import ClientFault, JavaHome, JavaSite
+from rmqpy.testing.java import ClientError, JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, group_settings
 from rmqpy.testing.store_reader import read_store
@@ -75,7 +75,7 @@ class MixedGroup:
         try:
             with BlockingConnection(f"{LOOPBACK}:{self.peer_ports[number]}", 2.0) as connection:
                 answer = connection.call(command)
-        except NetworkFault:
+        except NetworkError:
             return None
         response = decode_response(MetadataRequest, answer.body)
         assert isinstance(response, MetadataResponse)
@@ -169,7 +169,7 @@ def create_topic(probe, topic, broker):
                 "createTopic", topic=topic, broker=broker.address, readQueues=4, writeQueues=4
             )
             return
-        except ClientFault:
+        except ClientError:
             assert time.monotonic() < deadline
             time.sleep(0.5)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.config.loading import load_broker_configuration
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT
@@ -15,9 +15,9 @@ from rmqpy.testing.processes import BrokerSpec, dledger_settings
 from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan
-from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
-from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
 
 pytestmark = pytest.mark.interop
 
@@ -74,9 +74,11 @@ class Journey:
 
     def leave(self):
         settings = load_broker_configuration(str(self.conf)).configuration.store
-        work = Ground(Disk(), upgrade_work(str(self.store)), settings, now_ms=lambda: 0)
+        work = NodeContext(
+            OsFileSystem(), upgrade_work(str(self.store)), settings, now_ms=lambda: 0
+        )
         ledger = read_ledger(work.files, settings)
-        wish = LeaveWish(replica="n0", cut_index=agreed_index([ledger], 1), reads_version=1)
+        wish = LeaveOptions(replica="n0", cut_index=agreed_index([ledger], 1), reads_version=1)
         plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(work, wish),))
         apply_plan(work, plan, "n0")
         return ledger.end_index

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from rmqpy.testing.java import ClientFault, Event, Probe
+from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
 from rmqpy.testing.store_reader import read_store
 
@@ -204,6 +204,6 @@ def wait_for_topic(probe: Probe, broker: ServerProcess) -> None:
         try:
             probe.run("createTopic", topic="Normal", broker=broker.address)
             return
-        except ClientFault:
+        except ClientError:
             assert time.monotonic() < deadline
             time.sleep(0.5)

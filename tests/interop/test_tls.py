@@ -16,7 +16,7 @@ import pytest
 from attrs import evolve
 
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer, TlsSide
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.testing.java import JavaSite, JvmSettings
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, dledger_settings
@@ -149,7 +149,7 @@ def test_who_shows_no_certificate_stays_outside(cluster, tls_folder):
     async def asks(tls):
         instance = await ClientInstance.open(ClientSettings(name_servers=namesrv.address, tls=tls))
         try:
-            with pytest.raises(NetworkFault):
+            with pytest.raises(NetworkError):
                 await instance.route("Tls")
         finally:
             await instance.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from rmqpy.testing.java import ClientFault, Event, Probe
+from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
 from rmqpy.testing.store_reader import read_store
 
@@ -55,7 +55,7 @@ class Client:
         for left in reversed(range(STARTS_MAX)):
             try:
                 self.probe.run(self.command, **options)
-            except ClientFault as fault:
+            except ClientError as fault:
                 # Java's client gives its broker three seconds when it starts.
                 if not left or self.times_ms():
                     self.fault.append(fault)

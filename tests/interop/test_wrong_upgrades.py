@@ -13,9 +13,9 @@ import pytest
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
-from rmqpy.testing.java import ClientFault, JavaHome
+from rmqpy.testing.java import ClientError, JavaHome
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, ProcessFault, group_settings
+from rmqpy.testing.processes import BrokerSpec, ProcessError, group_settings
 
 pytestmark = pytest.mark.interop
 
@@ -137,13 +137,13 @@ class Wrong:
             try:
                 self.probe.run("send", topic="Normal", count=20, first=first, retryMs=20_000)
                 break
-            except ClientFault:
+            except ClientError:
                 time.sleep(0.5)
         time.sleep(3)  # what followers do with it
         for member in members:
             try:
                 self.servers[member].stop(20)
-            except ProcessFault:
+            except ProcessError:
                 self.servers[member].kill()
 
 
@@ -215,7 +215,7 @@ def test_another_file_size_is_refused_by_java_itself(ground, golden_copy):
         | {"mappedFileSizeCommitLog": "131072"},
     )
     server = ground.take(ground.java.broker("wrong-size", spec))
-    with pytest.raises(ProcessFault, match="before it was ready"):
+    with pytest.raises(ProcessError, match="before it was ready"):
         server.start()
     conf = next(word for word in server.argv if word.endswith("broker.conf"))
     assert main(["upgrade", "check", f"n0={root / 'master'}", "-c", f"n0={conf}"]) == 2

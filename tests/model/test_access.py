@@ -11,8 +11,8 @@ from rmqpy.acl.plain_acl_file import (
     format_access_file,
     parse_access_file,
 )
-from rmqpy.acl.rules import ANY, DENY, PUB, SUB, Need, parse_right
-from rmqpy.model.errors import ConfigFault
+from rmqpy.acl.rules import ANY, DENY, PUB, SUB, RequiredPermission, parse_right
+from rmqpy.model.errors import ConfigError
 
 MATCHING = [
     ("*", "8.8.8.8", True),
@@ -99,18 +99,29 @@ def test_entries_win_over_defaults_and_deny_over_all() -> None:
         topic_perms=("A=PUB", "B=DENY", "C=PUB|SUB"),
         group_perms=("g=SUB",),
     ).account("f")
-    assert account.lacks([Need("A", PUB), Need("C", SUB), Need("other", SUB)]) is None
+    assert (
+        account.lacks(
+            [
+                RequiredPermission("A", PUB),
+                RequiredPermission("C", SUB),
+                RequiredPermission("other", SUB),
+            ]
+        )
+        is None
+    )
     for resource, right in (("A", SUB), ("B", PUB), ("B", ANY), ("other", PUB), ("%RETRY%h", SUB)):
-        assert account.lacks([Need(resource, right)]) is not None
-    assert account.lacks([Need("%RETRY%g", SUB), Need("C", ANY)]) is None
+        assert account.lacks([RequiredPermission(resource, right)]) is not None
+    assert (
+        account.lacks([RequiredPermission("%RETRY%g", SUB), RequiredPermission("C", ANY)]) is None
+    )
 
 
 def test_an_administrator_with_entries_is_held_to_them() -> None:
     free = plain(admin=True).account("f")
-    assert free.lacks([Need("A", PUB), Need("A", 0)]) is None
+    assert free.lacks([RequiredPermission("A", PUB), RequiredPermission("A", 0)]) is None
     held = plain(admin=True, topic_perms=("A=PUB",)).account("f")
-    assert held.lacks([Need("A", PUB)]) is None
-    assert held.lacks([Need("B", PUB)]) == Need("B", PUB)
+    assert held.lacks([RequiredPermission("A", PUB)]) is None
+    assert held.lacks([RequiredPermission("B", PUB)]) == RequiredPermission("B", PUB)
 
 
 TEXT = """\
@@ -166,7 +177,7 @@ def test_changes_raise_the_version() -> None:
     ],
 )
 def test_what_cannot_be_understood_is_a_fault_that_names_it(text: str, says: str) -> None:
-    with pytest.raises(ConfigFault, match=r"^file\.yml.*") as fault:
+    with pytest.raises(ConfigError, match=r"^file\.yml.*") as fault:
         parse_access_file(text, "file.yml").rules("file.yml")
     assert says in str(fault.value)
 

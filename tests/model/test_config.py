@@ -19,7 +19,7 @@ from rmqpy.config.loading import (
     load_namesrv_configuration,
     updated_configuration,
 )
-from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.errors import ConfigError, RequestRejectedError
 
 PLAIN = {"HOME": "/home/mq"}
 QUIET = {"brokerName": "a", "bindAddress": "0.0.0.0"}
@@ -46,7 +46,7 @@ def notes(overrides: dict[str, str]) -> list[str]:
 
 
 def fault(overrides: dict[str, str]) -> str:
-    with pytest.raises(ConfigFault) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_broker_configuration(None, QUIET | overrides, PLAIN)
     return str(caught.value)
 
@@ -82,7 +82,7 @@ def test_name_servers_of_the_file_win_over_the_environment() -> None:
 
 
 def test_environment_fault_names_the_variable() -> None:
-    with pytest.raises(ConfigFault, match="environment NAMESRV_ADDR: namesrvAddr='nowhere': "):
+    with pytest.raises(ConfigError, match="environment NAMESRV_ADDR: namesrvAddr='nowhere': "):
         load_broker_configuration(None, QUIET, PLAIN | {"NAMESRV_ADDR": "nowhere"})
 
 
@@ -96,18 +96,18 @@ def test_defaults_without_any_source() -> None:
 
 
 def test_no_home_and_no_root_is_a_fault() -> None:
-    with pytest.raises(ConfigFault, match="storePathRootDir is not set and HOME is absent"):
+    with pytest.raises(ConfigError, match="storePathRootDir is not set and HOME is absent"):
         load_broker_configuration(None, QUIET, {})
 
 
 def test_missing_file_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFault, match=r"none\.conf: the configuration file cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.conf: the configuration file cannot be read"):
         load_broker_configuration(tmp_path / "none.conf", {}, PLAIN)
 
 
 def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> None:
     path = write(tmp_path, "# one\n\nflushDiskType=sync\n")
-    with pytest.raises(ConfigFault) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_broker_configuration(path, {}, PLAIN)
     assert str(caught.value) == (
         f"{path}:3: flushDiskType='sync': no such choice; allowed: ASYNC_FLUSH, SYNC_FLUSH"
@@ -323,14 +323,14 @@ def test_update_changes_all_or_nothing() -> None:
     assert changed.store.flush_delay_offset_interval == 9000
     assert changed.broker.broker_permission == 4
     assert configuration.store.flush_delay_offset_interval == 10000
-    with pytest.raises(Refusal, match="brokerPermission='many'") as wrong:
+    with pytest.raises(RequestRejectedError, match="brokerPermission='many'") as wrong:
         updated_configuration(configuration, {"fileReservedTime": "1", "brokerPermission": "many"})
     assert wrong.value.code == 1
 
 
 @pytest.mark.parametrize("name", ["rocketmqHome", "storePathRootDir", "filterServerNums"])
 def test_update_never_touches_paths_or_access(name: str) -> None:
-    with pytest.raises(Refusal, match=name) as refused:
+    with pytest.raises(RequestRejectedError, match=name) as refused:
         updated_configuration(loaded({}), {"brokerPermission": "4", name: "x"})
     assert refused.value.code == 16
 
@@ -348,7 +348,7 @@ def test_namesrv(tmp_path: Path) -> None:
     changed = updated_configuration(configuration, {"orderMessageEnable": "false"})
     assert isinstance(changed, NamesrvConfiguration)
     assert not changed.namesrv.order_message_enable
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejectedError):
         updated_configuration(configuration, {"kvConfigPath": "/etc/x"})
 
 

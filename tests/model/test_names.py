@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.names import (
     INITIAL_GROUPS,
     NOT_ALLOWED_SEND_TOPICS,
@@ -50,7 +50,7 @@ def test_good_topics(name: str) -> None:
     ],
 )
 def test_bad_topics(name: str, remark: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         check_topic(name)
     assert (refused.value.code, refused.value.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
@@ -73,7 +73,7 @@ def test_good_groups(name: str) -> None:
     ],
 )
 def test_bad_groups(name: str, remark: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         check_group(name)
     assert refused.value.remark == remark
 
@@ -87,7 +87,7 @@ def test_system_topics() -> None:
 def test_topics_that_take_no_sends() -> None:
     assert len(NOT_ALLOWED_SEND_TOPICS) == 6
     check_send_topic("BenchmarkTest")
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         check_send_topic("SCHEDULE_TOPIC_XXXX")
     assert refused.value.code == ResponseCode.NO_PERMISSION
     assert refused.value.remark == "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden."

@@ -15,7 +15,7 @@ from rmqpy.config.properties_file import (
     format_properties,
     parse_properties,
 )
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 VECTORS = json.loads((Path(__file__).parent / "properties_vectors.json").read_text())
 
@@ -41,7 +41,7 @@ def test_empty_key_and_lone_separator() -> None:
 
 @pytest.mark.parametrize("text", ["a=1\nb=\\u12", "a=1\nb=\\u12G4", "\n\\u+123=x", "\nb=\\u"])
 def test_malformed_unicode_escape_names_file_and_line(text: str) -> None:
-    with pytest.raises(ConfigFault, match=r"broker\.conf:2: .*four hexadecimal digits"):
+    with pytest.raises(ConfigError, match=r"broker\.conf:2: .*four hexadecimal digits"):
         parse_properties(text, "broker.conf")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rmqpy.remoting.bodies import TopicConfig
 from rmqpy.remoting.fastjson import loads
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -36,7 +36,7 @@ KV_BEFORE = {"binary": b'{"configTable":{"ORDER_TOPIC_CONFIG":{"AdminT":"golden:
 
 
 def decoded(frame):
-    (command,) = FrameReceiver().receive(frame)
+    (command,) = FrameDecoder().receive(frame)
     return command
 
 

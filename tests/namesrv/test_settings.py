@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.namesrv import NamesrvLimits
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
@@ -49,7 +49,7 @@ def test_the_file_is_javas_and_is_read_again(world, make_world):
 def test_a_broken_file_gives_way_to_its_backup_and_both_broken_stop_the_start(make_world):
     files = MemoryFiles()
     files.replace_bytes(KV_PATH, b'{"configTable":{"NS":{"k":"v"')
-    with pytest.raises(StoreFault, match=KV_PATH):
+    with pytest.raises(StoreError, match=KV_PATH):
         make_world(files=files)
     files.replace_bytes(KV_PATH + ".bak", b'{"configTable":{"NS":{"k":"old"}}}')
     world = make_world(files=files)

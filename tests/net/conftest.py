@@ -16,7 +16,7 @@ from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.feed_api import FeedStatus, HotChannel
 from rmqpy.net.server.feed_server import FastServer
-from rmqpy.net.server.server import Doors, RemotingServer
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -44,7 +44,7 @@ class EchoHandler:
         self,
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits,
-        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> RemotingServer:
         if self.fast:
             feed = ColdFeed(in_set=self.in_set)
@@ -204,7 +204,7 @@ class ColdFeed:
 
 
 class ColdSet:
-    """The ``net.fast_server.ReadySet`` of a ``ColdFeed``."""
+    """The ``net.fast_server.PollSet`` of a ``ColdFeed``."""
 
     def __init__(self, feed: ColdFeed) -> None:
         self._feed = feed

@@ -8,13 +8,13 @@ import socket
 import pytest
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 async def until(condition):
@@ -56,7 +56,7 @@ def test_addresses(text, parsed):
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "h:x", "h:65536", "h:-1", "h:1²"])
 def test_a_text_that_is_no_address_is_named(text):
-    with pytest.raises(NetworkFault, match="host:port"):
+    with pytest.raises(NetworkError, match="host:port"):
         parse_address(text)
 
 
@@ -115,12 +115,12 @@ def test_a_refused_connect_fails_everything_that_waits(in_loop, caplog):
             client.request(address, request(), 3000, outcomes.done)
             client.oneway(address, request())
             assert outcomes.all == []
-            with pytest.raises(NetworkFault, match=f"connect to {address}: "):
+            with pytest.raises(NetworkError, match=f"connect to {address}: "):
                 await client.invoke(address, request())
-            with pytest.raises(NetworkFault):
+            with pytest.raises(NetworkError):
                 await client.invoke_oneway(address, request())
             await until(lambda: outcomes.all)
-            assert isinstance(outcomes.all[0], NetworkFault)
+            assert isinstance(outcomes.all[0], NetworkError)
         assert client.pending == 0
         assert client.connected_addresses == []
         await client.close()
@@ -162,7 +162,7 @@ def test_a_connect_that_hangs_is_given_up(in_loop):
                 filler.connect_ex(address)
                 fillers.append(filler)
             client = RemotingClient(scheduler, ClientLimits(connect_timeout_ms=30))
-            with pytest.raises(NetworkFault, match="not within 30 ms"):
+            with pytest.raises(NetworkError, match="not within 30 ms"):
                 await client.invoke(f"{address[0]}:{address[1]}", request())
             await client.close()
             for filler in fillers:
@@ -180,7 +180,7 @@ def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_agai
         await until(lambda: sum(len(call) for call in handler.calls) == 20)
         handler.channels[0].close()
         await until(lambda: len(outcomes.all) == 20)
-        assert {type(each) for each in outcomes.all} == {NetworkFault}
+        assert {type(each) for each in outcomes.all} == {NetworkError}
         assert str(outcomes.all[0]) == f"the connection to {address} was closed"
         assert client.pending == 0
         assert (await client.invoke(address, request(body=b"again"))).body == b"again"
@@ -196,7 +196,7 @@ def test_an_invoke_without_answer_closes_its_connection(in_loop, handler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()
         client.request(address, request(999), 60_000, outcomes.done)
-        with pytest.raises(NetworkFault, match="did not answer within 20 ms"):
+        with pytest.raises(NetworkError, match="did not answer within 20 ms"):
             await client.invoke(address, request(999), 20)
         assert len(outcomes.all) == 1
         assert "was closed" in str(outcomes.all[0])
@@ -210,7 +210,7 @@ def test_an_invoke_without_answer_closes_its_connection(in_loop, handler):
 def test_or_keeps_it_when_told_so(in_loop, handler):
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
-        with pytest.raises(NetworkFault, match="did not answer"):
+        with pytest.raises(NetworkError, match="did not answer"):
             await client.invoke(address, request(999), 5)
         await client.invoke(address, request())
         assert server.counts.accepted == 1
@@ -277,7 +277,7 @@ def test_a_body_in_pieces_arrives_whole(in_loop, handler, credentials):
 
 def test_a_late_or_unknown_answer_is_dropped(in_loop, caplog):
     async def main(scheduler):
-        heard = FrameReceiver()
+        heard = FrameDecoder()
         writers = []
 
         async def serve(reader, writer):

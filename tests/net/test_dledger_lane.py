@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rmqpy.codec.backend import push_taker
 from rmqpy.codec.message import encode_messages
 from rmqpy.config.loading import StoreSettings
-from rmqpy.dledger.entry_log import place
-from rmqpy.dledger.handshake import Introduction
-from rmqpy.dledger.member import HardState, Membership, Options, Role
+from rmqpy.dledger.entry_log import frame
+from rmqpy.dledger.handshake import PeerHello
+from rmqpy.dledger.member import HardState, Membership, RaftOptions, Role
 from rmqpy.dledger.messages import (
     Entry,
     HeartBeatRequest,
@@ -28,8 +28,8 @@ from rmqpy.dledger.messages import (
 from rmqpy.dledger.wire import encode
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import Term
-from rmqpy.model.message import MessageDraft
-from rmqpy.net.dledger.context import DriverSurroundings
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.net.dledger.context import DriverDependencies
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.ledger.member_state import MemberFiles
@@ -87,7 +87,7 @@ class Member:
         )
         store = open_store(StoreContext(store_settings, files, scheduler, 1 << 34))
         assert store.dledger is not None
-        around = DriverSurroundings(
+        around = DriverDependencies(
             log=store.dledger,
             store=store,
             scheduler=scheduler,
@@ -98,7 +98,7 @@ class Member:
         )
         driver = DLedgerDriver(
             Membership(GROUP, "n1", MEMBERS),
-            Options(addresses=ADDRESSES, dice=lambda below: 0, **options),
+            RaftOptions(addresses=ADDRESSES, dice=lambda below: 0, **options),
             around,
         )
         if not lane:
@@ -170,7 +170,7 @@ def command(request: Request) -> RemotingCommand:
     return RemotingCommand.request(request.CODE, body=encode(request))
 
 
-def introduction(own: Introduction) -> RemotingCommand:
+def introduction(own: PeerHello) -> RemotingCommand:
     leader = evolve(own, member="n0")
     return RemotingCommand.request(RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=leader.encode())
 
@@ -182,13 +182,13 @@ def log_of(sizes: list[tuple[int, int]]) -> list[Entry]:
     for index, (size, step) in enumerate(sizes):
         term = min(TERM, term + step)
         body = record(bytes([index % 251]) * size)
-        entries.append(Entry.of(index, term, place(end, 48 + len(body), FILE_SIZE), body))
+        entries.append(Entry.of(index, term, frame(end, 48 + len(body), FILE_SIZE), body))
         end = entries[-1].end_offset
     return entries
 
 
 def record(body: bytes) -> bytes:
-    draft = MessageDraft(
+    draft = OutgoingMessage(
         topic=b"T",
         queue_id=1,
         body=body,

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.net.pending_replies import Patience, ReplyGate, Waiting
+from rmqpy.net.pending_replies import AckTimeout, PendingReplies, PendingReply
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
-FLUSHED = Patience(5000, PutMessageStatus.FLUSH_DISK_TIMEOUT)
-REPLICATED = Patience(3000, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
-WRITTEN = Patience(5000, PutMessageStatus.UNKNOWN_ERROR)
+FLUSHED = AckTimeout(5000, PutMessageStatus.FLUSH_DISK_TIMEOUT)
+REPLICATED = AckTimeout(3000, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+WRITTEN = AckTimeout(5000, PutMessageStatus.UNKNOWN_ERROR)
 
 
 @define(eq=False)
@@ -38,11 +38,11 @@ class Scene:
     written: Watermark
     flushed: Watermark
     replicated: Watermark
-    gate: ReplyGate[bytes]
+    gate: PendingReplies[bytes]
     channel: Bytes
 
-    def waiting(self, end: int, name: bytes, channel: Bytes | None = None) -> Waiting[bytes]:
-        return Waiting(channel or self.channel, end, name, name)
+    def waiting(self, end: int, name: bytes, channel: Bytes | None = None) -> PendingReply[bytes]:
+        return PendingReply(channel or self.channel, end, name, name)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def make_scene(limit: int = 1000) -> Scene:
         return ticket + b"!" + status.value.encode()
 
     patience = {"written": WRITTEN, "flushed": FLUSHED, "replicated": REPLICATED}
-    gate: ReplyGate[bytes] = ReplyGate(scheduler, late, patience, limit)
+    gate: PendingReplies[bytes] = PendingReplies(scheduler, late, patience, limit)
     marks = Watermark("written"), Watermark("flushed"), Watermark("replicated")
     return Scene(scheduler, *marks, gate, Bytes())
 
@@ -203,7 +203,7 @@ def test_every_reply_exactly_once_and_never_before_its_watermarks(
                 end += 7
                 name = b"%d" % len(needs)
                 needs[name] = (end, which)
-                replies.append(Waiting(channel, end, name + b";", name))
+                replies.append(PendingReply(channel, end, name + b";", name))
             scene.gate.hold([marks[mark] for mark in which], replies)
             scene.gate.release()
         elif kind == "advance":

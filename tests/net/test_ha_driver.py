@@ -9,13 +9,13 @@ import pytest
 from attrs import define, field
 
 from rmqpy.config.loading import SecuritySettings
-from rmqpy.ha.frames import Transfer, encode_report, encode_transfer
+from rmqpy.ha.frames import TransferFrame, encode_report, encode_transfer
 from rmqpy.ha.link import LinkSettings, SlaveLink
-from rmqpy.model.errors import ConfigFault, StoreFault
+from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net import ha
 from rmqpy.net.ha import HaServer, dial
-from rmqpy.net.server.server import Doors
+from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import tls_of
 from rmqpy.store.files.watermark import Watermark
 
@@ -60,9 +60,9 @@ class Copy:
         end = PhysicalOffset((self.first or 0) + len(self.data))
         return SlaveLink(SETTINGS, end, now_ms, begin_at=place)
 
-    def store(self, transfer: Transfer) -> None:
+    def store(self, transfer: TransferFrame) -> None:
         if self.full_at is not None and transfer.end > self.full_at:
-            raise StoreFault("commitlog", "no space", "space", "make some")
+            raise StoreError("commitlog", "no space", "space", "make some")
         if self.first is None:
             self.first = transfer.offset
         self.data += transfer.body
@@ -152,7 +152,7 @@ def test_nobody_there_is_an_end_too(in_loop):
 def test_a_port_in_use_is_refused_by_name(in_loop):
     async def main(scheduler):
         server, (host, port) = await serve(scheduler, Log())
-        with pytest.raises(ConfigFault, match="slaves' port"):
+        with pytest.raises(ConfigError, match="slaves' port"):
             await HaServer(Log(), SETTINGS, scheduler).listen(host, port)
         await server.close()
 
@@ -272,7 +272,7 @@ def test_the_log_travels_behind_tls(in_loop, tls_folder):
         tls = tls_of(settings)
         assert tls.client is None  # requests stay plain
         log = Log(bytes(2 * FILE) + b"secret")
-        server = HaServer(log, SETTINGS, scheduler, Doors(tls.replication))
+        server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(tls.replication))
         address = await server.listen("127.0.0.1", 0)
         plain = Copy(begin_at=0)
         dial(address, plain, scheduler)
@@ -291,7 +291,7 @@ def test_the_log_travels_behind_tls(in_loop, tls_folder):
 def test_an_address_that_is_not_admitted_gets_nothing(in_loop):
     async def main(scheduler):
         log = Log(b"x" * 100)
-        server = HaServer(log, SETTINGS, scheduler, Doors(admits=lambda _address: False))
+        server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(admits=lambda _address: False))
         address = await server.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*address)
         writer.write(bytes(8))  # what makes Java's port give the whole log

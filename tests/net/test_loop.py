@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.net.loop import AsyncioScheduler, BlockingLimits, run, stop_on_signals
 
 
@@ -30,7 +30,7 @@ def test_run_refuses_an_unknown_choice_by_name():
     async def main(scheduler):
         return None
 
-    with pytest.raises(ConfigFault, match="'yes' is none of auto, on, off"):
+    with pytest.raises(ConfigError, match="'yes' is none of auto, on, off"):
         run(main, uvloop="yes")
 
 
@@ -41,7 +41,7 @@ def test_uvloop_is_optional_unless_it_is_insisted_on(monkeypatch):
         return type(asyncio.get_running_loop()).__module__
 
     assert run(main, uvloop="auto").startswith("asyncio")
-    with pytest.raises(ConfigFault, match=r"pip install rmqpy\[fast\]"):
+    with pytest.raises(ConfigError, match=r"pip install rmqpy\[fast\]"):
         run(main, uvloop="on")
 
 

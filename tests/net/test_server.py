@@ -12,12 +12,12 @@ import socket
 
 import pytest
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 class Peer:
@@ -25,7 +25,7 @@ class Peer:
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
-        self.receiver = FrameReceiver()
+        self.receiver = FrameDecoder()
         self.answers = []
 
     @classmethod
@@ -217,7 +217,7 @@ def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler
         server, main_port = await started(scheduler, handler)
         fast_port = await server.listen("127.0.0.1", 0)
         addresses = [main_port, fast_port]
-        with contextlib.suppress(ConfigFault):  # a host without IPv6
+        with contextlib.suppress(ConfigError):  # a host without IPv6
             addresses.append(await server.listen("::1", 0))
         assert server.addresses == addresses
         for address in addresses:
@@ -531,7 +531,7 @@ def test_a_port_in_use_is_named(in_loop, handler):
     async def main(scheduler):
         server, (host, port) = await started(scheduler, handler)
         other = RemotingServer(handler, scheduler)
-        with pytest.raises(ConfigFault, match=f"{host}:{port}"):
+        with pytest.raises(ConfigError, match=f"{host}:{port}"):
             await other.listen(host, port)
         await server.close()
 

@@ -11,14 +11,14 @@ import pytest
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import ClientAuth, TlsMode
-from rmqpy.model.errors import ConfigFault, NetworkFault
+from rmqpy.model.errors import ConfigError, NetworkError
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.connection import ConnectionLimits
-from rmqpy.net.server.server import Doors
+from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import WATCH_MS, TlsSide, client_tls, tls_of
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def answer(client, address, body=b"x"):
 
 def served(handler, scheduler, settings, limits=ConnectionLimits(), now_ms=None):  # noqa: B008
     tls = tls_of(settings, now_ms=now_ms)
-    return handler.make_server(scheduler, limits, Doors(tls.server))
+    return handler.make_server(scheduler, limits, ListenerSecurity(tls.server))
 
 
 async def listening(server):
@@ -67,7 +67,7 @@ def test_the_mode_decides_who_is_served(in_loop, handler, security, trusting, mo
             client = RemotingClient(scheduler, tls=tls)
             try:
                 outcomes[name] = await answer(client, address)
-            except NetworkFault:
+            except NetworkError:
                 outcomes[name] = None
             await client.close()
         await server.close()
@@ -108,7 +108,7 @@ def test_a_certificate_of_somebody_else_is_not_trusted(in_loop, handler, securit
         address = await listening(server)
         other = client_tls(TlsSide(trust=str(tls_folder / "other-ca.pem"), verify=True))
         client = RemotingClient(scheduler, tls=other)
-        with pytest.raises(NetworkFault, match=r"(?i)certificate"):
+        with pytest.raises(NetworkError, match=r"(?i)certificate"):
             await answer(client, address)
         await client.close()
         careless = RemotingClient(scheduler, tls=client_tls(TlsSide()))
@@ -148,7 +148,7 @@ def test_clients_show_a_certificate_where_it_is_required(in_loop, handler, secur
             try:
                 await answer(client, address)
                 served_ones.add(name)
-            except NetworkFault:
+            except NetworkError:
                 pass
             await client.close()
         assert served_ones == {"own"}
@@ -225,7 +225,7 @@ def test_garbage_behind_the_first_byte_ends_that_connection_only(in_loop, handle
         writer.close()
         reader, writer = await asyncio.open_connection(*address)
         writer.write(encode_command(RemotingCommand(10, 7, body=b"ok")))
-        receiver, found = FrameReceiver(), []
+        receiver, found = FrameDecoder(), []
         while not found:
             found = receiver.receive(await reader.read(1000))
         assert found[0].body == b"ok"
@@ -238,10 +238,10 @@ def test_garbage_behind_the_first_byte_ends_that_connection_only(in_loop, handle
 
 def test_addresses_that_are_not_admitted_are_turned_away(in_loop, handler):
     async def main(scheduler):
-        doors = Doors(admits=lambda address: address != "127.0.0.1")
+        doors = ListenerSecurity(admits=lambda address: address != "127.0.0.1")
         server = handler.make_server(scheduler, ConnectionLimits(), doors)
         client = RemotingClient(scheduler)
-        with pytest.raises(NetworkFault):
+        with pytest.raises(NetworkError):
             await answer(client, await listening(server))
         assert server.counts.refused == 1
         assert handler.channels == handler.closed == []
@@ -287,12 +287,12 @@ def test_the_file_of_java_wins_over_the_other_keys(tls_folder, tmp_path):
     ],
 )
 def test_what_cannot_work_stops_the_start(values, says):
-    with pytest.raises(ConfigFault, match=says):
+    with pytest.raises(ConfigError, match=says):
         tls_of(SecuritySettings(**values))
 
 
 def test_required_certificates_need_somebody_to_verify_them(security):
-    with pytest.raises(ConfigFault, match="verifies"):
+    with pytest.raises(ConfigError, match="verifies"):
         tls_of(security(tls_server_need_client_auth=ClientAuth.REQUIRE))
 
 

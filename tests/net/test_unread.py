@@ -6,10 +6,10 @@ import socket
 import threading
 
 from rmqpy.net.connection import ConnectionLimits
-from rmqpy.net.server.stall_detector import StallWatch
+from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 class Sieve:
@@ -34,7 +34,7 @@ def frame(opaque, body=b""):
 
 
 async def answers(loop, peer, count):
-    receiver, found = FrameReceiver(), []
+    receiver, found = FrameDecoder(), []
     while len(found) < count:
         data = await loop.sock_recv(peer, 65536)
         assert data
@@ -42,7 +42,7 @@ async def answers(loop, peer, count):
     return found
 
 
-class LookedAt(StallWatch):
+class LookedAt(StallDetector):
     """The test itself looks."""
 
     def start(self):
@@ -192,7 +192,7 @@ def test_a_commit_of_one_server_keeps_the_other_waiting_too(in_loop, handler):
 
 def test_one_thread_watches_both_servers_and_ends_with_the_first(in_loop, handler):
     async def main(scheduler):
-        watch = StallWatch()
+        watch = StallDetector()
         servers = [handler.make_server(scheduler, ConnectionLimits()) for _ in range(2)]
         for server in servers:
             server.sift_by(Sieve(), watch)

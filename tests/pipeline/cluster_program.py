@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
 from rmqpy.pipeline.jobs.spark_runner import RangeTask, SparkRunner
-from rmqpy.pipeline.spark.distributed_map import run_pieces
+from rmqpy.pipeline.spark.distributed_map import map_on_spark
 from rmqpy.pipeline.spark.session import SessionPlan, spark_session
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 WAVE = 8
@@ -91,7 +91,7 @@ class Work:
         self.folder = folder
         self.mishap = mishap
         self.session = session
-        first, second, *_ = read_directory(Disk(), root).logs[0].files
+        first, second, *_ = read_directory(OsFileSystem(), root).logs[0].files
         self.range_bytes = first.size // 2
         self.place = second.first_offset
 
@@ -105,22 +105,22 @@ class Work:
             listed = list(pieces)
             if hasattr(listed[0], "work") or hasattr(listed[0], "start"):
                 task = unlucky(task, self.mishap, self.marker(name), self.place)
-            return run_pieces(self.session, task, listed, WAVE)
+            return map_on_spark(self.session, task, listed, WAVE)
 
         return run
 
     def audit(self) -> list[Any]:
         found: list[Finding] = []
-        directory = read_directory(Disk(), self.root)
+        directory = read_directory(OsFileSystem(), self.root)
         run = self.run("audit")
 
         class Runner(SparkRunner):
             def run(self, works: Any, plan: Any) -> Any:
                 return run(RangeTask.of(plan, directory), works)
 
-        plan = AuditPlan(root=self.root, sink=found.extend, range_bytes=self.range_bytes)
+        plan = AuditOptions(root=self.root, sink=found.extend, range_bytes=self.range_bytes)
         runner = Runner(self.session, directory) if self.session else None
-        audit = audit_store(Disk(), plan, runner)
+        audit = audit_store(OsFileSystem(), plan, runner)
         queues = sorted(f"{name.decode()} {number}" for name, number in audit.queues)
         return [audit.records, [each.as_json() for each in found], queues]
 
@@ -132,7 +132,7 @@ class Work:
         return [export.rows, export.files, taken(target)]
 
     def rebuild(self) -> list[Any]:
-        facts = read_facts(Disk(), self.root)
+        facts = read_facts(OsFileSystem(), self.root)
         log = facts.classic or facts.ledger
         assert log is not None
         settings = settings_of_facts(self.root, log.file_size, facts.as_json())
@@ -158,7 +158,7 @@ def executors(session: Any) -> int:
     found: set[int] = set()
     deadline = time.monotonic() + SECONDS_MAX
     while len(found) < 2 and time.monotonic() < deadline:
-        found |= set(run_pieces(session, lambda _piece: executor_of(os.getpid()), range(8)))
+        found |= set(map_on_spark(session, lambda _piece: executor_of(os.getpid()), range(8)))
     return len(found)
 
 

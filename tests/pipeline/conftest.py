@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rmqpy.audit.facts.reader import read_facts
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.spark.session import SessionPlan, check_needs, spark_session
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def spark() -> Iterator[Any]:
     import os
 
     for name, found in check_needs(os.environ):
-        if isinstance(found, ConfigFault):
+        if isinstance(found, ConfigError):
             pytest.skip(f"{name}: {found}")
     with spark_session(SessionPlan(master="local[2,4]", light=True)) as session:
         from rmqpy.pipeline.datasource.source import register
@@ -67,7 +67,7 @@ def check_rows(
 
     def check(node: str, rows: list[Row]) -> None:
         told = manifest(node.partition("/")[0])
-        end = read_facts(Disk(), str(store_of(node))).end
+        end = read_facts(OsFileSystem(), str(store_of(node))).end
         wanted = [
             found
             for found in told["messages"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.spark.session import check_needs
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import LOOPBACK, ServerProcess, python_environment
@@ -39,7 +39,7 @@ LARGE_SECONDS_MAX = 3600
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
     for name, found in check_needs(os.environ):
-        if isinstance(found, ConfigFault):
+        if isinstance(found, ConfigError):
             pytest.skip(f"{name}: {found}")
     own = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
     return python_environment(own | QUICK_JVM)

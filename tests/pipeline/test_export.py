@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.checks.messages import Selection, each_message
+from rmqpy.audit.checks.messages import MessageSelection, each_message
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.cli import main
 from rmqpy.model.names import is_system_topic
-from rmqpy.pipeline.jobs.export import Export, ExportPlan, ExportTask, Piece, Written
-from rmqpy.store.files.disk import Disk
+from rmqpy.pipeline.jobs.export import Export, ExportPlan, ExportTask, WorkUnit, Written
+from rmqpy.store.files.disk import OsFileSystem
 
 pytestmark = pytest.mark.spark
 
@@ -113,9 +113,9 @@ def test_damage_is_passed_and_told(
     kept = [
         found.message.physical_offset
         for found in each_message(
-            Disk(),
-            read_directory(Disk(), str(store)),
-            Selection(),
+            OsFileSystem(),
+            read_directory(OsFileSystem(), str(store)),
+            MessageSelection(),
             lambda file, offset, size: lost.append((file, offset, size)),
         )
     ]
@@ -180,14 +180,14 @@ def test_forged_records_in_a_body_are_no_rows(
 def test_a_worker_killed_behind_its_write_doubles_nothing(
     store_of: Callable[[str], Path], tmp_path: Path, spark: Any
 ) -> None:
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     root = str(store_of("A-classic-clean-v497"))
     marker = str(tmp_path / "died")
     left = tmp_path / "out" / "_temporary"
 
-    def dying(task: ExportTask) -> Callable[[Piece], Written]:
-        def do(piece: Piece) -> Written:
+    def dying(task: ExportTask) -> Callable[[WorkUnit], Written]:
+        def do(piece: WorkUnit) -> Written:
             written = task(piece)
             if piece.work.start == 65536 and not os.path.exists(marker):
                 open(marker, "w").close()
@@ -197,7 +197,7 @@ def test_a_worker_killed_behind_its_write_doubles_nothing(
         return do
 
     def run(task: ExportTask, pieces: Any) -> Any:
-        yield from run_pieces(spark, dying(task), pieces)
+        yield from map_on_spark(spark, dying(task), pieces)
         placed = len(list(left.parent.glob("*.parquet")))
         assert placed and len(list(left.iterdir())) >= 1, "the attempt that died left its file"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.spark.jvm import find_java
 from rmqpy.testing.processes import python_environment
 
@@ -50,13 +50,13 @@ def test_java_on_the_path(tmp_path: Path) -> None:
 )
 def test_one_that_will_not_do(tells: str, says: str, tmp_path: Path) -> None:
     file = program(tmp_path, tells)
-    with pytest.raises(ConfigFault, match=f"{file}.*{says}.*--engine local"):
+    with pytest.raises(ConfigError, match=f"{file}.*{says}.*--engine local"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("name", ["JAVA_HOME", "PATH"])
 def test_none_at_all(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigFault, match=r"set JAVA_HOME.*--engine local"):
+    with pytest.raises(ConfigError, match=r"set JAVA_HOME.*--engine local"):
         find_java({name: str(tmp_path)})
 
 

@@ -84,13 +84,13 @@ def test_damage_is_hot_and_replicas_differ(
 def test_all_messages_are_counted_over_time(
     store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
 ) -> None:
-    from rmqpy.audit.checks.messages import Selection, each_message
+    from rmqpy.audit.checks.messages import MessageSelection, each_message
     from rmqpy.audit.scan.directory import read_directory
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
     store = store_of("A-classic-clean-v497")
-    directory = read_directory(Disk(), str(store))
-    count = sum(1 for _ in each_message(Disk(), directory, Selection()))
+    directory = read_directory(OsFileSystem(), str(store))
+    count = sum(1 for _ in each_message(OsFileSystem(), directory, MessageSelection()))
     _, page = audited(store)
     told = re.search(r"<p>([\d,]+) messages of (\d+) topics", page)
     assert told is not None and int(told[1].replace(",", "")) == count

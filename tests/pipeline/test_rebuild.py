@@ -22,7 +22,7 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.plan import operations
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
@@ -63,7 +63,7 @@ def derived(store: Path) -> tuple[dict[str, bytes], list[bytes]]:
 
 
 def plan_of(store: Path, root: str, target: Path, range_bytes: int) -> RebuildPlan:
-    facts = read_facts(Disk(), root)
+    facts = read_facts(OsFileSystem(), root)
     log = facts.classic or facts.ledger
     assert log is not None
     settings = settings_of_facts(root, log.file_size, facts.as_json())
@@ -130,10 +130,10 @@ def test_on_spark(
     tmp_path: Path,
     spark: Any,
 ) -> None:
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     store = store_of(name)
-    made = rebuilt(store, 8192, partial(run_pieces, spark))
+    made = rebuilt(store, 8192, partial(map_on_spark, spark))
     assert made.is_whole
     assert derived(tmp_path / "made") == derived(store)
 
@@ -148,7 +148,7 @@ def test_a_worker_killed_behind_its_write(
     spark: Any,
 ) -> None:
     """While ranges are packed, or while queues are written."""
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     waves = iter(range(2))
     marker = str(tmp_path / "died")
@@ -164,7 +164,7 @@ def test_a_worker_killed_behind_its_write(
         return do
 
     def run(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-        return run_pieces(spark, dying(task) if next(waves) == wave else task, pieces)
+        return map_on_spark(spark, dying(task) if next(waves) == wave else task, pieces)
 
     store = store_of("C-upgraded-v497/n0")
     rebuilt(store, 8192, run)
@@ -248,7 +248,7 @@ def test_a_log_that_was_written_to_since(
     assert main(["upgrade", "apply", "--plan", str(plan), "--node", node]) == 0
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The process ends here."""
 
 
@@ -275,10 +275,10 @@ def test_interrupted_before_every_rename(
 
     def killed(*words: Any) -> None:
         if next(left, None) is None:
-            raise Killed
+            raise KilledError
         move(*words)
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
         patched.setattr(operations, "_move", killed)
         main(["upgrade", "apply", "--plan", str(plan), "--node", node])
     if back:
@@ -425,7 +425,8 @@ def test_a_running_broker_is_refused(
 ) -> None:
     store = copy_of("A-classic-clean-v497")
     hold = (
-        "from rmqpy.store.files.disk import Disk; lock = Disk().lock(sys.argv[1]); print(); input()"
+        "from rmqpy.store.files.disk import OsFileSystem; "
+        "lock = OsFileSystem().lock(sys.argv[1]); print(); input()"
     )
     words = [sys.executable, "-c", f"import sys; {hold}", str(store / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:

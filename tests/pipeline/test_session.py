@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqpy.cli import main
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.spark.session import check_needs
 
 
@@ -37,7 +37,7 @@ def test_packages_that_are_missing_or_too_old(
     assert "older than 4.2" in str(found["pyspark"])
     assert "pip install 'rmqpy[spark]'" in str(found["pyarrow"])
     assert found["pandas"] == "2.3.3"
-    assert isinstance(found["Java"], ConfigFault)
+    assert isinstance(found["Java"], ConfigError)
     versions(monkeypatch, pyarrow="20.0.0")
     found = dict(check_needs({"PATH": str(tmp_path)}))
     assert "pyarrow 20.0.0 is older than 21.0" in str(found["pyarrow"])
@@ -49,7 +49,7 @@ def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_pa
     jar = tmp_path / "jars" / "spark-core_2.13-4.0.5.jar"
     jar.touch()
     found = dict(check_needs({"SPARK_HOME": str(tmp_path)}))["SPARK_HOME"]
-    assert isinstance(found, ConfigFault) and "unset it" in str(found)
+    assert isinstance(found, ConfigError) and "unset it" in str(found)
     jar.rename(jar.with_name("spark-core_2.13-4.3.0.jar"))
     assert dict(check_needs({"SPARK_HOME": str(tmp_path)}))["SPARK_HOME"] == str(tmp_path)
 

@@ -25,7 +25,7 @@ from attrs import define, evolve, field
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.client.core.base_consumer import PullStatus
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.model.errors import RmqError
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import (
@@ -306,7 +306,7 @@ def is_read(ground: Ground, count: int) -> bool:
     return ground.progress.read_count(ground.topic) == count
 
 
-def stored(live: Any, topic: str) -> list[ReceivedMessage]:
+def stored(live: Any, topic: str) -> list[MessageExt]:
     """What a plain consumer finds."""
     found = []
     with BlockingPullConsumer("judge", live.namesrv.address) as consumer:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import connect_when_ready
 
@@ -220,7 +220,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
 def test_options_that_cannot_be(
     options: dict[str, str], says: str, live: Any, stream: Callable[..., Stream]
 ) -> None:
-    with pytest.raises(ConfigFault, match=says):
+    with pytest.raises(ConfigError, match=says):
         stream(**options)
 
 

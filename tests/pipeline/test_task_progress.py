@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from rmqpy.pipeline.spark.stage_progress import TaskCount
+from rmqpy.pipeline.spark.stage_progress import StageProgress
 
 
 @define
@@ -40,7 +40,7 @@ class Sums:
 
 def test_tasks_of_all_stages_are_counted() -> None:
     sums, tracker = Sums(), Tracker()
-    count = TaskCount(tracker, sums)
+    count = StageProgress(tracker, sums)
     count.look()
     assert (sums.total, sums.done) == (0, 0)
     tracker.stages[0] = Stage(8, 0)

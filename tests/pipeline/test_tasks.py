@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from rmqpy.model.errors import RmqError
-from rmqpy.pipeline.spark.distributed_map import prepare_worker, run_pieces
+from rmqpy.pipeline.spark.distributed_map import map_on_spark, prepare_worker
 
 pytestmark = pytest.mark.spark
 
 
 def test_pieces_come_back_in_order(spark: Any) -> None:
-    assert list(run_pieces(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
-    assert list(run_pieces(spark, str, [])) == []
+    assert list(map_on_spark(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
+    assert list(map_on_spark(spark, str, [])) == []
 
 
 def test_the_reason_of_a_worker_reaches_the_driver(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(RmqError, match=r"FileNotFoundError.*none"):
-        list(run_pieces(spark, os.stat, [str(tmp_path / "none")]))
+        list(map_on_spark(spark, os.stat, [str(tmp_path / "none")]))
 
 
 def dies_once(marker: str) -> Callable[[int], int]:
@@ -42,7 +42,7 @@ def dies_once(marker: str) -> Callable[[int], int]:
 
 def test_a_killed_worker_costs_nothing(spark: Any, tmp_path: Path) -> None:
     marker = tmp_path / "died"
-    assert list(run_pieces(spark, dies_once(str(marker)), range(4))) == [0, 1, 4, 9]
+    assert list(map_on_spark(spark, dies_once(str(marker)), range(4))) == [0, 1, 4, 9]
     assert marker.exists()
 
 
@@ -58,19 +58,19 @@ def collected(_number: int) -> int:
 
 def test_behind_a_task_little_is_collected(spark: Any) -> None:
     for _ in range(2):
-        list(run_pieces(spark, collected, range(4)))
-    assert max(run_pieces(spark, collected, range(4))) < 5000
+        list(map_on_spark(spark, collected, range(4)))
+    assert max(map_on_spark(spark, collected, range(4))) < 5000
 
 
 def test_many_pieces_share_tasks(spark: Any) -> None:
-    shares = Counter(run_pieces(spark, task_of, range(41)))
+    shares = Counter(map_on_spark(spark, task_of, range(41)))
     assert sorted(shares.values()) == [10] * 3 + [11]
-    assert len(set(run_pieces(spark, task_of, range(3)))) == 3
+    assert len(set(map_on_spark(spark, task_of, range(3)))) == 3
 
 
 def test_neighbours_are_in_different_tasks(spark: Any) -> None:
     """What is at the end of a log costs nothing: no task shall have that alone."""
-    tasks = list(run_pieces(spark, task_of, range(40)))
+    tasks = list(map_on_spark(spark, task_of, range(40)))
     assert all(len(set(tasks[first : first + 4])) == 4 for first in range(0, 40, 4))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rmqpy.acl.address_patterns import parse_pattern
 from rmqpy.acl.rules import Account
-from rmqpy.acl.signature import Credentials, is_signed_by, signature
+from rmqpy.acl.signature import Credentials, signature, verify_signature
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 CREDENTIALS = Credentials("rocketmq2", "12345678")
 ACCOUNT = Account(access_key="rocketmq2", secret_key="12345678", white_address=parse_pattern(""))
@@ -29,12 +29,12 @@ def test_a_signed_request_survives_the_wire_and_proves_its_sender() -> None:
     request = RemotingCommand(10, ext_fields={"topic": "T", "ü": "ö\0"}, body=b"b")
     for serialize_type in (0, 1):
         request.serialize_type = serialize_type
-        (arrived,) = FrameReceiver().receive(encode_command(CREDENTIALS.signed(request)))
-        assert is_signed_by(ACCOUNT, arrived)
+        (arrived,) = FrameDecoder().receive(encode_command(CREDENTIALS.signed(request)))
+        assert verify_signature(ACCOUNT, arrived)
         arrived.ext_fields["_UNIQUE_KEY_QUERY"] = "true"  # added behind the signature
-        assert is_signed_by(ACCOUNT, arrived)
+        assert verify_signature(ACCOUNT, arrived)
         arrived.body = b"c"
-        assert not is_signed_by(ACCOUNT, arrived)
+        assert not verify_signature(ACCOUNT, arrived)
     assert "AccessKey" not in request.ext_fields
 
 
@@ -42,9 +42,9 @@ def test_a_security_token_is_signed_too() -> None:
     token = Credentials("rocketmq2", "12345678", "token")
     signed = token.signed(RemotingCommand(10))
     assert signed.ext_fields["SecurityToken"] == "token"
-    assert is_signed_by(ACCOUNT, signed)
+    assert verify_signature(ACCOUNT, signed)
     signed.ext_fields["SecurityToken"] = "other"
-    assert not is_signed_by(ACCOUNT, signed)
+    assert not verify_signature(ACCOUNT, signed)
 
 
 def test_secrets_are_not_shown() -> None:

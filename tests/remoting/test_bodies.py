@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting import bodies
 from rmqpy.remoting.annotations import wire_name
 from rmqpy.remoting.bodies import (
@@ -137,15 +137,15 @@ def test_compressed_registration_of_java() -> None:
 def test_topic_line_with_attributes_of_5x() -> None:
     topic = TopicConfig.decode_line(b'T 8 4 6 SINGLE_TAG {"a":"b"}')
     assert topic == TopicConfig("T", 8, 4)
-    with pytest.raises(Refusal, match="topic line"):
+    with pytest.raises(RequestRejectedError, match="topic line"):
         TopicConfig.decode_line(b"T 8 4 6")
-    with pytest.raises(Refusal, match="topic line"):
+    with pytest.raises(RequestRejectedError, match="topic line"):
         TopicConfig.decode_line(b"T 8 x 6 SINGLE_TAG")
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 50, len(COMPRESSED) - 1])
 def test_cut_compressed_registration_is_refused(cut: int) -> None:
-    with pytest.raises(Refusal, match="not a compressed RegisterBrokerBody"):
+    with pytest.raises(RequestRejectedError, match="not a compressed RegisterBrokerBody"):
         RegisterBrokerBody.decode_compressed(COMPRESSED[:cut])
 
 
@@ -162,13 +162,13 @@ def test_cut_compressed_registration_is_refused(cut: int) -> None:
     ],
 )
 def test_bad_content_of_a_compressed_registration_is_refused(raw: bytes) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRejectedError):
         RegisterBrokerBody.decode_compressed(zlib.compress(raw))
 
 
 def test_inflation_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies.topics, "INFLATED_BYTES_MAX", 1000)
-    with pytest.raises(Refusal, match="inflates to more than 1000 bytes"):
+    with pytest.raises(RequestRejectedError, match="inflates to more than 1000 bytes"):
         RegisterBrokerBody.decode_compressed(zlib.compress(bytes(5000)))
 
 
@@ -307,7 +307,7 @@ def test_coercions_of_fastjson() -> None:
     ],
 )
 def test_refusals_name_the_member(body_type: type[Body], text: str, problem: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         body_type.decode(text)
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert problem in refused.value.remark
@@ -340,6 +340,6 @@ def test_wrong_types_are_refusals_or_bodies(body_type: type[Body], data: st.Data
     value = data.draw(st.dictionaries(st.sampled_from(members), JUNK))
     try:
         body = body_type.decode(dumps(value))
-    except Refusal:
+    except RequestRejectedError:
         return
     assert body_type.decode(body.encode()) == body

@@ -7,7 +7,7 @@ from struct import pack
 
 import pytest
 
-from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.remoting.bodies import (
     REGISTERED_TOPICS_MAX,
     ConsumerOffsetSerializeWrapper,
@@ -19,7 +19,7 @@ from rmqpy.remoting.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rmqpy.remoting.body import REQUEST_BYTES_MAX
-from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonFault, loads
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, loads
 from rmqpy.remoting.frame import decode_command
 
 
@@ -31,20 +31,20 @@ def tolerant(size: int) -> bytes:
 def test_a_long_text_has_to_be_strict_json() -> None:
     assert loads(b"{a:1}", 5) == {"a": 1}
     assert loads(b'{"a":1}', 5) == {"a": 1}
-    with pytest.raises(FastjsonFault, match="6 characters, more than 5, and no strict JSON"):
+    with pytest.raises(FastjsonDecodeError, match="6 characters, more than 5, and no strict JSON"):
         loads(b"{a:12}", 5)
 
 
 def test_bodies_of_clients() -> None:
     assert len(HeartbeatData.decode(tolerant(TOLERANT_REQUEST_MAX)).client_id) > 60_000
-    with pytest.raises(Refusal, match="no strict JSON"):
+    with pytest.raises(RequestRejectedError, match="no strict JSON"):
         HeartbeatData.decode(tolerant(TOLERANT_REQUEST_MAX + 1))
     strict = b'{"clientID":"%s"}'
     longest = strict % (b"c" * (REQUEST_BYTES_MAX - len(strict) + 2))
     assert len(longest) == REQUEST_BYTES_MAX
     HeartbeatData.decode(longest)
     for body in (HeartbeatData, LockBatchRequestBody):
-        with pytest.raises(Refusal, match=f"{REQUEST_BYTES_MAX + 1} bytes"):
+        with pytest.raises(RequestRejectedError, match=f"{REQUEST_BYTES_MAX + 1} bytes"):
             body.decode(longest + b" ")
 
 
@@ -63,7 +63,7 @@ def test_a_long_header_has_to_be_strict_json() -> None:
     long_remark = b"r" * TOLERANT_REQUEST_MAX
     assert decode_command(header(b'{"code":1,"remark":"%s"}' % long_remark)).code == 1
     assert decode_command(header(b"{'code':1}")).code == 1
-    with pytest.raises(RemoteFault, match="no strict JSON"):
+    with pytest.raises(RemoteProtocolError, match="no strict JSON"):
         decode_command(header(b"{'code':1,'remark':'%s'}" % long_remark))
 
 
@@ -76,11 +76,13 @@ def compressed(count: int, line: bytes) -> bytes:
 
 def test_registrations() -> None:
     line = b"topic 1 1 6 SINGLE_TAG"
-    with pytest.raises(Refusal, match="it inflates to more than"):
+    with pytest.raises(RequestRejectedError, match="it inflates to more than"):
         RegisterBrokerBody.decode_compressed(compressed(100_000, line))
     # as many random bytes behind the stream as it takes to hide the ratio
     padded = compressed(REGISTERED_TOPICS_MAX + 1, line) + bytes(1 << 20)
-    with pytest.raises(Refusal, match=f"{REGISTERED_TOPICS_MAX + 1} topics, more than"):
+    with pytest.raises(
+        RequestRejectedError, match=f"{REGISTERED_TOPICS_MAX + 1} topics, more than"
+    ):
         RegisterBrokerBody.decode_compressed(padded)
 
 

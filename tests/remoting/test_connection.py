@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 SOME = [
     RemotingCommand(10, 1, ext_fields={"topic": "T"}, body=b"x" * 40),
@@ -26,16 +26,16 @@ STREAM = b"".join(map(encode_command, SOME))
 
 
 def test_whole() -> None:
-    assert FrameReceiver().receive(STREAM) == SOME
+    assert FrameDecoder().receive(STREAM) == SOME
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_kinds_of_buffers(kind: Any) -> None:
-    assert FrameReceiver().receive(kind(STREAM)) == SOME
+    assert FrameDecoder().receive(kind(STREAM)) == SOME
 
 
 def test_byte_by_byte() -> None:
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     received = [command for byte in STREAM for command in receiver.receive(bytes([byte]))]
     assert received == SOME
     assert receiver.pending_bytes == 0
@@ -43,7 +43,7 @@ def test_byte_by_byte() -> None:
 
 def test_recorded_frames_byte_by_byte(all_recorded: list[Any]) -> None:
     smallest = sorted(all_recorded, key=lambda item: len(item.frame))[:120]
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     count = 0
     for item in smallest:
         for byte in item.frame[:-1]:
@@ -56,7 +56,7 @@ def test_recorded_frames_byte_by_byte(all_recorded: list[Any]) -> None:
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_any_cut(cuts: list[int]) -> None:
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     received = []
     ends = sorted({*cuts, len(STREAM)})
     for start, end in zip([0, *ends], ends, strict=False):
@@ -65,7 +65,7 @@ def test_any_cut(cuts: list[int]) -> None:
 
 
 def test_trailing_bytes_wait() -> None:
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     assert receiver.receive(STREAM + STREAM[:10]) == SOME
     assert receiver.pending_bytes == 10
     assert receiver.receive(STREAM[10:]) == SOME
@@ -73,7 +73,7 @@ def test_trailing_bytes_wait() -> None:
 
 def test_commands_do_not_share_memory_with_the_input() -> None:
     data = bytearray(encode_command(SOME[0]))
-    (command,) = FrameReceiver().receive(data)
+    (command,) = FrameDecoder().receive(data)
     data[:] = bytes(len(data))
     assert command.body == b"x" * 40
 
@@ -89,28 +89,28 @@ def test_commands_do_not_share_memory_with_the_input() -> None:
     ],
 )
 def test_bad_length_is_a_fault_at_once(start: bytes) -> None:
-    receiver = FrameReceiver()
-    with pytest.raises(RemoteFault, match="allowed are"):
+    receiver = FrameDecoder()
+    with pytest.raises(RemoteProtocolError, match="allowed are"):
         receiver.receive(start)
-    with pytest.raises(RemoteFault, match="allowed are"):
+    with pytest.raises(RemoteProtocolError, match="allowed are"):
         receiver.receive(STREAM)
     assert receiver.pending_bytes == 0
 
 
 def test_fault_in_the_second_frame() -> None:
-    with pytest.raises(RemoteFault, match="serialize type 9"):
-        FrameReceiver().receive(encode_command(SOME[0]) + pack(">II", 4, 9 << 24))
+    with pytest.raises(RemoteProtocolError, match="serialize type 9"):
+        FrameDecoder().receive(encode_command(SOME[0]) + pack(">II", 4, 9 << 24))
 
 
 def test_own_limit() -> None:
     frame = encode_command(SOME[0])
-    assert FrameReceiver(len(frame)).receive(frame) == SOME[:1]
-    with pytest.raises(RemoteFault):
-        FrameReceiver(len(frame) - 1).receive(frame)
+    assert FrameDecoder(len(frame)).receive(frame) == SOME[:1]
+    with pytest.raises(RemoteProtocolError):
+        FrameDecoder(len(frame) - 1).receive(frame)
 
 
 def test_memory_follows_the_bytes_received() -> None:
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     tracemalloc.start()
     try:
         receiver.receive(pack(">II", MAX_FRAME - 4, 0) + b"x" * 1000)
@@ -124,7 +124,7 @@ def test_memory_follows_the_bytes_received() -> None:
 def test_large_frame_in_small_pieces() -> None:
     command = RemotingCommand(10, 5, body=bytes(2_000_000))
     frame = encode_command(command)
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     received = []
     for start in range(0, len(frame), 1500):
         received += receiver.receive(frame[start : start + 1500])
@@ -133,7 +133,7 @@ def test_large_frame_in_small_pieces() -> None:
 
 @given(st.lists(st.binary(max_size=100), max_size=8))
 def test_garbage_raises_nothing_but_remote_faults(chunks: list[bytes]) -> None:
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     for chunk in chunks:
-        with suppress(RemoteFault):
+        with suppress(RemoteProtocolError):
             receiver.receive(chunk)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.remoting.command import (
     LANGUAGE_CODES,
     LANGUAGE_UNKNOWN,
@@ -77,7 +77,7 @@ def test_a_number_that_is_not_usual_is_left_to_the_json_reader(number):
     for each in (header, " " + header):
         try:
             outcomes.append(decode(json_frame(each)).code)
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             outcomes.append(str(fault))
     assert outcomes[0] == outcomes[1]
 
@@ -302,7 +302,7 @@ def test_malformed_utf8_is_replaced() -> None:
     ],
 )
 def test_faults(frame: bytes) -> None:
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         decode(frame)
 
 
@@ -311,9 +311,9 @@ def test_negative_ext_length_is_none() -> None:
 
 
 def test_too_large_to_send_is_refused() -> None:
-    with pytest.raises(Refusal, match="larger than a peer accepts"):
+    with pytest.raises(RequestRejectedError, match="larger than a peer accepts"):
         encode_command(RemotingCommand(11, body=bytes(MAX_FRAME)))
-    with pytest.raises(Refusal, match="larger than a peer accepts"):
+    with pytest.raises(RequestRejectedError, match="larger than a peer accepts"):
         encode_command(RemotingCommand(11, remark="x" * MAX_HEADER))
 
 
@@ -359,7 +359,7 @@ def test_json_headers_are_strict_json(command: RemotingCommand) -> None:
 @given(st.binary(max_size=200), st.integers(0, 2))
 def test_garbage_is_a_fault_or_a_command(garbage: bytes, serialize_type: int) -> None:
     frame = pack(">II", 4 + len(garbage), serialize_type << 24 | len(garbage)) + garbage
-    with suppress(RemoteFault):
+    with suppress(RemoteProtocolError):
         decode(frame)
 
 
@@ -371,7 +371,7 @@ def test_damaged_frames_are_faults_or_commands(
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(4, len(frame) - 1))
         frame[position] = data.draw(st.integers(0, 255))
-    with suppress(RemoteFault):
+    with suppress(RemoteProtocolError):
         decode(bytes(frame))
 
 
@@ -393,7 +393,7 @@ JUNK = st.recursive(
 def test_wrong_types_are_faults_or_commands(header: dict[str, object]) -> None:
     try:
         command = decode(json_frame(json.dumps(header)))
-    except RemoteFault:
+    except RemoteProtocolError:
         return
     assert all(type(value) is str for value in command.ext_fields.values())
     encode_command(command)

@@ -10,7 +10,7 @@ from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import REQUEST_BODIES, RESPONSE_BODIES, body_crc32
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import REQUEST_HEADERS, RESPONSE_HEADERS, RegisterBrokerRequestHeader
 
 # Bodies that are no JSON: stored messages, batches, lines of properties.
@@ -24,7 +24,7 @@ STORED_WITH_A_WARNING = {
 
 
 def test_typed_objects_give_the_recorded_bytes(recorded: Any) -> None:
-    (command,) = FrameReceiver().receive(recorded.frame)
+    (command,) = FrameDecoder().receive(recorded.frame)
     again = (
         _response(command, recorded.request_code)
         if command.is_response
@@ -35,7 +35,7 @@ def test_typed_objects_give_the_recorded_bytes(recorded: Any) -> None:
 
 
 def test_flags_say_what_was_recorded(recorded: Any) -> None:
-    (command,) = FrameReceiver().receive(recorded.frame)
+    (command,) = FrameDecoder().receive(recorded.frame)
     assert command.is_response == (recorded.type == "response")
     assert command.is_oneway == (recorded.type == "oneway")
     expected = {"request": 0, "oneway": FLAG_ONEWAY, "response": FLAG_RESPONSE}[recorded.type]
@@ -76,7 +76,7 @@ def test_registrations_carry_their_crc(all_recorded: list[Any]) -> None:
     checked = 0
     for item in all_recorded:
         if item.request_code == RequestCode.REGISTER_BROKER and item.type != "response":
-            (command,) = FrameReceiver().receive(item.frame)
+            (command,) = FrameDecoder().receive(item.frame)
             header = RegisterBrokerRequestHeader.decode(command.ext_fields)
             assert header.body_crc32 == body_crc32(command.body)
             checked += 1
@@ -85,7 +85,7 @@ def test_registrations_carry_their_crc(all_recorded: list[Any]) -> None:
 
 def test_one_stream_of_all_frames(all_recorded: list[Any]) -> None:
     stream = b"".join(item.frame for item in all_recorded)
-    receiver = FrameReceiver()
+    receiver = FrameDecoder()
     commands = receiver.receive(stream)
     assert len(commands) == len(all_recorded)
     assert receiver.pending_bytes == 0

@@ -6,7 +6,7 @@ import pytest
 from attrs import fields
 
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.command_header import CommandHeader, header_fields, wire_names
 from rmqpy.remoting.headers import (
     REQUEST_HEADERS,
@@ -58,7 +58,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 
 def test_missing_field_is_refused_by_name() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         SendMessageRequestHeaderV2.decode(_without("b"))
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert refused.value.remark == "the field b of SendMessageRequestHeaderV2 is missing"
@@ -73,7 +73,7 @@ def _without(name: str) -> dict[str, str]:
     ["", "x", "1.5", "1 ", " 1", "1_0", "0x1", "2147483648", "-2147483649", "9" * 5000, "--1", "+"],
 )
 def test_unreadable_number_is_refused_by_name(text: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRejectedError) as refused:
         SendMessageRequestHeaderV2.decode({**SEND_V2, "e": text})
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert refused.value.remark.startswith(
@@ -92,7 +92,7 @@ def test_numbers_as_java_parses_them(text: str, value: int) -> None:
 def test_longs_have_64_bits() -> None:
     header = SendMessageRequestHeaderV2.decode({**SEND_V2, "g": "9223372036854775807"})
     assert header.born_timestamp == 9223372036854775807
-    with pytest.raises(Refusal, match="not a 64 bit number"):
+    with pytest.raises(RequestRejectedError, match="not a 64 bit number"):
         SendMessageRequestHeaderV2.decode({**SEND_V2, "g": "9223372036854775808"})
 
 
@@ -154,7 +154,9 @@ def test_every_header_both_ways(header_type: type[CommandHeader]) -> None:
     assert header_type.decode(header.encode()) == header
     mandatory = [item.wire_name for item in header_fields(header_type) if item.mandatory]
     for name in mandatory:
-        with pytest.raises(Refusal, match=f"the field {name} of {header_type.__name__} is missing"):
+        with pytest.raises(
+            RequestRejectedError, match=f"the field {name} of {header_type.__name__} is missing"
+        ):
             header_type.decode({key: value for key, value in given.items() if key != name})
     only_mandatory = {name: given[name] for name in mandatory}
     assert only_mandatory.items() <= header_type.decode(only_mandatory).encode().items()

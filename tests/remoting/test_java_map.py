@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqpy.remoting.java_values import in_java_order, java_hash_order
+from rmqpy.remoting.java_values import hashmap_ordered, java_hash_order
 
 SEND_V2 = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "m", "n"]
 
@@ -44,6 +44,6 @@ def test_hash_is_over_utf16_units() -> None:
 
 def test_items_keep_their_values() -> None:
     fields = {"topic": "T", "queueId": "1", "bname": "b"}
-    assert list(in_java_order(fields)) == [("queueId", "1"), ("bname", "b"), ("topic", "T")]
+    assert list(hashmap_ordered(fields)) == [("queueId", "1"), ("bname", "b"), ("topic", "T")]
     many = {f"key{index}": str(index) for index in range(200)}
-    assert dict(in_java_order(many)) == many
+    assert dict(hashmap_ordered(many)) == many

@@ -12,10 +12,10 @@ from attrs import define, field, fields
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used()
+@lazy_define()
 class Pickled(Body):
     """At module level, where pickle finds it."""
 
@@ -24,7 +24,7 @@ class Pickled(Body):
 
 
 def test_a_class_is_made_with_its_first_instance() -> None:
-    @made_when_used()
+    @lazy_define()
     class Late(Body):
         topic: str
         count: Int64 = 7
@@ -42,7 +42,7 @@ def test_a_class_is_made_with_its_first_instance() -> None:
 
 
 def test_a_table_of_fields_needs_no_instance() -> None:
-    @made_when_used(kw_only=True)
+    @lazy_define(kw_only=True)
     class LateHeader(CommandHeader):
         first: int
         second: str | None = field(default=None, metadata=named("2nd"))
@@ -55,11 +55,11 @@ def test_a_table_of_fields_needs_no_instance() -> None:
 
 
 def test_a_subclass_has_the_fields_of_its_bases() -> None:
-    @made_when_used(kw_only=True)
+    @lazy_define(kw_only=True)
     class Base(CommandHeader):
         first: int = 1
 
-    @made_when_used(kw_only=True)
+    @lazy_define(kw_only=True)
     class Derived(Base):
         second: int = 2
 
@@ -69,7 +69,7 @@ def test_a_subclass_has_the_fields_of_its_bases() -> None:
 
 
 def test_a_subclass_that_adds_no_field_is_like_its_base() -> None:
-    @made_when_used()
+    @lazy_define()
     class Base(Body):
         first: int = 1
 
@@ -92,7 +92,7 @@ def test_one_that_was_sent_elsewhere_needs_no_instance_there() -> None:
 def test_threads_may_come_together() -> None:
     for _ in range(50):
 
-        @made_when_used()
+        @lazy_define()
         class Shared(Body):
             topic: str = "T"
             names: list[str] = field(factory=list)
@@ -113,7 +113,7 @@ def test_threads_may_come_together() -> None:
 
 
 def test_attrs_is_asked_before_there_is_an_instance() -> None:
-    @made_when_used()
+    @lazy_define()
     class Asked(Body):
         names: list[str] = field(factory=list)
 

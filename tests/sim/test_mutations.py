@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulator.mutations import MUTATIONS, planted
-from simulator.runner import hunt
+from simulator.runner import find_mutation
 
 from rmqpy.dledger import election
 
@@ -22,7 +22,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_found(name: str) -> None:
-    found = hunt(name, range(10))
+    found = find_mutation(name, range(10))
     assert found.seed >= 0 and found.violation
 
 
@@ -31,4 +31,4 @@ def test_a_planted_bug_is_taken_back() -> None:
     with planted(MUTATIONS["leader_by_half_of_the_votes"]):
         assert vars(election)["is_quorum"] is not before
     assert vars(election)["is_quorum"] is before
-    assert hunt("off_by_one_at_the_divide", range(0)).seed == -1
+    assert find_mutation("off_by_one_at_the_divide", range(0)).seed == -1

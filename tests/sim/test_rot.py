@@ -7,7 +7,7 @@ import random
 from attrs import evolve
 from simulator.checkers import GroupWatch
 from simulator.disks import SimulatedDisk
-from simulator.plan import Plan
+from simulator.plan import SimulationPlan
 from simulator.world import World
 
 PATH = "/store/dledger-n0/data/00000000000000000000"
@@ -70,7 +70,9 @@ def test_hours_that_pass_leave_everything_durable() -> None:
 
 def test_damage_is_mended_while_messages_come_and_go() -> None:
     """Bits flip often, and nothing else goes wrong: all of them are found and mended in time."""
-    plan = Plan(seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500)
+    plan = SimulationPlan(
+        seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500
+    )
     world = World(evolve(plan, file_size=4096, sync_flush=True), trace=[])
     outcome = world.run()
     assert isinstance(world.watch, GroupWatch) and world.watch.is_whole

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from attrs import define, field
 from simulator.disks import SimulatedDisk, mixed
-from simulator.network import Machine, MachineNetwork, Weather, Wires
-from simulator.virtual_time import Life, MachineDies, Timeline
+from simulator.network import Machine, MachineNetwork, NetworkFaults, SimulatedNetwork
+from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
 
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.channel import Channel
@@ -19,8 +19,10 @@ from rmqpy.remoting.frame import encode_command
 PATH = "/store/log"
 
 
-def life_on(timeline: Timeline, disk: SimulatedDisk | None = None) -> Life:
-    return Life(timeline, lambda: None, lambda: None, lambda: 10, disk or SimulatedDisk())
+def life_on(timeline: Timeline, disk: SimulatedDisk | None = None) -> ProcessLifetime:
+    return ProcessLifetime(
+        timeline, lambda: None, lambda: None, lambda: 10, disk or SimulatedDisk()
+    )
 
 
 def test_events_run_in_their_order_and_a_life_takes_its_own_with_it() -> None:
@@ -68,10 +70,12 @@ def test_a_pause_may_be_ended_early_and_be_longer_than_it_was() -> None:
 
 def test_an_event_may_be_the_end_of_its_machine() -> None:
     timeline, seen = Timeline(), []
-    life = Life(timeline, lambda: seen.append("watched"), lambda: seen.append("died"), int, _disk())
+    life = ProcessLifetime(
+        timeline, lambda: seen.append("watched"), lambda: seen.append("died"), int, _disk()
+    )
 
     def dies() -> None:
-        raise MachineDies
+        raise MachineCrashError
 
     life.call_soon(dies)
     timeline.run_until(1)
@@ -192,7 +196,7 @@ def test_a_disk_can_be_full_or_fail_and_ends_a_machine_at_the_planned_change() -
     disk.heal()
     disk.dies_in = 1
     file.write(0, b"y")
-    with pytest.raises(MachineDies):
+    with pytest.raises(MachineCrashError):
         file.write(0, b"z")
 
 
@@ -221,7 +225,7 @@ class Pair:
     """A client, a server, and what the client was told."""
 
     timeline: Timeline
-    wires: Wires
+    wires: SimulatedNetwork
     network: MachineNetwork
     server: Machine
     echo: Echo
@@ -238,7 +242,7 @@ class Pair:
 @pytest.fixture
 def pair() -> Pair:
     timeline = Timeline()
-    wires = Wires(timeline, random.Random(1), Weather())
+    wires = SimulatedNetwork(timeline, random.Random(1), NetworkFaults())
     client, server = Machine("client", "10.0.0.9"), Machine("server", "10.0.0.1")
     client.life, server.life = life_on(timeline), life_on(timeline)
     network, echo = MachineNetwork(wires, client, client.life), Echo()
@@ -266,7 +270,7 @@ def test_a_blocked_way_is_silence_in_its_direction_only(pair: Pair) -> None:
 
 
 def test_pieces_are_lost_repeated_and_reordered_by_chance(pair: Pair) -> None:
-    pair.wires.weather = Weather(loss=0.2, repeat=0.2, delay_ms=50)
+    pair.wires.weather = NetworkFaults(loss=0.2, repeat=0.2, delay_ms=50)
     for number in range(200):
         pair.ask(b"%d" % number)
     pair.timeline.run_until(5000)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from attrs import evolve
-from simulator.plan import Plan, lonely_plan_of, plan_of
+from simulator.plan import SimulationPlan, plan_of, single_broker_plan
 from simulator.world import Outcome, World
 
 from rmqpy.testing.processes import python_environment
 
-QUIET = Plan(seed=1, duration_ms=15_000, heartbeat_ms=300)
+QUIET = SimulationPlan(seed=1, duration_ms=15_000, heartbeat_ms=300)
 
 
-def run(plan: Plan) -> Outcome:
+def run(plan: SimulationPlan) -> Outcome:
     world = World(plan)
     try:
         return world.run()
@@ -33,13 +34,13 @@ def test_no_promise_is_broken_by_a_group(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_promise_is_broken_by_a_single_broker(seed: int) -> None:
-    outcome = run(lonely_plan_of(seed))
+    outcome = run(single_broker_plan(seed))
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
 def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
     """It has nothing to wait for and stopped its clock, with a full disk in mind."""
-    run(lonely_plan_of(27))
+    run(single_broker_plan(27))
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -52,11 +53,12 @@ def test_a_seed_replays_exactly() -> None:
 def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
     """One with everything in it: an old log, power failures, flips, hours, transfers, routes."""
     told = []
+    tests = str(Path(__file__).parents[1])
     for pure in ("0", "1"):
         told.append(
             subprocess.run(
                 [sys.executable, "-m", "simulator", "--replay", "97"],
-                env={**python_environment(), "RMQPY_PURE": pure},
+                env=python_environment({"RMQPY_PURE": pure, "PYTHONPATH": tests}),
                 capture_output=True,
                 text=True,
                 check=True,
@@ -85,7 +87,7 @@ def test_what_the_plan_derived_is_printed() -> None:
 
 @pytest.mark.parametrize("seed", [16, 21])
 def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
-    run(lonely_plan_of(seed))
+    run(single_broker_plan(seed))
 
 
 @pytest.mark.parametrize("seed", [612, 5380])

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from time import perf_counter
 
-from simulator.invariants import Violation
+from simulator.invariants import InvariantViolationError
 from simulator.mutations import MUTATIONS
-from simulator.runner import FAMILIES, Result, be_quiet, hunts, run_seeds
+from simulator.runner import FAMILIES, Result, hunts, run_seeds, silence_logs
 from simulator.world import World
 
 ALL_SEEDS = 10_000
@@ -20,7 +20,7 @@ FAILURES_SHOWN = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    be_quiet()
+    silence_logs()
     if options.replay is not None:
         return _replay(options.family, options.replay)
     if options.mutations is not None:
@@ -101,7 +101,7 @@ def _replay(family: str, seed: int) -> int:
     if failure is None:
         print(outcome)
         return 0
-    if isinstance(failure, Violation):
+    if isinstance(failure, InvariantViolationError):
         print(f"{world.timeline.now_ms} violation: {failure}")
         return 1
     raise failure

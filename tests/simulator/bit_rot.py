@@ -32,7 +32,7 @@ UNIT_BYTES = 32
 
 
 @define(slots=True, eq=False, repr=False)
-class Rot:
+class BitRot:
     """``views`` by name of the member."""
 
     hosts: Mapping[str, BrokerHost]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from rmqpy.broker.assembly.dledger_group import GroupSurroundings, join_group
-from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 from rmqpy.config.keys import BrokerRole, FlushDiskType
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -26,9 +26,9 @@ from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
 from simulator.name_servers import name_server_addresses
-from simulator.network import Machine, MachineNetwork, Wires
-from simulator.plan import GROUP_NAME, Plan
-from simulator.virtual_time import Life, Timeline
+from simulator.network import Machine, MachineNetwork, SimulatedNetwork
+from simulator.plan import GROUP_NAME, SimulationPlan
+from simulator.virtual_time import ProcessLifetime, Timeline
 
 ROOT = "/store"
 PORT = 10911
@@ -44,10 +44,10 @@ CLEAN_MS = 2000
 class Running:
     """The parts of a broker that lives."""
 
-    life: Life
+    life: ProcessLifetime
     network: MachineNetwork
     store: MessageStore
-    broker: Broker
+    broker: BrokerServer
     driver: DLedgerDriver | None
 
     @property
@@ -57,12 +57,13 @@ class Running:
 
 @define(slots=True, eq=False, repr=False)
 class BrokerHost:
-    """``watch`` is called after each of its events, ``died`` when one raised ``MachineDies``."""
+    """``watch`` is called after each of its events, ``died`` when one raised
+    ``MachineCrashError``."""
 
-    plan: Plan
+    plan: SimulationPlan
     number: int
     timeline: Timeline
-    wires: Wires
+    wires: SimulatedNetwork
     dice: random.Random
     watch: Callable[[BrokerHost], None]
     died: Callable[[BrokerHost], None]
@@ -70,7 +71,7 @@ class BrokerHost:
     machine: Machine = field(init=False)
     disk: SimulatedDisk = field(factory=SimulatedDisk)
     running: Running | None = None
-    life: Life | None = None
+    life: ProcessLifetime | None = None
     skew_ms: int = 0
     starts: int = 0
 
@@ -99,7 +100,7 @@ class BrokerHost:
         """A new life on the same disk. Raises StoreFault as a start does."""
         assert self.life is None
         self.starts += 1
-        life = self.life = self.machine.life = Life(
+        life = self.life = self.machine.life = ProcessLifetime(
             self.timeline,
             lambda: self.watch(self),
             lambda: self.died(self),
@@ -111,8 +112,8 @@ class BrokerHost:
         configuration = self.configuration(self.plan.dledger)
         network = MachineNetwork(self.wires, self.machine, life)
         store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
-        broker = Broker(
-            BrokerSurroundings(
+        broker = BrokerServer(
+            BrokerDependencies(
                 configuration=configuration,
                 host=self.machine.host,
                 store=store,
@@ -122,13 +123,13 @@ class BrokerHost:
                 pick_queue=self.dice.randrange,
             )
         )
-        around = GroupSurroundings(
+        around = DLedgerDependencies(
             scheduler=life,
             network=network,
             dice=self.dice.randrange,
             tick_ms=self.plan.tick_ms,
         )
-        driver = join_group(broker, store, around)
+        driver = start_dledger_member(broker, store, around)
         self.running = Running(life, network, store, broker, driver)
         self.wires.listen(self.machine, PORT, broker)
         if driver is not None:

@@ -11,22 +11,22 @@ from attrs import define, field
 
 from rmqpy.store.retention import HOUR_MS
 from simulator.broker_host import LEDGER_PORT, RESERVED_HOURS, ROOT, BrokerHost
-from simulator.invariants import Promises, Queue, Violation
+from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
 from simulator.member_view import MemberView
 from simulator.network import Machine
-from simulator.plan import Plan
-from simulator.records import Record, record_at
-from simulator.workload import TOPIC, Sent, Witness
+from simulator.plan import SimulationPlan
+from simulator.records import MessageRecord, record_at
+from simulator.workload import TOPIC, HistoryRecorder, Sent
 
 VOTED = b'"voteResult":"ACCEPT"'
 
 
-class Watch(Witness):
+class Checker(HistoryRecorder):
     """What the world tells whoever watches it."""
 
     @classmethod
     @abstractmethod
-    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
+    def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
         """A watch over these machines."""
 
     @property
@@ -54,7 +54,7 @@ class Watch(Witness):
     def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
         """That machine is down; ``working``: it was in the middle of an event."""
 
-    def begins_with(self, records: Iterable[Record]) -> None:
+    def begins_with(self, records: Iterable[MessageRecord]) -> None:
         """What the classic log holds that every member begins with."""
 
     def audit(self) -> None:
@@ -69,10 +69,10 @@ class Watch(Witness):
 
 
 @define(slots=True, eq=False, repr=False)
-class GroupWatch(Watch):
+class GroupWatch(Checker):
     """Members of a group are held against each other and against their promises."""
 
-    promises: Promises
+    promises: InvariantChecker
     views: dict[str, MemberView]
     audited: dict[Queue, int] = field(factory=dict)
     """How many messages each queue had when all members were equal, at the end. Sends that were
@@ -80,8 +80,8 @@ class GroupWatch(Watch):
     """
 
     @classmethod
-    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
-        promises = Promises(plan.members // 2 + 1)
+    def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
+        promises = InvariantChecker(plan.members // 2 + 1)
         views: list[MemberView] = []
         views += (MemberView(host, promises, views) for host in hosts)
         return cls(promises, {view.host.name: view for view in views})
@@ -113,7 +113,7 @@ class GroupWatch(Watch):
     def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
         self.views[host.name].ended(power_lost=power_lost, working=working)
 
-    def begins_with(self, records: Iterable[Record]) -> None:
+    def begins_with(self, records: Iterable[MessageRecord]) -> None:
         end = 0
         for record in records:
             self.promises.starts_with(record)
@@ -132,7 +132,7 @@ class GroupWatch(Watch):
             self.promises.was_told(broker, queue, queue_offset + number, crc32(body), stamp)
 
     def was_read(
-        self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
+        self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
         queue = TOPIC.encode(), queue_id
         if records and self._have_gone(broker, queue, records[0].queue_offset):
@@ -152,16 +152,18 @@ class GroupWatch(Watch):
             return False
         return places[offset - 1].physical_offset < running.store.min_physical_offset
 
-    def _given_damaged(self, broker: str, queue: Queue, record: Record) -> None:
+    def _given_damaged(self, broker: str, queue: Queue, record: MessageRecord) -> None:
         """Readers check bodies; between a bit's flip and the scrub they may meet such a one."""
         places = self.promises.queues.get(queue, [])
         number = places[record.queue_offset].number if record.queue_offset < len(places) else 0
         if number - 1 not in self.views[broker].host.disk.flipped:
-            raise Violation(f"{broker} gives out a damaged message: {record}")
+            raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
 
     def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
         if not self._have_gone(broker, (TOPIC.encode(), queue_id), offset):
-            raise Violation(f"{broker} leaves messages of queue {queue_id} out up to {offset}")
+            raise InvariantViolationError(
+                f"{broker} leaves messages of queue {queue_id} out up to {offset}"
+            )
 
     def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
         queue = TOPIC.encode(), queue_id
@@ -169,19 +171,21 @@ class GroupWatch(Watch):
         least = self.audited.get(queue, 0)
         if not least <= end <= count and not self._have_gone(broker, queue, least):
             expected = f"{least} to {count}"
-            raise Violation(f"{broker} gives out {end} of {expected} messages of {queue_id}")
+            raise InvariantViolationError(
+                f"{broker} gives out {end} of {expected} messages of {queue_id}"
+            )
 
     def digest(self) -> str:
         return repr((self.promises.committed, sorted(self.promises.votes.items())))
 
 
 @define(slots=True, eq=False, repr=False)
-class ClassicWatch(Watch):
+class ClassicWatch(Checker):
     """One broker with the classic log: what is acknowledged stays, what was read stays unless the
     power failed.
     """
 
-    plan: Plan
+    plan: SimulationPlan
     told: dict[tuple[int, int], int] = field(factory=dict)
     """(queue, offset) → body, of what was acknowledged."""
 
@@ -190,30 +194,30 @@ class ClassicWatch(Watch):
     """Files have expired, and with them messages at the begin of a queue."""
 
     @classmethod
-    def of(cls, plan: Plan, hosts: tuple[BrokerHost, ...]) -> Self:
+    def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
         return cls(plan)
 
     def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
         for number, body in enumerate(sent.bodies):
             place = sent.queue_id, queue_offset + number
             if self.told.setdefault(place, crc32(body)) != crc32(body):
-                raise Violation(f"{broker} has acknowledged two messages at {place}")
+                raise InvariantViolationError(f"{broker} has acknowledged two messages at {place}")
 
     def was_read(
-        self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
+        self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
         if self.have_gone and records:
             offset = records[0].queue_offset
         check_dense(broker, queue_id, offset, records)
         for record in records:
             if not record.whole:
-                raise Violation(f"{broker} gives out a damaged message: {record}")
+                raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
             place = queue_id, record.queue_offset
             known = self.told.get(place)
             if known is None and not self.plan.power:
                 known = self.read.setdefault(place, record.body)
             if known is not None and known != record.body:
-                raise Violation(f"{broker} gives out another message at {place}")
+                raise InvariantViolationError(f"{broker} gives out another message at {place}")
 
     def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
         """What a power failure has left of a queue may begin anywhere."""
@@ -223,7 +227,9 @@ class ClassicWatch(Watch):
         for path, age_ms in removed:
             self.have_gone = True
             if host.running is not None and age_ms < RESERVED_HOURS * HOUR_MS:
-                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+                raise InvariantViolationError(
+                    f"{path} is removed {age_ms} ms after it was written to"
+                )
 
     def started(self, host: BrokerHost) -> None:
         host.disk.removals.clear()
@@ -231,25 +237,27 @@ class ClassicWatch(Watch):
     def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
         lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]
         if lost:
-            raise Violation(f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}")
+            raise InvariantViolationError(
+                f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}"
+            )
 
     def digest(self) -> str:
         return repr(sorted(self.told.items()))
 
 
-def check_dense(broker: str, queue_id: int, offset: int, records: list[Record]) -> None:
+def check_dense(broker: str, queue_id: int, offset: int, records: list[MessageRecord]) -> None:
     """A pull gives the messages from its offset on, none left out."""
     for number, record in enumerate(records):
         if record.queue_offset != offset + number or record.queue_id != queue_id:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{broker} gives out {record} at place {number} of a pull from {offset} of queue"
                 f" {queue_id}"
             )
 
 
-def classic_records(host: BrokerHost) -> list[Record]:
+def classic_records(host: BrokerHost) -> list[MessageRecord]:
     """All records of the classic log on a disk."""
-    found: list[Record] = []
+    found: list[MessageRecord] = []
     for path in host.disk.list_dir(f"{ROOT}/commitlog"):
         data, at = host.disk.content_of(f"{ROOT}/commitlog/{path}"), 0
         while (record := record_at(data, at)) is not None:

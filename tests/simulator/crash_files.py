@@ -23,11 +23,11 @@ LOADED_BYTES_MAX = 1 << 26
 PAGE = 32
 
 
-class Killed(BaseException):
+class KilledError(BaseException):
     """The process dies here: no handler of the code under test may catch it."""
 
 
-class DyingFiles(MemoryFiles):
+class CrashingFiles(MemoryFiles):
     """Memory files that end the process at changing operation number ``dies_at``."""
 
     operations = 0
@@ -35,7 +35,7 @@ class DyingFiles(MemoryFiles):
 
     def touched(self, operation: str, path: str) -> None:
         if self.dies_at is not None and self.operations >= self.dies_at:
-            raise Killed(operation, path)
+            raise KilledError(operation, path)
         self.operations += 1
         super().touched(operation, path)
 
@@ -53,7 +53,7 @@ class DyingFiles(MemoryFiles):
 
 
 @define
-class LoneLeader:
+class SingleNodeProposer:
     """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
 
     store: MessageStore

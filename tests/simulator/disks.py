@@ -22,7 +22,7 @@ from attrs import define, field
 
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.testing.memory_files import MemoryFile, MemoryFiles, MemoryNode
-from simulator.virtual_time import MachineDies
+from simulator.virtual_time import MachineCrashError
 
 SECTOR_BYTES = 512
 LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
@@ -104,7 +104,7 @@ class SimulatedDisk(MemoryFiles):
         if self.dies_in >= 0:
             self.dies_in -= 1
             if self.dies_in < 0:
-                raise MachineDies
+                raise MachineCrashError
         if self.failing and operation != "remove":
             raise OSError(errno.EIO, "the disk fails", path)
         if self.full and operation == "write" and path not in self.nodes:

@@ -29,7 +29,7 @@ from rmqpy.dledger.messages import Entry
 from simulator.memory_entries import MemoryEntries
 
 
-class Violation(AssertionError):
+class GroupInvariantError(AssertionError):
     """A promise of the group is broken."""
 
 
@@ -59,7 +59,7 @@ class GroupChecker:
     def leads(self, member: str, term: int, log: MemoryEntries) -> None:
         other = self.leaders.setdefault(term, member)
         if other != member:
-            raise Violation(f"{member} and {other} lead in term {term}")
+            raise GroupInvariantError(f"{member} and {other} lead in term {term}")
         # A candidate may win an old term late, when others have gone on without it.
         before = bisect_left(self.committed_in, term)
         if not before:
@@ -68,20 +68,20 @@ class GroupChecker:
         if log.begin_index > index:
             return  # expired there, which only happens to what is committed
         if log.end.index < index or log.term_of(index) != committed_term:
-            raise Violation(
+            raise GroupInvariantError(
                 f"{member} leads in term {term} without the committed entry {index} of term"
                 f" {committed_term}"
             )
 
     def votes_for(self, member: str, state: HardState) -> None:
         if state.current_term < self.terms.get(member, 0):
-            raise Violation(
+            raise GroupInvariantError(
                 f"the term of {member} falls from {self.terms[member]} to {state.current_term}"
             )
         self.terms[member] = state.current_term
         if state.voted_for is None:
             if (member, state.current_term) in self.votes:
-                raise Violation(f"{member} forgets its vote of term {state.current_term}")
+                raise GroupInvariantError(f"{member} forgets its vote of term {state.current_term}")
             return
         self.gives_vote(member, state.current_term, state.voted_for)
 
@@ -89,7 +89,9 @@ class GroupChecker:
         """``member`` told somebody that it votes for ``candidate``."""
         before = self.votes.setdefault((member, term), candidate)
         if before != candidate:
-            raise Violation(f"{member} votes for {before} and for {candidate} in term {term}")
+            raise GroupInvariantError(
+                f"{member} votes for {before} and for {candidate} in term {term}"
+            )
 
     def writes(self, member: str, entry: Entry, term_before: int) -> None:
         now = bytes(entry.body), entry.position, term_before
@@ -101,28 +103,32 @@ class GroupChecker:
             if before[2] == -2:
                 self.written[entry.index, entry.term] = now
             return
-        raise Violation(
+        raise GroupInvariantError(
             f"{member} writes another entry {entry.index} of term {entry.term} than is known"
         )
 
     def drops(self, member: str, entry: Entry) -> None:
         """``member`` cuts ``entry`` off its log."""
         if entry.index < len(self.committed) and self.committed[entry.index][1] == entry.term:
-            raise Violation(f"{member} drops the committed entry {entry.index}")
+            raise GroupInvariantError(f"{member} drops the committed entry {entry.index}")
 
     def commits(self, member: str, index: int, term: int, log: MemoryEntries) -> None:
         """``member``, in ``term``, commits up to ``index``."""
         before = self.committed_by.get(member, -1)
         if index <= before:
-            raise Violation(f"the committed index of {member} falls from {before} to {index}")
+            raise GroupInvariantError(
+                f"the committed index of {member} falls from {before} to {index}"
+            )
         self.committed_by[member] = index
         if index > log.end.index:
-            raise Violation(f"{member} commits {index} and has entries up to {log.end.index}")
+            raise GroupInvariantError(
+                f"{member} commits {index} and has entries up to {log.end.index}"
+            )
         for number in range(max(before + 1, log.begin_index), index + 1):
             key = number, log.term_of(number)
             if number < len(self.committed):
                 if self.committed[number] != key:
-                    raise Violation(
+                    raise GroupInvariantError(
                         f"{member} commits entry {number} of term {key[1]}; committed is that of"
                         f" term {self.committed[number][1]}"
                     )
@@ -130,16 +136,18 @@ class GroupChecker:
                 self.committed.append(key)
                 self.committed_in.append(term)
             else:
-                raise Violation(f"{member} commits {number} before {len(self.committed)}")
+                raise GroupInvariantError(f"{member} commits {number} before {len(self.committed)}")
 
     def restarts(self, member: str, committed_index: int) -> None:
         """A new life of ``member`` remembers less, never more."""
         if committed_index > self.committed_by.get(member, -1):
-            raise Violation(f"{member} remembers {committed_index} as committed")
+            raise GroupInvariantError(f"{member} remembers {committed_index} as committed")
         self.committed_by[member] = committed_index
 
     def acknowledges(self, member: str, entry: Key) -> None:
         index, _ = entry
         if index >= len(self.committed) or self.committed[index] != entry:
-            raise Violation(f"{member} acknowledges entry {index}, which is not committed")
+            raise GroupInvariantError(
+                f"{member} acknowledges entry {index}, which is not committed"
+            )
         self.acknowledged += 1

@@ -1,4 +1,4 @@
-"""What may go wrong in a simulated group: a :class:`Plan`, made by hand or from a seed."""
+"""What may go wrong in a simulated group: a :class:`GroupPlan`, made by hand or from a seed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 
 from attrs import define, evolve
 
-from rmqpy.dledger.member import Options
+from rmqpy.dledger.member import RaftOptions
 
-FAST = Options(
+FAST = RaftOptions(
     heartbeat_interval_ms=200,
     min_vote_interval_ms=30,
     max_vote_interval_ms=150,
@@ -19,13 +19,13 @@ FAST = Options(
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Plan:
+class GroupPlan:
     """What may happen. Chances are per message, intervals averages in ms (0: never)."""
 
     members: int = 3
     duration_ms: int = 20_000
     tick_ms: int = 20
-    options: Options = FAST
+    options: RaftOptions = FAST
     loss: float = 0.02
     repeat: float = 0.01
     delay_ms: int = 5
@@ -57,7 +57,7 @@ class Plan:
     settle_ms: int = 10_000
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> GroupPlan:
     """The plan that a seed stands for: size, kind of crash, way of pushing, how much goes wrong."""
     dice = random.Random(f"plan {seed}")
     haste = dice.choice((1, 1, 2, 4, 8))
@@ -71,7 +71,7 @@ def plan_of(seed: int) -> Plan:
     power = dice.random() < 0.5
     if power:
         haste = max(haste, 2)
-    return Plan(
+    return GroupPlan(
         members=dice.choice((3, 3, 5)),
         options=options,
         power=power,

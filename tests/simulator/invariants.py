@@ -11,14 +11,14 @@ from bisect import bisect_left
 
 from attrs import define, field
 
-from simulator.records import LedgerEntry, Record
+from simulator.records import LedgerEntry, MessageRecord
 
 
-class Violation(AssertionError):
+class InvariantViolationError(AssertionError):
     """A promise is broken."""
 
 
-class NoStart(Violation):
+class StartRefusedError(InvariantViolationError):
     """A broker refuses to start on what its last life has left."""
 
 
@@ -38,7 +38,7 @@ Queue = tuple[bytes, int]
 
 
 @define(slots=True, repr=False)
-class Promises:
+class InvariantChecker:
     """``quorum`` members make a majority."""
 
     quorum: int
@@ -70,18 +70,18 @@ class Promises:
         """The DLedger log of ``member`` begins at ``offset``."""
         low = max(self.expired_to, self.divided_offset or 0)
         if offset > low:
-            raise Violation(
+            raise InvariantViolationError(
                 f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
             )
 
-    def starts_with(self, record: Record) -> None:
+    def starts_with(self, record: MessageRecord) -> None:
         """A record of the classic log that all members begin with."""
         self._place(record, record.physical_offset, 0)
 
     def leads(self, member: str, term: int) -> None:
         other = self.leaders.setdefault(term, member)
         if other != member:
-            raise Violation(f"{member} and {other} lead in term {term}")
+            raise InvariantViolationError(f"{member} and {other} lead in term {term}")
 
     def must_have(self, term: int) -> LedgerEntry | None:
         """The last entry that a leader of ``term`` has to have. It may win an old term late, when
@@ -92,18 +92,22 @@ class Promises:
 
     def votes_for(self, member: str, term: int, candidate: str | None) -> None:
         if term < self.terms.get(member, 0):
-            raise Violation(f"the term of {member} falls from {self.terms[member]} to {term}")
+            raise InvariantViolationError(
+                f"the term of {member} falls from {self.terms[member]} to {term}"
+            )
         self.terms[member] = term
         if candidate is None:
             if (member, term) in self.votes:
-                raise Violation(f"{member} forgets its vote of term {term}")
+                raise InvariantViolationError(f"{member} forgets its vote of term {term}")
         else:
             self.gives_vote(member, term, candidate)
 
     def gives_vote(self, member: str, term: int, candidate: str) -> None:
         before = self.votes.setdefault((member, term), candidate)
         if before != candidate:
-            raise Violation(f"{member} votes for {before} and for {candidate} in term {term}")
+            raise InvariantViolationError(
+                f"{member} votes for {before} and for {candidate} in term {term}"
+            )
 
     def has_entry(self, member: str, entry: LedgerEntry, term_before: int) -> None:
         """Log matching: an index and a term have one content and one entry before them. A group of
@@ -117,22 +121,28 @@ class Promises:
             return
         if before[:2] == now[:2] and -2 in (before[2], term_before):
             return  # the first entry of a log that begins there has none before it to compare
-        raise Violation(
+        raise InvariantViolationError(
             f"{member} has another entry {entry.index} of term {entry.term} than is known:"
             f" {now}, known is {before}"
         )
 
-    def commits(self, member: str, term: int, entry: LedgerEntry, record: Record | None) -> bool:
+    def commits(
+        self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
+    ) -> bool:
         """``member``, in ``term``, holds ``entry`` for committed; whether that is news."""
         if entry.index < len(self.committed):
             known = self.committed[entry.index]
             if known != entry:
-                raise Violation(f"{member} commits {entry}; committed is {known}")
+                raise InvariantViolationError(f"{member} commits {entry}; committed is {known}")
             return False
         if entry.index > len(self.committed):
-            raise Violation(f"{member} commits {entry.index} before {len(self.committed)}")
+            raise InvariantViolationError(
+                f"{member} commits {entry.index} before {len(self.committed)}"
+            )
         if record is None or not record.whole:
-            raise Violation(f"{member} commits entry {entry.index} without a record in it")
+            raise InvariantViolationError(
+                f"{member} commits entry {entry.index} without a record in it"
+            )
         self.committed.append(entry)
         self.committed_in.append(term)
         self._place(record, entry.position + 48, len(self.committed))
@@ -145,15 +155,19 @@ class Promises:
     def drops(self, member: str, index: int, term: int) -> None:
         """``member`` has no longer the entry ``index`` that it had."""
         if index < len(self.committed) and self.committed[index].term == term:
-            raise Violation(f"{member} drops the committed entry {index} of term {term}")
+            raise InvariantViolationError(
+                f"{member} drops the committed entry {index} of term {term}"
+            )
 
     def has_unit(self, member: str, queue: Queue, offset: int, unit: tuple[int, int]) -> None:
         """A consume queue of ``member`` leads from ``offset`` to (physical offset, size)."""
         place = self._at(queue, offset)
         if place is None:
-            raise Violation(f"{member} shows {_named(queue, offset)}, which is not committed")
+            raise InvariantViolationError(
+                f"{member} shows {_named(queue, offset)}, which is not committed"
+            )
         if (place.physical_offset, place.size) != unit:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{member} leads {_named(queue, offset)} to {unit}; it stands at"
                 f" {place.physical_offset}, {place.size} bytes"
             )
@@ -166,14 +180,18 @@ class Promises:
         """
         place = self._at(queue, offset)
         if place is None or (stamp is not None and place.number > stamp):
-            raise Violation(f"{member} told of {_named(queue, offset)}, which was not committed")
+            raise InvariantViolationError(
+                f"{member} told of {_named(queue, offset)}, which was not committed"
+            )
         if place.body != body:
-            raise Violation(f"{member} told of another message at {_named(queue, offset)}")
+            raise InvariantViolationError(
+                f"{member} told of another message at {_named(queue, offset)}"
+            )
 
     def divides(self, member: str, offset: int | None, *, expired: bool) -> None:
         """``expired``: it has no file of the classic log any more."""
         if offset != self.divided_offset and not (expired and offset is None):
-            raise Violation(
+            raise InvariantViolationError(
                 f"dividedCommitlogOffset of {member} is {offset}, of others {self.divided_offset}"
             )
 
@@ -188,22 +206,24 @@ class Promises:
         """
         places = self.queues.get(queue, [])
         if any(place.physical_offset >= low for place in places[:offset][-1:]):
-            raise Violation(f"{member} hides {_named(queue, offset - 1)}, which is in its log")
+            raise InvariantViolationError(
+                f"{member} hides {_named(queue, offset - 1)}, which is in its log"
+            )
 
     def _at(self, queue: Queue, offset: int) -> Place | None:
         places = self.queues.get(queue)
         return places[offset] if places is not None and offset < len(places) else None
 
-    def _place(self, record: Record, position: int, number: int) -> None:
+    def _place(self, record: MessageRecord, position: int, number: int) -> None:
         if record.physical_offset != position:
-            raise Violation(
+            raise InvariantViolationError(
                 f"the record at {position} says that it stands at {record.physical_offset}"
             )
         if not record.queued:
             return
         places = self.queues.setdefault((record.topic, record.queue_id), [])
         if record.queue_offset != len(places):
-            raise Violation(
+            raise InvariantViolationError(
                 f"the record at {position} has place"
                 f" {_named((record.topic, record.queue_id), record.queue_offset)};"
                 f" the next is {len(places)}"

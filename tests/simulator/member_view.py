@@ -20,8 +20,8 @@ from rmqpy.store.ledger.entry_store import EntryStore
 from rmqpy.store.retention import HOUR_MS
 from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
 from simulator.disks import LEDGER_DATA, SimulatedDisk
-from simulator.invariants import Promises, Queue, Violation
-from simulator.records import LedgerEntry, Record, entry_at, record_at
+from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
+from simulator.records import LedgerEntry, MessageRecord, entry_at, record_at
 
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
@@ -34,7 +34,7 @@ class MemberView:
     """See the module. ``entries`` are those in the files now, dense from ``begin`` on."""
 
     host: BrokerHost
-    promises: Promises
+    promises: InvariantChecker
     others: list[MemberView]
     """All views of the group, this one too."""
 
@@ -105,7 +105,9 @@ class MemberView:
         gone_to, places = self.promises.expired_to, self.kept.items()
         lost = sorted(index for index, at in places if at >= gone_to and index not in have)
         if lost:
-            raise Violation(f"{self.host.name} was killed and has lost the entries {lost[:5]}")
+            raise InvariantViolationError(
+                f"{self.host.name} was killed and has lost the entries {lost[:5]}"
+            )
         self.committed = -1
         self.role = None
         self.units.clear()
@@ -147,7 +149,7 @@ class MemberView:
         term = _body_of(piece)["term"]
         state = _hard_state_of(self.host.disk.durable_content(self._state_path))
         if state != (term, candidate):
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self.host.name} votes for {candidate} in term {term}; on its disk stands {state}"
             )
         self.promises.gives_vote(self.host.name, term, candidate)
@@ -159,7 +161,9 @@ class MemberView:
         running = self.host.running
         assert running is not None
         if self.damaged:
-            raise Violation(f"{self.host.name} still has damaged entries: {self.damaged}")
+            raise InvariantViolationError(
+                f"{self.host.name} still has damaged entries: {self.damaged}"
+            )
         self.host.disk.ledger_from = 0
         self._entries(running)
         self.units.clear()
@@ -171,7 +175,7 @@ class MemberView:
         for name, places in self.promises.queues.items():
             end = self.units.get(name, 0)
             if end != len(places) and not self.promises.is_below(name, len(places) - 1, low):
-                raise Violation(
+                raise InvariantViolationError(
                     f"{self.host.name} has {end} of {len(places)} messages in queue {name}"
                 )
 
@@ -224,7 +228,7 @@ class MemberView:
             if entry is None or index not in (-1, entry.index):
                 if index < 0 and end < 0:
                     return
-                raise Violation(
+                raise InvariantViolationError(
                     f"{self.host.name} says that it stores {end}; entry {index} is not at"
                     f" {position} but {entry}"
                 )
@@ -244,9 +248,13 @@ class MemberView:
         name, node = self.host.name, running.node
         assert node is not None
         if index < self.committed:
-            raise Violation(f"the committed index of {name} falls from {self.committed} to {index}")
+            raise InvariantViolationError(
+                f"the committed index of {name} falls from {self.committed} to {index}"
+            )
         if index >= self.begin + len(self.entries):
-            raise Violation(f"{name} commits {index} and has {len(self.entries)} entries")
+            raise InvariantViolationError(
+                f"{name} commits {index} and has {len(self.entries)} entries"
+            )
         news = False
         for number in range(max(self.committed + 1, self.begin), index + 1):
             entry = self.entries[number - self.begin]
@@ -259,20 +267,22 @@ class MemberView:
         name, quorum = self.host.name, self.promises.quorum
         holders = [view.host.name for view in self.others if view.has(entry)]
         if len(holders) < quorum:
-            raise Violation(f"{name} commits entry {entry.index}, which only {holders} have")
+            raise InvariantViolationError(
+                f"{name} commits entry {entry.index}, which only {holders} have"
+            )
         if self.host.plan.sync_flush:
             synced = [view.host.name for view in self.others if view.has_durably(entry)]
             if len(synced) < quorum:
-                raise Violation(
+                raise InvariantViolationError(
                     f"{name} commits entry {entry.index}, which only {synced} have synced"
                 )
         if role is Role.LEADER and entry.term != term and quorum > 1:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
                 " by counting"
             )
 
-    def _record(self, entry: LedgerEntry) -> Record | None:
+    def _record(self, entry: LedgerEntry) -> MessageRecord | None:
         file_size = self.host.plan.file_size
         start = entry.position % file_size
         data = self.host.disk.content_of(self._data_path(entry.position - start))
@@ -282,7 +292,7 @@ class MemberView:
         self.promises.leads(self.host.name, term)
         needed = self.promises.must_have(term)
         if needed is not None and needed.index >= self.begin and not self.has(needed):
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self.host.name} leads in term {term} without the committed entry {needed}"
             )
 
@@ -315,7 +325,9 @@ class MemberView:
         elif since_ms < running.life.paused_until_ms:
             self.damaged_since_ms = now_ms
         elif now_ms > since_ms + 2 * self.host.plan.tick_ms:
-            raise Violation(f"{self.host.name} leads and knows of damage: {running.driver.damaged}")
+            raise InvariantViolationError(
+                f"{self.host.name} leads and knows of damage: {running.driver.damaged}"
+            )
 
     def _removed(self) -> None:
         """Files of a log are gone: only from the front, only expired ones, the old log's first; or
@@ -330,12 +342,14 @@ class MemberView:
             if new and _first_offset(path) >= base:
                 continue  # the tail was cut off
             if new and self._old_files():
-                raise Violation(f"{path} is gone, and older files are there")
+                raise InvariantViolationError(f"{path} is gone, and older files are there")
             end = _first_offset(path) + self.host.plan.file_size
             if age_ms >= _kept_ms(path):
                 self.promises.expires(end)
             elif end > self.promises.expired_to:
-                raise Violation(f"{path} is removed {age_ms} ms after it was written to")
+                raise InvariantViolationError(
+                    f"{path} is removed {age_ms} ms after it was written to"
+                )
 
     def _removed_at_the_end(self) -> None:
         """What the last event of a life has removed from the front."""

@@ -4,7 +4,7 @@
 failure leaves. A killed process keeps the first, a power failure falls back to the second, or to
 something between the two.
 
-Invariants: indexes are dense; each entry stands where :func:`rmqpy.dledger.entry_log.place` says.
+Invariants: indexes are dense; each entry stands where :func:`rmqpy.dledger.entry_log.frame` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.dledger.entry_log import collect, place
+from rmqpy.dledger.entry_log import collect, frame
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Buffer, Entry
 from rmqpy.model.ids import LedgerIndex, Term
@@ -59,7 +59,7 @@ class MemoryEntries:
         """Append as a leader does: the log gives the positions."""
         made = []
         for number, body in enumerate(bodies):
-            position = place(self.end_offset, ENTRY_HEADER_SIZE + len(body), self.file_size)
+            position = frame(self.end_offset, ENTRY_HEADER_SIZE + len(body), self.file_size)
             entry = Entry.of(first_index + number, term, position, body)
             self.append([entry])
             made.append(entry)
@@ -70,7 +70,7 @@ class MemoryEntries:
         for entry in entries:
             if self.entries:
                 assert entry.index == self.entries[-1].index + 1, "indexes are dense"
-                expected = place(self.end_offset, entry.size, self.file_size)
+                expected = frame(self.end_offset, entry.size, self.file_size)
                 assert entry.position == expected, "a gap between entries"
             self.entries.append(entry)
 

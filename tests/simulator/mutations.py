@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve
 
 from rmqpy.broker.assembly import dledger_group as broker_group
-from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.role import GroupRole
 from rmqpy.dledger import election, follower, member, outbox, replication
 from rmqpy.dledger.election import Ballot, Voter
@@ -22,9 +22,9 @@ from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.net.pending_replies import ReplyGate
+from rmqpy.net.pending_replies import PendingReplies
 from rmqpy.store import startup
-from rmqpy.store.appender import StorePuts
+from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
@@ -32,7 +32,7 @@ from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger import entry_store
 from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
-from rmqpy.store.reader import QueueReader
+from rmqpy.store.reader import QueueMessageReader
 from simulator import mutations_environment
 from simulator.mutation_engine import MUTATIONS, Mutation, Planting, bug, planted
 
@@ -306,15 +306,15 @@ def dispatched_before_commit(to: Planting) -> None:
 
 @bug
 def page_one_message_short_and_stepped_over(to: Planting) -> None:
-    real = to.real(QueueReader, "_page")
+    real = to.real(QueueMessageReader, "_page")
 
-    def page(self: QueueReader, *arguments: Any) -> Any:
+    def page(self: QueueMessageReader, *arguments: Any) -> Any:
         result = real(self, *arguments)
         if len(result.messages) > 3:
             result.messages.pop()
         return result
 
-    to.put(QueueReader, "_page", page)
+    to.put(QueueMessageReader, "_page", page)
 
 
 @bug
@@ -330,23 +330,23 @@ def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
 
 @bug
 def page_begins_one_too_far(to: Planting) -> None:
-    real = to.real(QueueReader, "_page")
+    real = to.real(QueueMessageReader, "_page")
 
-    def page(self: QueueReader, queue: Any, offset: int, *others: Any) -> Any:
+    def page(self: QueueMessageReader, queue: Any, offset: int, *others: Any) -> Any:
         return real(self, queue, min(offset + 1, queue.max_offset - 1), *others)
 
-    to.put(QueueReader, "_page", page)
+    to.put(QueueMessageReader, "_page", page)
 
 
 @bug
 def waiting_replies_released_at_a_new_role(to: Planting) -> None:
-    def fail(self: ReplyGate[Any], status: Any) -> None:
+    def fail(self: PendingReplies[Any], status: Any) -> None:
         for lane in self._lanes.values():
             while lane.replies:
                 waiting = lane.take()
                 waiting.channel.write(waiting.reply)
 
-    to.put(ReplyGate, "fail", fail)
+    to.put(PendingReplies, "fail", fail)
 
 
 # Roles
@@ -368,7 +368,7 @@ def master_before_its_log_is_committed(to: Planting) -> None:
         else:
             self._change.become_slave(self._slave_id)
 
-    def learn(self: StorePuts) -> bool:
+    def learn(self: MessageAppender) -> bool:
         self.commit()
         self._dispatch.run()
         self.tails.replace(
@@ -389,9 +389,9 @@ def master_before_its_log_is_committed(to: Planting) -> None:
     real = to.real(Node, "_lead")
     to.put(Node, "_lead", lead)
     to.put(GroupRole, "changed", changed)
-    to.put(StorePuts, "_learn_tails", learn)
+    to.put(MessageAppender, "_learn_tails", learn)
 
 
 @bug
 def senders_not_told_of_lost_leadership(to: Planting) -> None:
-    to.put(Broker, "leadership_lost", lambda self: None)
+    to.put(BrokerServer, "leadership_lost", lambda self: None)

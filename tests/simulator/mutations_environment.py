@@ -8,12 +8,12 @@ from typing import Any
 
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.config.keys import BrokerRole
-from rmqpy.dledger.member import Disk
+from rmqpy.dledger.member import DiskState
 from rmqpy.dledger.node import Node, Ready
-from rmqpy.dledger.transfer import Transfer
+from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.namesrv import route_info
-from rmqpy.net.dledger.peers import Peers
-from rmqpy.net.dledger.ready_processor import ReadyCarrier
+from rmqpy.net.dledger.peers import PeerTransport
+from rmqpy.net.dledger.ready_processor import ReadyProcessor
 from rmqpy.store.commitlog import dledger
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.ledger.entry_scrub import Scrub
@@ -32,20 +32,20 @@ def nobody_looks_for_damage(to: Planting) -> None:
 def leads_with_a_damaged_entry(to: Planting) -> None:
     real = to.real(Node, "_disk")
 
-    def disk(self: Node, disk: Disk) -> None:
-        real(self, Disk.GOOD if disk is Disk.DAMAGED else disk)
+    def disk(self: Node, disk: DiskState) -> None:
+        real(self, DiskState.GOOD if disk is DiskState.DAMAGED else disk)
 
     to.put(Node, "_disk", disk)
 
 
 @bug
 def neighbour_fetched_for_a_damaged_entry(to: Planting) -> None:
-    real = to.real(Peers, "fetch")
+    real = to.real(PeerTransport, "fetch")
 
-    def fetch(self: Peers, leader: str, index: int, done: Any, expired: Any) -> None:
+    def fetch(self: PeerTransport, leader: str, index: int, done: Any, expired: Any) -> None:
         real(self, leader, max(0, index - 1), done, expired)
 
-    to.put(Peers, "fetch", fetch)
+    to.put(PeerTransport, "fetch", fetch)
 
 
 @bug
@@ -72,14 +72,14 @@ def new_log_expires_before_the_old_one(to: Planting) -> None:
 
 @bug
 def old_log_dropped_with_any_cut(to: Planting) -> None:
-    real = to.real(ReadyCarrier, "_cut_log")
+    real = to.real(ReadyProcessor, "_cut_log")
 
-    def cut_log(self: ReadyCarrier, ready: Ready) -> None:
+    def cut_log(self: ReadyProcessor, ready: Ready) -> None:
         if ready.begin_again or ready.truncate_from is not None:
             self._store.drop_old_log()
         real(self, ready)
 
-    to.put(ReadyCarrier, "_cut_log", cut_log)
+    to.put(ReadyProcessor, "_cut_log", cut_log)
 
 
 @bug
@@ -119,12 +119,12 @@ def old_broker_id_kept_in_routes(to: Planting) -> None:
 
 @bug
 def preferred_leader_ignored(to: Planting) -> None:
-    to.put(Transfer, "tick", lambda self: self._check_taking())
+    to.put(LeadershipTransfer, "tick", lambda self: self._check_taking())
 
 
 @bug
 def leader_that_could_not_hand_over_refuses_for_ever(to: Planting) -> None:
-    def given(self: Transfer, *_told: Any) -> None:
+    def given(self: LeadershipTransfer, *_told: Any) -> None:
         pass
 
-    to.put(Transfer, "_given", given)
+    to.put(LeadershipTransfer, "_given", given)

@@ -9,8 +9,8 @@ from attrs import define, field
 from rmqpy.config.loading import NamesrvConfiguration
 from rmqpy.namesrv.server import NameServer
 from simulator.disks import SimulatedDisk
-from simulator.network import Machine, Wires
-from simulator.virtual_time import Life, Timeline
+from simulator.network import Machine, SimulatedNetwork
+from simulator.virtual_time import ProcessLifetime, Timeline
 
 NAMESRV_PORT = 9876
 
@@ -30,7 +30,7 @@ class NameServerHost:
 
     number: int
     timeline: Timeline
-    wires: Wires
+    wires: SimulatedNetwork
     server: NameServer | None = None
     machine: Machine = field(init=False)
 
@@ -44,7 +44,7 @@ class NameServerHost:
     def start(self) -> None:
         """It knows nothing: brokers will tell it."""
         disk = SimulatedDisk()
-        life = Life(self.timeline, _nothing, _nothing, lambda: 1, disk)
+        life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, disk)
         self.machine.life = life
         self.server = NameServer(NamesrvConfiguration(), life, disk)
         self.wires.listen(self.machine, NAMESRV_PORT, self.server)

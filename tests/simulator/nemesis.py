@@ -12,8 +12,8 @@ from typing import Protocol
 from attrs import define
 
 from simulator.broker_host import BrokerHost
-from simulator.network import Wires
-from simulator.plan import Plan
+from simulator.network import SimulatedNetwork
+from simulator.plan import SimulationPlan
 from simulator.virtual_time import Timeline
 
 CHANGES_TO_LIVE = 40
@@ -25,11 +25,11 @@ NAME_SERVER_MS = 20_000
 CLOCK_JUMPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
-class Cluster(Protocol):
+class FaultTarget(Protocol):
     """What misfortunes happen to."""
 
     timeline: Timeline
-    wires: Wires
+    wires: SimulatedNetwork
     hosts: dict[str, BrokerHost]
 
     def start(self, host: BrokerHost) -> None: ...
@@ -50,11 +50,11 @@ class Cluster(Protocol):
 
 
 @define(slots=True, eq=False, repr=False)
-class Misfortunes:
+class Nemesis:
     """``begin`` lets them happen, ``end`` makes an end of them."""
 
-    cluster: Cluster
-    plan: Plan
+    cluster: FaultTarget
+    plan: SimulationPlan
     dice: random.Random
     _running: bool = False
 

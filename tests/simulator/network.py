@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attrs import define, evolve, field
 
-from rmqpy.model.errors import NetworkFault, RmqError
+from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
-from simulator.virtual_time import Event, Life, Timeline
+from rmqpy.remoting.frame_decoder import FrameDecoder
+from simulator.virtual_time import Event, ProcessLifetime, Timeline
 
 PATIENCE_MS = 3_000
 """A connection that cannot be made fails after so long, at the latest."""
 
 
 @define(slots=True, kw_only=True)
-class Weather:
+class NetworkFaults:
     """How bad the network is now. Chances are per piece."""
 
     loss: float = 0.0
@@ -47,7 +47,7 @@ class Machine:
 
     name: str
     host: str
-    life: Life | None = None
+    life: ProcessLifetime | None = None
 
 
 @define(slots=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class Port:
     """A listening port of a life."""
 
     machine: Machine
-    life: Life
+    life: ProcessLifetime
     handler: RequestHandler
     number: int
     turn_planned: bool = False
@@ -65,7 +65,7 @@ class Port:
         if not self.turn_planned:
             self.turn_planned = True
             self.life.call_soon(self._turn_ended)
-        self.handler.handle(channel, FrameReceiver().receive(data))
+        self.handler.handle(channel, FrameDecoder().receive(data))
 
     def _turn_ended(self) -> None:
         self.turn_planned = False
@@ -76,9 +76,9 @@ class Port:
 class WireChannel:
     """The server's end of a connection (``remoting.channel.Channel``)."""
 
-    wires: Wires
+    wires: SimulatedNetwork
     port: Port
-    link: Link
+    link: NetworkLink
     peer: tuple[str, int]
     local_port: int
     closed: bool = False
@@ -98,26 +98,26 @@ class WireChannel:
 
 
 @define(slots=True, eq=False, repr=False)
-class _Pending:
+class _PendingDelivery:
     command: RemotingCommand
     done: Reply
     timer: Event
 
 
 @define(slots=True, eq=False, repr=False)
-class Link:
+class NetworkLink:
     """The client's end of a connection."""
 
     network: MachineNetwork
     address: str
     number: int
-    pending: dict[int, _Pending] = field(factory=dict)
+    pending: dict[int, _PendingDelivery] = field(factory=dict)
 
     def answered(self, data: bytes, stamp: int) -> None:
         life = self.network.life
         if not life.alive:
             return
-        for response in FrameReceiver().receive(data):
+        for response in FrameDecoder().receive(data):
             pending = self.pending.pop(response.opaque, None) if response.is_response else None
             if pending is not None:
                 pending.timer.cancel()
@@ -131,22 +131,28 @@ class Link:
             waiting, self.pending = self.pending, {}
             for pending in waiting.values():
                 pending.timer.cancel()
-                fault = NetworkFault(f"the connection to {self.address} was closed")
+                fault = NetworkError(f"the connection to {self.address} was closed")
                 self._fail(life, pending, fault)
 
     def late(self, opaque: int) -> None:
         pending = self.pending.pop(opaque, None)
         if pending is not None:
-            pending.done(None, NetworkFault(f"{self.address} did not answer in time"))
+            pending.done(None, NetworkError(f"{self.address} did not answer in time"))
 
-    def _tell(self, life: Life, pending: _Pending, response: RemotingCommand, stamp: int) -> None:
+    def _tell(
+        self,
+        life: ProcessLifetime,
+        pending: _PendingDelivery,
+        response: RemotingCommand,
+        stamp: int,
+    ) -> None:
         def tell() -> None:
             self.network.stamp = stamp
             pending.done(response, None)
 
         self.network.wires.here(life, tell)
 
-    def _fail(self, life: Life, pending: _Pending, fault: RmqError) -> None:
+    def _fail(self, life: ProcessLifetime, pending: _PendingDelivery, fault: RmqError) -> None:
         self.network.wires.here(life, lambda: pending.done(None, fault))
 
 
@@ -154,12 +160,12 @@ class Link:
 class MachineNetwork:
     """What a life knows of the network (``remoting.channel.Network``)."""
 
-    wires: Wires
+    wires: SimulatedNetwork
     machine: Machine
-    life: Life
-    links: dict[str, Link] = field(factory=dict)
+    life: ProcessLifetime
+    links: dict[str, NetworkLink] = field(factory=dict)
     stamp: int = 0
-    """``Wires.stamp`` when the answer that is being handed out was written."""
+    """``SimulatedNetwork.stamp`` when the answer that is being handed out was written."""
 
     _opaque: int = 0
 
@@ -176,17 +182,17 @@ class MachineNetwork:
         link = self._link(address)
         opaque, frame = self._frame(command, 0)
         timer = self.life.call_later(timeout_ms, lambda: link.late(opaque))
-        link.pending[opaque] = _Pending(command, done, timer)
+        link.pending[opaque] = _PendingDelivery(command, done, timer)
         self.wires.send(link, frame)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         self.wires.send(self._link(address), self._frame(command, FLAG_ONEWAY)[1])
 
-    def _link(self, address: str) -> Link:
+    def _link(self, address: str) -> NetworkLink:
         link = self.links.get(address)
         if link is None:
             self.wires.link_number += 1
-            link = self.links[address] = Link(self, address, self.wires.link_number)
+            link = self.links[address] = NetworkLink(self, address, self.wires.link_number)
         return link
 
     def _frame(self, command: RemotingCommand, flag: int) -> tuple[int, bytes]:
@@ -196,12 +202,12 @@ class MachineNetwork:
 
 
 @define(slots=True, eq=False, repr=False)
-class Wires:
+class SimulatedNetwork:
     """See the module."""
 
     timeline: Timeline
     dice: random.Random
-    weather: Weather = field(factory=Weather)
+    weather: NetworkFaults = field(factory=NetworkFaults)
     blocked: set[tuple[str, str]] = field(factory=set)
     """Directions, by names of machines, that let nothing through."""
 
@@ -236,7 +242,7 @@ class Wires:
             for link in network.links.values():
                 self.carry_end(network.machine, link)
 
-    def carry_end(self, machine: Machine, link: Link) -> None:
+    def carry_end(self, machine: Machine, link: NetworkLink) -> None:
         port = self.ports.get(link.address)
         if port is None or link.number not in port.channels:
             return
@@ -249,7 +255,7 @@ class Wires:
 
         self.carry(machine, port.machine, ended)
 
-    def send(self, link: Link, frame: bytes) -> None:
+    def send(self, link: NetworkLink, frame: bytes) -> None:
         """A frame from the client's end."""
         sender = link.network.machine
         port = self.ports.get(link.address)
@@ -258,7 +264,7 @@ class Wires:
             return
         self.carry(sender, port.machine, lambda: self._arrive(link, frame))
 
-    def _arrive(self, link: Link, frame: bytes) -> None:
+    def _arrive(self, link: NetworkLink, frame: bytes) -> None:
         port = self.ports.get(link.address)
         sender = link.network
         if port is None or not port.life.alive:
@@ -289,7 +295,7 @@ class Wires:
         if weather.repeat and dice.random() < weather.repeat:
             self.timeline.at(self._delay_ms(), arrived)
 
-    def here(self, life: Life, callback: Callable[[], None]) -> None:
+    def here(self, life: ProcessLifetime, callback: Callable[[], None]) -> None:
         """An event of that machine, now or when its pause is over."""
         if life.paused_until_ms > self.timeline.now_ms:
             self.timeline.add(life.paused_until_ms - self.timeline.now_ms, Event(callback, life))

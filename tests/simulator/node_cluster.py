@@ -19,8 +19,8 @@ from itertools import count
 
 from attrs import define, evolve, field
 
-from rmqpy.dledger.entries import first_of, singly
-from rmqpy.dledger.member import Disk, HardState, LedgerEnd, Membership, Role
+from rmqpy.dledger.entries import as_singletons, first_of
+from rmqpy.dledger.member import DiskState, HardState, LedgerEnd, Membership, Role
 from rmqpy.dledger.messages import (
     DLedgerResponseCode,
     LeadershipTransferRequest,
@@ -44,14 +44,14 @@ from rmqpy.dledger.node import (
 )
 from rmqpy.dledger.wire import decode_request, decode_response, encode
 from rmqpy.model.ids import LedgerIndex
-from simulator.group_checker import GroupChecker, Violation
-from simulator.group_plan import Plan
+from simulator.group_checker import GroupChecker, GroupInvariantError
+from simulator.group_plan import GroupPlan
 from simulator.memory_entries import MemoryEntries
 
 GROUP = "simulated"
 
 
-class _Crash(Exception):
+class _CrashError(Exception):
     """The member dies in the middle of carrying out a Ready."""
 
 
@@ -74,11 +74,11 @@ class Host:
 
 
 @define(slots=True, eq=False, repr=False)
-class Cluster:
+class NodeCluster:
     """``run`` does a whole plan; the smaller steps are there for tests that tell a story."""
 
     seed: int
-    plan: Plan = field(factory=Plan)
+    plan: GroupPlan = field(factory=GroupPlan)
     now_ms: int = 0
     checker: GroupChecker = field(factory=GroupChecker)
     hosts: dict[str, Host] = field(factory=dict)
@@ -129,7 +129,7 @@ class Cluster:
             host.paused_until_ms = 0
             if host.node is None:
                 self.start(host)
-            self._step(host, DiskReport(Disk.GOOD))
+            self._step(host, DiskReport(DiskState.GOOD))
         deadline_ms = self.now_ms + self.plan.settle_ms
         while self.now_ms < deadline_ms:
             self.run_until(self.now_ms + 200)
@@ -144,7 +144,9 @@ class Cluster:
             for host in self.hosts.values()
             if host.node is not None
         ]
-        raise Violation(f"not settled {self.plan.settle_ms} ms after healing: {'; '.join(states)}")
+        raise GroupInvariantError(
+            f"not settled {self.plan.settle_ms} ms after healing: {'; '.join(states)}"
+        )
 
     def run_until(self, end_ms: int) -> None:
         """Let time pass."""
@@ -254,7 +256,7 @@ class Cluster:
         try:
             while host.node is not None and (ready := host.node.take_ready()) is not None:
                 self._do(host, host.node, ready)
-        except _Crash:
+        except _CrashError:
             self.crash(host)
 
     def _do(self, host: Host, node: Node, ready: Ready) -> None:
@@ -297,7 +299,7 @@ class Cluster:
                 checker.drops(host.name, log.entries[index - log.begin_index])
             log.truncate_from(ready.truncate_from)
             self._may_crash()
-        for entry in singly(ready.entries):
+        for entry in as_singletons(ready.entries):
             before = log.end.term if log.entries or entry.index == 0 else -2
             log.append([entry])
             checker.writes(host.name, entry, before)
@@ -399,7 +401,7 @@ class Cluster:
 
     def _may_crash(self) -> None:
         if not self._quiet and self.plan.crash_interval_ms and self._random.random() < 0.0005:
-            raise _Crash
+            raise _CrashError
 
     def _any(self) -> Host:
         return self._random.choice(list(self.hosts.values()))
@@ -453,10 +455,10 @@ class Cluster:
 
     def _fill_disk(self) -> None:
         host = self._any()
-        disk = self._random.choice((Disk.FULL, Disk.FAILED))
+        disk = self._random.choice((DiskState.FULL, DiskState.FAILED))
         self._say(f"the disk of {host.name} is {disk.value}")
         self._step(host, DiskReport(disk))
-        self._at(2000, lambda: self._step(host, DiskReport(Disk.GOOD)))
+        self._at(2000, lambda: self._step(host, DiskReport(DiskState.GOOD)))
 
     def _pause(self) -> None:
         self._any().paused_until_ms = self.now_ms + self._random.randrange(2000)

@@ -8,7 +8,7 @@ from attrs import define
 
 from rmqpy.dledger.messages import LeadershipTransferRequest
 from rmqpy.dledger.wire import encode
-from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.remoting.command import RemotingCommand
 from simulator.broker_host import LEDGER_PORT, BrokerHost
 from simulator.network import MachineNetwork
@@ -42,7 +42,7 @@ class Operator:
         self.network.request(address, command, PATIENCE_MS, _answered)
 
     @staticmethod
-    def restores(host: BrokerHost, fault: StoreFault) -> bool:
+    def restores(host: BrokerHost, fault: StoreError) -> bool:
         """The file that a start refuses is copied from a replica (the files of the log, where only
         an offset is named); False when nothing is wrong with it.
         """
@@ -50,7 +50,7 @@ class Operator:
         return any([host.disk.restored(path) for path in paths])
 
 
-def may_cut(host: BrokerHost, fault: StoreFault) -> bool:
+def may_cut(host: BrokerHost, fault: StoreError) -> bool:
     """Whether the damage that a start refuses is in a write that a power failure has torn: nobody
     waited for it, and ``--force-truncate`` loses nothing.
     """

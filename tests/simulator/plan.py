@@ -16,7 +16,7 @@ NEVER = 0
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """Chances are per piece on the wire, intervals averages in ms (``NEVER``: not at all)."""
 
     seed: int
@@ -98,10 +98,10 @@ _LINES = (
 )
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> SimulationPlan:
     """A group of three or five, and its misfortunes."""
     dice = random.Random(f"plan {seed}")
-    return Plan(
+    return SimulationPlan(
         seed=seed,
         members=dice.choice((3, 3, 5)),
         **_surroundings(dice),
@@ -114,11 +114,11 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def lonely_plan_of(seed: int) -> Plan:
+def single_broker_plan(seed: int) -> SimulationPlan:
     """One broker, with the classic log or a group of its own."""
     dice = random.Random(f"lonely {seed}")
     dledger = dice.random() < 0.5
-    return Plan(
+    return SimulationPlan(
         seed=seed,
         members=1,
         dledger=dledger,

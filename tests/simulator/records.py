@@ -19,7 +19,7 @@ TRANSACTION_TYPE, NOT_QUEUED = 0x0C, (0x04, 0x0C)
 
 
 @define(slots=True, frozen=True)
-class Record:
+class MessageRecord:
     """One message record: where it says it stands, and what it holds."""
 
     size: int
@@ -37,7 +37,7 @@ class Record:
     """Its body has the checksum that the record names."""
 
 
-def record_at(data: memoryview | bytes, at: int) -> Record | None:
+def record_at(data: memoryview | bytes, at: int) -> MessageRecord | None:
     """The record that begins at ``at``; None where none does."""
     if at + BODY_AT > len(data):
         return None
@@ -50,10 +50,10 @@ def record_at(data: memoryview | bytes, at: int) -> Record | None:
     topic = bytes(data[end + 1 : end + 1 + data[end]])
     whole = not length or checksum & 0x7FFFFFFF == crc
     queued = flag & TRANSACTION_TYPE not in NOT_QUEUED
-    return Record(size, topic, queue_id, queue_offset, position, queued, checksum, whole)
+    return MessageRecord(size, topic, queue_id, queue_offset, position, queued, checksum, whole)
 
 
-def records_in(body: bytes) -> list[Record]:
+def records_in(body: bytes) -> list[MessageRecord]:
     """All records of a pull's answer."""
     found, at = [], 0
     while at < len(body):

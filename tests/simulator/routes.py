@@ -15,7 +15,7 @@ from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader
 from simulator.network import MachineNetwork
-from simulator.virtual_time import Life
+from simulator.virtual_time import ProcessLifetime
 
 ASK_MS = 2000
 PATIENCE_MS = 1000
@@ -26,7 +26,7 @@ class Routes:
     """``addresses`` are those of the last answer, by broker id."""
 
     topic: str
-    life: Life
+    life: ProcessLifetime
     network: MachineNetwork
     servers: list[str]
     dice: random.Random

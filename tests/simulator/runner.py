@@ -1,7 +1,8 @@
 """Many seeds, one after the other or on several processes; and the search for planted bugs.
 
-A seed fails by the first ``Violation``, and by any other exception too: the brokers of a simulated
-cluster have no excuse. A planted bug counts as found by a ``Violation`` only.
+A seed fails by the first ``InvariantViolationError``, and by any other exception too: the brokers
+of a simulated
+cluster have no excuse. A planted bug counts as found by a ``InvariantViolationError`` only.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from time import perf_counter
 
 from attrs import define
 
-from simulator.invariants import NoStart, Violation
+from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.mutations import MUTATIONS, planted
-from simulator.plan import Plan, lonely_plan_of, plan_of
+from simulator.plan import SimulationPlan, plan_of, single_broker_plan
 from simulator.world import Outcome, World
 
-FAMILIES: dict[str, Callable[[int], Plan]] = {"group": plan_of, "lonely": lonely_plan_of}
+FAMILIES: dict[str, Callable[[int], SimulationPlan]] = {
+    "group": plan_of,
+    "lonely": single_broker_plan,
+}
 CHUNK = 10
 SECONDS_MAX = 120
 """Time of the processor for one seed: a loop that does not end must not hold up all others, and a
@@ -52,7 +56,7 @@ def run_seed(family: str, seed: int) -> Result:
     outcome, failure = None, ""
     try:
         outcome = _run_bounded(world)
-    except Violation as violation:
+    except InvariantViolationError as violation:
         failure = str(violation)
     except Exception as error:  # noqa: BLE001 - a result like any other
         failure = f"{type(error).__name__}: {error}"
@@ -60,7 +64,7 @@ def run_seed(family: str, seed: int) -> Result:
     return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
 
 
-class _Endless(BaseException):
+class _EndlessLoopError(BaseException):
     """Nobody may take this for an error of his own."""
 
 
@@ -68,13 +72,13 @@ def _run_bounded(world: World) -> Outcome:
     """Raises TimeoutError for a run that takes much too long."""
 
     def too_long(_signal: int, _frame: object) -> None:
-        raise _Endless
+        raise _EndlessLoopError
 
     before = signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, SECONDS_MAX)
     try:
         return world.run()
-    except _Endless:
+    except _EndlessLoopError:
         raise TimeoutError(f"not done after {SECONDS_MAX} s of the processor") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -86,7 +90,7 @@ def run_seeds(family: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Resu
     if jobs == 1:
         yield from (run_seed(family, seed) for seed in seeds)
         return
-    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+    with ProcessPoolExecutor(jobs, initializer=silence_logs) as pool:
         yield from pool.map(_RunOf(family), seeds, chunksize=CHUNK)
 
 
@@ -99,7 +103,7 @@ class _RunOf:
 
 
 @define(slots=True, frozen=True)
-class Hunt:
+class MutationResult:
     """How the search for a planted bug ended. ``seed`` is -1 when it was not found."""
 
     mutation: str
@@ -109,20 +113,20 @@ class Hunt:
     """Seeds that ended by another exception on the way; they prove nothing."""
 
 
-def hunt(name: str, seeds: Iterable[int]) -> Hunt:
+def find_mutation(name: str, seeds: Iterable[int]) -> MutationResult:
     """Run seeds with a planted bug until a checker sees it."""
     others = 0
     with planted(MUTATIONS[name]):
         for seed in seeds:
             try:
                 _run_bounded(World(plan_of(seed)))
-            except NoStart:
+            except StartRefusedError:
                 others += 1  # the broker has found it by itself
-            except Violation as violation:
-                return Hunt(name, seed, str(violation), others)
+            except InvariantViolationError as violation:
+                return MutationResult(name, seed, str(violation), others)
             except Exception:  # noqa: BLE001 - not what is looked for
                 others += 1
-    return Hunt(name, -1, "", others)
+    return MutationResult(name, -1, "", others)
 
 
 @define(slots=True, frozen=True)
@@ -130,21 +134,21 @@ class _HuntIn:
     first: int
     count: int
 
-    def __call__(self, name: str) -> Hunt:
-        return hunt(name, range(self.first, self.first + self.count))
+    def __call__(self, name: str) -> MutationResult:
+        return find_mutation(name, range(self.first, self.first + self.count))
 
 
-def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[Hunt]:
+def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[MutationResult]:
     """Search for each of the bugs in the same seeds."""
     search = _HuntIn(first, count)
     if jobs == 1:
         yield from map(search, names)
         return
-    with ProcessPoolExecutor(jobs, initializer=be_quiet) as pool:
+    with ProcessPoolExecutor(jobs, initializer=silence_logs) as pool:
         yield from pool.map(search, names)
 
 
-def be_quiet() -> None:
+def silence_logs() -> None:
     """Brokers that crash all the time have much to say; and nothing here needs the collector often:
     a world is garbage as a whole.
     """

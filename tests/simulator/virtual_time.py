@@ -26,7 +26,7 @@ RUNAWAY_EVENTS = 100_000
 """More of them in one moment feed themselves."""
 
 
-class MachineDies(BaseException):
+class MachineCrashError(BaseException):
     """Raised in the middle of an event: the machine is killed, or loses its power, here."""
 
 
@@ -35,7 +35,7 @@ class Event:
     """A callback that may be called off."""
 
     callback: Callable[[], None] | None
-    life: Life | None = None
+    life: ProcessLifetime | None = None
 
     def cancel(self) -> None:
         self.callback = None
@@ -43,7 +43,7 @@ class Event:
 
 @define(slots=True, eq=False, repr=False)
 class Timeline:
-    """See the module. ``died`` hears of a machine whose event raised :class:`MachineDies`."""
+    """See the module. ``died`` hears of a machine whose event raised :class:`MachineCrashError`."""
 
     now_ms: int = 0
     events: int = 0
@@ -90,7 +90,7 @@ class Timeline:
 
 
 @define(slots=True, eq=False, repr=False)
-class Life:
+class ProcessLifetime:
     """A machine from its start to its crash: a ``model.runtime.Scheduler``.
 
     ``blocking_ms`` gives how long a blocking call takes. Its work is done at once, its durable
@@ -172,7 +172,7 @@ class Life:
         self.syncs.now_ms = START_MS + self.timeline.now_ms + self.skew_ms
         try:
             callback()
-        except MachineDies:
+        except MachineCrashError:
             self.died()
             return
         except OSError:

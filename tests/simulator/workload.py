@@ -24,10 +24,10 @@ from rmqpy.remoting.headers import (
     SendMessageRequestHeaderV2,
 )
 from simulator.network import MachineNetwork
-from simulator.plan import Plan
-from simulator.records import Record, records_in
+from simulator.plan import SimulationPlan
+from simulator.records import MessageRecord, records_in
 from simulator.routes import Routes
-from simulator.virtual_time import Life
+from simulator.virtual_time import ProcessLifetime
 
 TOPIC = "T"
 SEND_TIMEOUT_MS = 3_000
@@ -58,7 +58,7 @@ class Sent:
     bodies: tuple[bytes, ...]
 
 
-class Witness(ABC):
+class HistoryRecorder(ABC):
     """Hears what clients are told (``checker``). ``stamp`` is that of the answer's writing."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Witness(ABC):
 
     @abstractmethod
     def was_read(
-        self, broker: str, queue_id: int, offset: int, records: list[Record], stamp: int
+        self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
         """A broker has given these records to a reader that asked from ``offset`` on."""
 
@@ -77,15 +77,15 @@ class Witness(ABC):
 
 
 @define(slots=True, eq=False, repr=False)
-class Producer:
+class WorkloadProducer:
     """``addresses`` by name of the broker."""
 
-    plan: Plan
-    life: Life
+    plan: SimulationPlan
+    life: ProcessLifetime
     network: MachineNetwork
     addresses: dict[str, str]
     dice: random.Random
-    witness: Witness
+    witness: HistoryRecorder
     routes: Routes
     sent: int = 0
     stored: int = 0
@@ -169,15 +169,15 @@ class Producer:
 
 
 @define(slots=True, eq=False, repr=False)
-class Reader:
+class WorkloadReader:
     """Where it stands is kept per broker and queue."""
 
-    plan: Plan
-    life: Life
+    plan: SimulationPlan
+    life: ProcessLifetime
     network: MachineNetwork
     addresses: dict[str, str]
     dice: random.Random
-    witness: Witness
+    witness: HistoryRecorder
     pulls: int = 0
     found: int = 0
     found_last: int = 0

@@ -2,8 +2,8 @@
 
 ``World(plan).run()`` does all of it: faults and traffic for the planned time, then everything is
 mended, a leader must be there within ten seconds and all members equal soon after, and at last
-every queue of every broker is read to its end. ``Violation`` is raised by the first event that
-breaks a promise.
+every queue of every broker is read to its end. ``InvariantViolationError`` is raised by the first
+event that breaks a promise.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from hashlib import sha256
 from attrs import define, evolve, field
 
 from rmqpy.dledger.member import Role
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import MASTER_ID
-from simulator.bit_rot import Rot
+from simulator.bit_rot import BitRot
 from simulator.broker_host import BrokerHost
-from simulator.checkers import ClassicWatch, GroupWatch, Watch, classic_records
+from simulator.checkers import Checker, ClassicWatch, GroupWatch, classic_records
 from simulator.disks import SimulatedDisk
-from simulator.invariants import NoStart, Violation
+from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.name_servers import NameServerHost, name_server_addresses
-from simulator.nemesis import Misfortunes
-from simulator.network import Machine, MachineNetwork, Weather, Wires
+from simulator.nemesis import Nemesis
+from simulator.network import Machine, MachineNetwork, NetworkFaults, SimulatedNetwork
 from simulator.operators import Operator, may_cut
-from simulator.plan import Plan
+from simulator.plan import SimulationPlan
 from simulator.routes import Routes
-from simulator.virtual_time import Life, MachineDies, Timeline
-from simulator.workload import TOPIC, Producer, Reader
+from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
+from simulator.workload import TOPIC, WorkloadProducer, WorkloadReader
 
 LEADER_WITHIN_MS = 10_000
 TAKES_WITHIN_MS = 10_000
@@ -63,27 +63,29 @@ class Outcome:
 class World:
     """See the module. The smaller steps are there for tests that tell a story."""
 
-    plan: Plan
+    plan: SimulationPlan
     timeline: Timeline = field(factory=Timeline)
     hosts: dict[str, BrokerHost] = field(factory=dict)
-    wires: Wires = field(init=False)
-    watch: Watch = field(init=False)
+    wires: SimulatedNetwork = field(init=False)
+    watch: Checker = field(init=False)
     name_servers: tuple[NameServerHost, ...] = field(init=False)
-    producer: Producer = field(init=False)
-    reader: Reader = field(init=False)
+    producer: WorkloadProducer = field(init=False)
+    reader: WorkloadReader = field(init=False)
     crashes: int = 0
     trace: list[str] | None = None
     """Filled with what happened, when it is a list."""
 
     _dice: random.Random = field(init=False)
-    _misfortunes: Misfortunes = field(init=False)
+    _misfortunes: Nemesis = field(init=False)
     _operator: Operator = field(init=False)
-    _rot: Rot = field(init=False)
+    _rot: BitRot = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
         self._dice = random.Random(f"world {plan.seed}")
-        self.wires = Wires(self.timeline, self._dice, Weather(delay_ms=plan.delay_ms))
+        self.wires = SimulatedNetwork(
+            self.timeline, self._dice, NetworkFaults(delay_ms=plan.delay_ms)
+        )
         for number in range(plan.members):
             host = BrokerHost(
                 plan, number, self.timeline, self.wires, self._dice, self._looked_at, self.died
@@ -95,18 +97,18 @@ class World:
         hosts = tuple(self.hosts.values())
         self.watch = (GroupWatch if plan.dledger else ClassicWatch).of(plan, hosts)
         views = self.watch.views if isinstance(self.watch, GroupWatch) else {}
-        self._rot = Rot(self.hosts, views, self._dice)
+        self._rot = BitRot(self.hosts, views, self._dice)
         self._operator = Operator(self._client("operator", "10.0.1.3")[1])
         self.wires.stamp = self.watch.stamp
         self.wires.tap = self.watch.overhears
         self.producer, self.reader = self._producer(), self._reader()
-        self._misfortunes = Misfortunes(self, plan, self._dice)
+        self._misfortunes = Nemesis(self, plan, self._dice)
 
     # The whole
 
     def run(self) -> Outcome:
         self.begin()
-        self.wires.weather = Weather(
+        self.wires.weather = NetworkFaults(
             loss=self.plan.loss,
             repeat=self.plan.repeat,
             delay_ms=self.plan.delay_ms,
@@ -134,7 +136,7 @@ class World:
         """Mend everything; then there must be a leader soon, and all members must become equal."""
         self._misfortunes.end()
         self.wires.blocked.clear()
-        self.wires.weather = Weather(delay_ms=self.plan.delay_ms)
+        self.wires.weather = NetworkFaults(delay_ms=self.plan.delay_ms)
         for host in self.hosts.values():
             host.disk.heal()
             if host.life is not None:
@@ -210,16 +212,16 @@ class World:
         host.disk.now_ms = self.timeline.now_ms
         try:
             host.start(force=force)
-        except (MachineDies, OSError):
+        except (MachineCrashError, OSError):
             self.died(host)
             return
-        except StoreFault as fault:
+        except StoreError as fault:
             self._after_refusal(host, fault, forced=force)
             return
         self.say(f"{host.name} starts")
         self.watch.started(host)
 
-    def _after_refusal(self, host: BrokerHost, fault: StoreFault, *, forced: bool) -> None:
+    def _after_refusal(self, host: BrokerHost, fault: StoreError, *, forced: bool) -> None:
         """An operator does what the broker asks for."""
         host.kill()
         if self._operator.restores(host, fault):
@@ -229,7 +231,7 @@ class World:
             self.say(f"{host.name} does not start: a torn write in {fault.path} is cut off")
             self.start(host, force=True)
         else:
-            raise NoStart(f"{host.name} does not start: {fault}") from fault
+            raise StartRefusedError(f"{host.name} does not start: {fault}") from fault
 
     def crash(self, host: BrokerHost, *, power: bool, working: bool = False) -> None:
         """End a life; ``working``: in the middle of an event."""
@@ -291,23 +293,25 @@ class World:
 
     # Inside
 
-    def _producer(self) -> Producer:
+    def _producer(self) -> WorkloadProducer:
         life, network = self._client("producer", "10.0.1.1")
         servers = name_server_addresses(self.plan.name_servers)
         routes = Routes(TOPIC, life, network, servers, self._dice)
-        return Producer(self.plan, life, network, self._addresses, self._dice, self.watch, routes)
+        return WorkloadProducer(
+            self.plan, life, network, self._addresses, self._dice, self.watch, routes
+        )
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> WorkloadReader:
         life, network = self._client("reader", "10.0.1.2")
-        return Reader(self.plan, life, network, self._addresses, self._dice, self.watch)
+        return WorkloadReader(self.plan, life, network, self._addresses, self._dice, self.watch)
 
     @property
     def _addresses(self) -> dict[str, str]:
         return {host.name: host.address for host in self.hosts.values()}
 
-    def _client(self, name: str, host: str) -> tuple[Life, MachineNetwork]:
+    def _client(self, name: str, host: str) -> tuple[ProcessLifetime, MachineNetwork]:
         machine = Machine(name, host)
-        life = Life(self.timeline, _nothing, _nothing, lambda: 1, SimulatedDisk())
+        life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, SimulatedDisk())
         machine.life = life
         return life, MachineNetwork(self.wires, machine, life)
 
@@ -380,7 +384,7 @@ class World:
         deadline_ms = self.timeline.now_ms + limit_ms
         while not holds():
             if self.timeline.now_ms >= deadline_ms:
-                raise Violation(
+                raise InvariantViolationError(
                     f"no {what} within {limit_ms} ms after everything was mended: {self._state()}"
                 )
             self.let_pass(STEP_MS)

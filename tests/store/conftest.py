@@ -15,9 +15,9 @@ import pytest
 from attrs import define, field
 from simulator.crash_files import (
     FILE_SIZE,
-    DyingFiles,
-    Killed,
-    LoneLeader,
+    CrashingFiles,
+    KilledError,
+    SingleNodeProposer,
     load_folder,
     read_all,
 )
@@ -25,9 +25,9 @@ from simulator.crash_files import (
 from rmqpy.codec.properties import encode_properties
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.files import FileLayer
-from rmqpy.model.message import MessageDraft
-from rmqpy.store.files.disk import Disk
+from rmqpy.model.files import FileSystem
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
@@ -73,19 +73,19 @@ class Rig:
         store = open_store(context)
         if self.flag and lead:
             try:
-                LoneLeader(store).start()
+                SingleNodeProposer(store).start()
             except BaseException:
                 store.abandon()
                 raise
             store.dispatch()
         return store
 
-    def after(self, files: FileLayer) -> Rig:
+    def after(self, files: FileSystem) -> Rig:
         """The same directory on another layer (what a crash has left)."""
         return Rig(files, self.root, self.flag, self.clock, dict(self.changes), self.force)
 
     @staticmethod
-    def draft(number: int, **changes: Any) -> MessageDraft:
+    def draft(number: int, **changes: Any) -> OutgoingMessage:
         """Message ``number``: its body says so, and so does its key."""
         pairs = {"KEYS": f"key{number}", "UNIQ_KEY": f"U{number:08X}", "TAGS": f"T{number % 3}"}
         values: dict[str, Any] = {
@@ -97,7 +97,7 @@ class Rig:
             "born_host": HOST,
             "store_host": HOST,
         }
-        return MessageDraft(**(values | changes))
+        return OutgoingMessage(**(values | changes))
 
     def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
         """Put messages and end the turn; their physical offsets. The clock moves 10 ms a turn."""
@@ -159,12 +159,12 @@ class Kit:
     """What tests take from here (test modules import nothing from each other)."""
 
     rig: Callable[..., Rig]
-    load: Callable[[Path, FileLayer, str], None]
+    load: Callable[[Path, FileSystem, str], None]
     read_all = staticmethod(read_all)
     bodies = staticmethod(bodies)
-    Leader = LoneLeader
-    DyingFiles = DyingFiles
-    Interrupted = Killed
+    Leader = SingleNodeProposer
+    DyingFiles = CrashingFiles
+    Interrupted = KilledError
     FILE_SIZE = FILE_SIZE
     EIO = errno.EIO
 
@@ -174,7 +174,7 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
     rigs: list[Rig] = []
 
-    def rig(files: FileLayer | None = None, root: str = "/store", **options: Any) -> Rig:
+    def rig(files: FileSystem | None = None, root: str = "/store", **options: Any) -> Rig:
         made = Rig(MemoryFiles() if files is None else files, root, **options)
         rigs.append(made)
         return made
@@ -183,8 +183,8 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
 
 
 @pytest.fixture(params=["memory", "disk"])
-def any_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileLayer, str]:
+def any_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
     """A file layer and a root: in memory, on the disk."""
     if request.param == "memory":
         return MemoryFiles(), "/store"
-    return Disk(), os.fspath(tmp_path / "store")
+    return OsFileSystem(), os.fspath(tmp_path / "store")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
-from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, Pause
+from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, CleaningPause
 
 DAY_MS = 24 * HOUR_MS
 NEVER = 23 * HOUR_MS
@@ -39,7 +39,7 @@ def clean(rig: Any, store: Any) -> list[int]:
         except StopIteration:
             return pauses
         error = None
-        if isinstance(step, Pause):
+        if isinstance(step, CleaningPause):
             pauses.append(step.delay_ms)
             continue
         try:
@@ -187,9 +187,9 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Any) -> None:
 
 def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
     """On the real disk: a view into a file that is removed meanwhile."""
-    from rmqpy.store.files.disk import Disk
+    from rmqpy.store.files.disk import OsFileSystem
 
-    rig = kit.rig(Disk(), str(tmp_path / "s"), changes={"delete_when": ()})
+    rig = kit.rig(OsFileSystem(), str(tmp_path / "s"), changes={"delete_when": ()})
     store = rig.open()
     for number in range(20):
         rig.put(store, number, body=BODY)
@@ -281,7 +281,7 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Any) -> None:
     store.cleaning.delete_manually()
     steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
     next(steps).run()
-    assert isinstance(steps.send(None), Pause)
+    assert isinstance(steps.send(None), CleaningPause)
     store.entries.begin_again(50, 16 * store.entries.file_size)
     with pytest.raises(StopIteration):
         while True:
@@ -300,7 +300,7 @@ def test_a_file_that_is_written_to_during_a_pause_stays(kit: Any) -> None:
     store.cleaning.delete_manually()
     steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
     next(steps).run()
-    assert isinstance(steps.send(None), Pause)
+    assert isinstance(steps.send(None), CleaningPause)
     rig.files.now_ms = rig.clock.now_ms()
     store.log.row.first.file.write(100, b"x")
     with pytest.raises(StopIteration):

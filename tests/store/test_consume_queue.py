@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.store.queues.consume_queue import ConsumeQueue
-from rmqpy.store.retention import Removal
+from rmqpy.store.retention import DeletionTask
 from rmqpy.testing.memory_files import MemoryFiles
 
 UNIT = struct.Struct(">qiq")
@@ -22,7 +22,7 @@ def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
     """What cleaning does with files that are let go; how many there were."""
     count = 0
     for file in row.take_expired(log_min_offset):
-        Removal(files, file).run()
+        DeletionTask(files, file).run()
         count += 1
     return count
 
@@ -106,7 +106,7 @@ def test_a_gap_becomes_filler() -> None:
     assert queue.put(9, 5000, 100, 1)
     assert bytes(data(files))[100:180] == FILLER * 4
     assert queue.max_offset == 10
-    with pytest.raises(StoreFault, match="queue offset 4000"):
+    with pytest.raises(StoreError, match="queue offset 4000"):
         queue.put(4000, 6000, 100, 1)
     assert queue.max_offset == 10
 

@@ -11,7 +11,7 @@ import pytest
 from attrs import define, field
 
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqpy.store.message_store import MessageStore
 
@@ -456,7 +456,7 @@ def test_a_log_that_dispatch_cannot_read(kit: Any) -> None:
     store.commit()
     path, position = rig.place(end)
     rig.edit(path, position + 4, b"\xff\xff")
-    with pytest.raises(StoreFault, match=f"offset {end}"):
+    with pytest.raises(StoreError, match=f"offset {end}"):
         store.dispatch()
     assert not store.writeable
     assert kit.bodies(store) == {rig.draft(0).body}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
-from rmqpy.store.files.disk import Disk
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -85,25 +85,25 @@ def test_backups(any_files: Any) -> None:
     path = f"{root}/x"
     assert read_with_backup(files, path, int) is None
     for text in (b"1", b"2", b"2"):
-        replace_with_backup(files, path, text)
+        write_atomically(files, path, text)
     assert (files.read_bytes(path), files.read_bytes(path + ".bak")) == (b"2", b"1")
     assert read_with_backup(files, path, int) == 2
     files.replace_bytes(path, b"two")
     assert read_with_backup(files, path, int) == 1
     files.replace_bytes(path, b"")
     assert read_with_backup(files, path, int) == 1
-    replace_with_backup(files, path, b"3")
+    write_atomically(files, path, b"3")
     assert files.read_bytes(path + ".bak") == b"1", "an empty file is no backup"
     files.replace_bytes(path, b"three")
     files.replace_bytes(path + ".bak", b"one")
-    with pytest.raises(StoreFault, match="three"):
+    with pytest.raises(StoreError, match="three"):
         read_with_backup(files, path, int)
 
 
 def test_locks(any_files: Any) -> None:
     files, root = any_files
     lock = files.lock(f"{root}/lock")
-    with pytest.raises(StoreFault, match="another broker"):
+    with pytest.raises(StoreError, match="another broker"):
         files.lock(f"{root}/lock")
     lock.release()
     lock.release()
@@ -113,7 +113,7 @@ def test_locks(any_files: Any) -> None:
 def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
     """Byte 0, POSIX: another process sees it."""
     path = os.fspath(tmp_path / "lock")
-    lock = Disk().lock(path)
+    lock = OsFileSystem().lock(path)
     probe = (
         "import fcntl,sys\n"
         f"file = open({path!r}, 'r+b')\n"
@@ -127,7 +127,7 @@ def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
 
 
 def test_files_are_sparse(tmp_path: Path) -> None:
-    file = Disk().open(os.fspath(tmp_path / "f"), size=1 << 30)
+    file = OsFileSystem().open(os.fspath(tmp_path / "f"), size=1 << 30)
     file.write(1 << 29, b"x")
     assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
     file.close()
@@ -135,7 +135,7 @@ def test_files_are_sparse(tmp_path: Path) -> None:
 
 def test_a_view_outlives_its_file(tmp_path: Path) -> None:
     """A reply that is still on its way out when the file is closed."""
-    file = Disk().open(os.fspath(tmp_path / "f"), size=4096)
+    file = OsFileSystem().open(os.fspath(tmp_path / "f"), size=4096)
     file.write(0, b"abc")
     view = file.view[:3]
     file.close()

@@ -12,13 +12,13 @@ import pytest
 from attrs import evolve
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.codec.message import encode_messages, patch_record
-from rmqpy.dledger.entry_log import place
+from rmqpy.codec.message import encode_messages, set_offsets
+from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.member import LedgerEnd
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.model.message import MessageDraft
-from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.store.ledger.entry_reader import CorruptEntryError
 
 DATA = "/store/dledger-n0/data"
 INDEX = "/store/dledger-n0/index"
@@ -55,7 +55,7 @@ def take(entries: Any, new: list[Entry]) -> None:
 def shortest(size_max: int) -> bytearray:
     """A record of no more bytes."""
     host = (bytes(4), 1)
-    draft = MessageDraft(
+    draft = OutgoingMessage(
         topic=b"T",
         queue_id=0,
         body=b"b",
@@ -80,7 +80,7 @@ def bytes_of(rig: Any, folder: str) -> dict[str, bytes]:
 def entry_at(index: int, term: int, position: int, body: Any) -> Entry:
     """An entry whose record says where it stands."""
     record = bytearray(body)
-    patch_record(record, 0, None, position + ENTRY_HEADER_SIZE, 1_700_000_000_000)
+    set_offsets(record, 0, None, position + ENTRY_HEADER_SIZE, 1_700_000_000_000)
     return Entry.of(index, term, position, bytes(record))
 
 
@@ -88,7 +88,7 @@ def with_term(entries: list[Entry], term: int) -> list[Entry]:
     """The same bodies, placed one behind the other in another term."""
     made, end = [], entries[0].position
     for entry in entries:
-        position = place(end, entry.size, FILE_SIZE)
+        position = frame(end, entry.size, FILE_SIZE)
         made.append(entry_at(entry.index, term, position, entry.body))
         end = position + entry.size
     return made
@@ -125,7 +125,7 @@ def test_a_tail_is_cut_and_replaced(rig: Any, leader: list[Entry], kept: int) ->
     again = opened(cut)
     assert again.entries.end.index == kept - 1, "a cut is durable at once"
     again.abandon()
-    position = place(entries.end_offset, leader[0].size, FILE_SIZE)
+    position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
     take(entries, shorter)
     assert Entry(*entries.entry(kept)) == shorter[0]
@@ -189,7 +189,7 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     """
     for entry in leader[20:]:
         body = bytearray(entry.body)
-        patch_record(body, 0, None, entry.position + ENTRY_HEADER_SIZE, 1_600_000_000_000)
+        set_offsets(body, 0, None, entry.position + ENTRY_HEADER_SIZE, 1_600_000_000_000)
         leader[entry.index] = Entry.of(entry.index, 0, entry.position, bytes(body))
     store = opened(rig)
     take(store.entries, leader[:20])
@@ -259,7 +259,7 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Any, leader: list[Entry]) ->
     store = opened(rig)
     assert store.entries.end_offset == end
     small = entry_at(rolled.index, 0, end, shortest(FILE_SIZE - end % FILE_SIZE - 56))
-    assert place(end, small.size, FILE_SIZE) == end
+    assert frame(end, small.size, FILE_SIZE) == end
     take(store.entries, [small])
     assert store.entries.end.index == rolled.index
     store.abandon()
@@ -275,9 +275,9 @@ def test_a_damaged_entry_is_named_and_mended(rig: Any, leader: list[Entry]) -> N
     for position in (0, 9, 30, 53, 48 + 90):
         name, at = divmod(leader[20].position + position, FILE_SIZE)
         rig.files.nodes[f"{DATA}/{name * FILE_SIZE:020d}"].data[at] ^= 0x11
-        with pytest.raises(DamagedEntry, match="entry 20 is damaged"):
+        with pytest.raises(CorruptEntryError, match="entry 20 is damaged"):
             entries.entry(20)
-        with pytest.raises(DamagedEntry, match="another entry"):
+        with pytest.raises(CorruptEntryError, match="another entry"):
             entries.repair(with_term(leader, 7)[20])
         entries.repair(leader[20])
         assert Entry(*entries.entry(20)) == leader[20]
@@ -290,9 +290,9 @@ def test_an_index_unit_that_is_gone_is_named(rig: Any, leader: list[Entry]) -> N
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
     node.data[5 * 32 : 6 * 32] = bytes(32)
     for read in (store.entries.entry, store.entries.term_of):
-        with pytest.raises(DamagedEntry, match="no index unit of entry 5"):
+        with pytest.raises(CorruptEntryError, match="no index unit of entry 5"):
             read(5)
-    with pytest.raises(DamagedEntry, match="another entry"):
+    with pytest.raises(CorruptEntryError, match="another entry"):
         store.entries.repair(with_term(leader, 7)[5])
     store.entries.repair(leader[5])
     assert Entry(*store.entries.entry(5)) == leader[5]
@@ -314,13 +314,13 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     assert index == 40 and 1 < checks < 20
     name, at = divmod(leader[1].position + 48 + 90, FILE_SIZE)
     rig.files.nodes[f"{DATA}/{name * FILE_SIZE:020d}"].data[at] ^= 1
-    with pytest.raises(DamagedEntry, match="entry 1 is damaged"):
+    with pytest.raises(CorruptEntryError, match="entry 1 is damaged"):
         entries.check(0, 39, 1 << 20)
     rig.files.nodes[f"{INDEX}/{0:020d}"].data[10 * 32 + 20] ^= 1
     rig.files.nodes[f"{INDEX}/{0:020d}"].data[12 * 32 + 5] ^= 1
     for damaged in (10, 12):
         index = 2 if damaged == 10 else 11
-        with pytest.raises(DamagedEntry, match=f"entry {damaged} is damaged"):
+        with pytest.raises(CorruptEntryError, match=f"entry {damaged} is damaged"):
             while index < 40:
                 index += entries.check(index, 39, 1 << 20)[0]
     store.abandon()
@@ -407,7 +407,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     entries = store.entries
     assert {index} == set(entries.holes)
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(6))
-    with pytest.raises(DamagedEntry):
+    with pytest.raises(CorruptEntryError):
         entries.entry(index)
     entries.repair(some[index])
     assert not entries.holes

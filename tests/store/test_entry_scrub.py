@@ -9,7 +9,7 @@ import pytest
 
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
 
 FILE_SIZE = 4096
@@ -42,7 +42,7 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
     scrub.tick(0)
     flip(store, 30)
     scrub.tick(REST_MS - 1)
-    with pytest.raises(DamagedEntry, match="entry 30") as found:
+    with pytest.raises(CorruptEntryError, match="entry 30") as found:
         scrub.tick(REST_MS)
     scrub.found(found.value)
     scrub.tick(REST_MS + PERIOD_MS)
@@ -60,7 +60,7 @@ def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None
     scrub.tick(0)
     flip(store, 5)
     store.rig.put(store, 40)
-    with pytest.raises(DamagedEntry, match="entry 5"):
+    with pytest.raises(CorruptEntryError, match="entry 5"):
         scrub.tick(REST_MS)
 
 
@@ -68,7 +68,7 @@ def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
     asked: list[int] = []
     scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
     for index in (3, 39):
-        scrub.found(DamagedEntry("/store/x", index, "a bit that flipped"))
+        scrub.found(CorruptEntryError("/store/x", index, "a bit that flipped"))
     store.entries.release_first_file().close()
     assert store.entries.begin_index > 3
     scrub.tick(0)

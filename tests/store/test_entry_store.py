@@ -10,7 +10,7 @@ import pytest
 
 from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.member import HardState
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import Term
 
 UNIT = struct.Struct(">iqiqq")
@@ -101,7 +101,7 @@ def test_units_behind_the_last_entry_are_cleared(rig: Any) -> None:
 
 def test_an_index_file_of_another_size(rig: Any) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
-    with pytest.raises(StoreFault, match="500 bytes"):
+    with pytest.raises(StoreError, match="500 bytes"):
         rig.open()
 
 

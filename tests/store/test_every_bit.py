@@ -13,8 +13,8 @@ import pytest
 from attrs import define
 
 from rmqpy.codec import layout, property_crc
-from rmqpy.model.errors import StoreFault
-from rmqpy.store.files.log_recovery import Framing, Walker
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.log_recovery import Framing, LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -37,7 +37,7 @@ def outcome(rig: Any, kit: Any, place: int, bit: int, whole: dict[Any, list[byte
     node.data[place] ^= 1 << bit
     try:
         store = after.open()
-    except StoreFault:
+    except StoreError:
         return "refused"
     try:
         if store.opened.notes:
@@ -80,16 +80,16 @@ def test_the_bytes_are_those_of_5(kit: Any) -> None:
     import zlib
 
     assert int(tail[9:19][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
-    assert property_crc.holds(record)
+    assert property_crc.verify(record)
     for place in range(len(record)):
         record[place] ^= 1
-        assert not property_crc.holds(record), place
+        assert not property_crc.verify(record), place
         record[place] ^= 1
 
 
 def test_an_older_checksum_is_replaced() -> None:
-    once = property_crc.with_room(b"a\x01b")
-    assert property_crc.with_room(once) == once
+    once = property_crc.reserve(b"a\x01b")
+    assert property_crc.reserve(once) == once
     assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
 
 
@@ -98,7 +98,7 @@ def test_records_without_it_are_not_judged(kit: Any) -> None:
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
-    assert property_crc.holds(store.message_at(offsets[0]))
+    assert property_crc.verify(store.message_at(offsets[0]))
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()
@@ -140,14 +140,14 @@ class Log:
         data[bit // 8] ^= 1 << bit % 8
         row = MappedFiles(self.files, (self.path.rpartition("/")[0],), LOG_BYTES)
         row.load("mappedFileSizeCommitLog")
-        walker = Walker(
+        walker = LogRecovery(
             self.files, row, Framing.CLASSIC, "/quarantine", check_property_crc=self.crc
         )
         # A recovery may begin at any record; what stands in front of this one is as it was.
         start = max((offset for offset in self.offsets[:-1] if offset <= bit // 8), default=0)
         try:
             end = walker.recover(0, start)
-        except StoreFault:
+        except StoreError:
             return "refused"
         finally:
             data[:] = self.whole

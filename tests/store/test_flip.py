@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.store.files.disk import Disk
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.memory_files import MemoryFiles
 
 ROOT = "/store"
@@ -37,7 +37,9 @@ def loaded(name: str, golden: Any, kit: Any, files: Any = None) -> Any:
 def test_everything_is_there_afterwards(
     name: str, golden: Any, golden_copy: Any, kit: Any, manifest: Any
 ) -> None:
-    rig = kit.rig(Disk(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True)
+    rig = kit.rig(
+        OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
+    )
     store = rig.open()
     assert store.divided_offset == DIVIDED
     assert store.max_physical_offset == store.confirm_offset == DIVIDED
@@ -133,7 +135,7 @@ def test_the_flag_off_again_is_refused(golden: Any, kit: Any) -> None:
     store.shutdown()
     rig.flag = False
     before = rig.tree()
-    with pytest.raises(StoreFault) as refused:
+    with pytest.raises(StoreError) as refused:
         rig.open()
     assert refused.value.path == f"{ROOT}/dledger-n0/data"
     assert "enableDLegerCommitLog=true" in refused.value.remedy
@@ -150,7 +152,7 @@ def test_other_paths_of_dledger_data_are_seen(golden: Any, kit: Any) -> None:
     assert f"/other/data/{DIVIDED:020d}" in rig.files.nodes
     store.shutdown()
     rig.flag = False
-    with pytest.raises(StoreFault, match="/other/data"):
+    with pytest.raises(StoreError, match="/other/data"):
         rig.open()
 
 
@@ -161,7 +163,7 @@ def test_old_files_that_do_not_reach_the_new_log(golden: Any, kit: Any) -> None:
     rig.open().shutdown()
     del rig.files.nodes[f"{ROOT}/commitlog/{196608:020d}"]
     before = rig.tree()
-    with pytest.raises(StoreFault) as refused:
+    with pytest.raises(StoreError) as refused:
         rig.open()
     assert "196608" in refused.value.found and "262144" in refused.value.found
     assert rig.tree() == before

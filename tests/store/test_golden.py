@@ -13,7 +13,7 @@ import pytest
 
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.config.loading import StoreSettings
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
@@ -61,7 +61,7 @@ def settings_of(root: str, node: str) -> StoreSettings:
 def open_golden(folder: Path, node: str, layer: Any = None, root: str = "") -> MessageStore:
     settings = settings_of(root or os.fspath(folder), node)
     clock = ManualScheduler(start_ms=1_800_000_000_000)
-    store = open_store(StoreContext(settings, layer or Disk(), clock, 1 << 34))
+    store = open_store(StoreContext(settings, layer or OsFileSystem(), clock, 1 << 34))
     if store.entries is not None:
         # The tail that the last checkpoint does not vouch for: a group of one commits it.
         store.entries.commit_to(store.entries.end.index)

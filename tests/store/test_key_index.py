@@ -11,7 +11,7 @@ import pytest
 
 from rmqpy.codec.units import index_key_hash
 from rmqpy.store.index.index_file import KeyIndex
-from rmqpy.store.retention import Removal
+from rmqpy.store.retention import DeletionTask
 from rmqpy.testing.memory_files import MemoryFiles
 
 FOLDER = "/store/index"
@@ -23,7 +23,7 @@ def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
     """What cleaning does with files that are let go; how many there were."""
     count = 0
     for file in row.take_expired(log_min_offset):
-        Removal(files, file).run()
+        DeletionTask(files, file).run()
         count += 1
     return count
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rmqpy.audit.checks.engine import AuditPlan
+from rmqpy.audit.checks.engine import AuditOptions
 from rmqpy.audit.replicas.manifest import ManifestPlan, make_manifest
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import (
-    OldLog,
-    OldLogMark,
+    ClassicPrefix,
+    ClassicPrefixMark,
     digest_of_blocks,
     forget_old_log_mark,
     open_old_log,
@@ -23,11 +23,11 @@ from rmqpy.testing.memory_files import MemoryFiles
 FILE_SIZE = 65536
 
 
-def marked(files: MemoryFiles, root: str, divided: int = 262144) -> OldLogMark:
+def marked(files: MemoryFiles, root: str, divided: int = 262144) -> ClassicPrefixMark:
     return opened(files, root, divided).mark
 
 
-def opened(files: MemoryFiles, root: str, divided: int = 262144) -> OldLog:
+def opened(files: MemoryFiles, root: str, divided: int = 262144) -> ClassicPrefix:
     row = MappedFiles(files, (f"{root}/commitlog",), FILE_SIZE)
     row.load("mappedFileSizeCommitLog")
     found = open_old_log(files, row, divided, f"{root}/rmqpy")
@@ -66,7 +66,7 @@ def test_the_mark_outlives_the_files(golden: Any, kit: Any) -> None:
         files.unlink(path)
         assert marked(files, "/s") == mark
     forget_old_log_mark(files, "/s/rmqpy")
-    assert marked(files, "/s") == OldLogMark()
+    assert marked(files, "/s") == ClassicPrefixMark()
 
 
 def test_a_file_that_was_written_to_is_marked_anew(golden: Any, kit: Any) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_was_written_to_is_marked_anew(golden: Any, kit: Any) -> Non
     assert marked(files, "/s") == again
 
 
-def read_all(old_log: OldLog) -> int:
+def read_all(old_log: ClassicPrefix) -> int:
     count = 0
     while (work := old_log.next_work()) is not None:
         old_log.take(work())
@@ -120,8 +120,10 @@ def test_a_manifest_says_the_same(golden: Any, kit: Any) -> None:
     store = golden("C-upgraded-v497") / "n0"
     old_log = opened(loaded(store, kit, "/s"), "/s")
     read_all(old_log)
-    audit = AuditPlan(root=str(store))
-    manifest, _ = make_manifest(Disk(), ManifestPlan(name="n0", audit=audit, now_ms=lambda: 0))
+    audit = AuditOptions(root=str(store))
+    manifest, _ = make_manifest(
+        OsFileSystem(), ManifestPlan(name="n0", audit=audit, now_ms=lambda: 0)
+    )
     log = manifest.log("classic")
     assert log is not None and log.files[-1].end == old_log.mark.end
     blocks = [digest_of_blocks(file.blocks) for file in reversed(log.files)]

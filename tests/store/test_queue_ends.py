@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import RemoteFault
-from rmqpy.store.queues.expired_ends import QueueEnds
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 from rmqpy.testing.memory_files import MemoryFiles
 
 PATH = "/store/rmqpy/queue-ends"
@@ -24,27 +24,27 @@ def told(end: int) -> bytes:
 
 
 def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
-    ends = QueueEnds(files, PATH)
+    ends = ExpiredQueueEnds(files, PATH)
     assert not ends.wanted and ends.ends == {} and not files.exists(PATH)
     ends.want()
-    assert QueueEnds(files, PATH).wanted
+    assert ExpiredQueueEnds(files, PATH).wanted
     ends.told(told(7))
     ends.told(told(5))
-    again = QueueEnds(files, PATH)
+    again = ExpiredQueueEnds(files, PATH)
     assert not again.wanted and again.ends == {("Topic", 0): 7}
     assert again.tell([], 100) == told(7)
     again.forget("Other")
     again.forget("Topic")
-    assert QueueEnds(files, PATH).ends == {}
+    assert ExpiredQueueEnds(files, PATH).ends == {}
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"wanted": 0, "ends": 3}', told(-1), told(1 << 62), b"\xff"]
 )
 def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> None:
-    ends = QueueEnds(files, PATH)
+    ends = ExpiredQueueEnds(files, PATH)
     ends.want()
-    with pytest.raises(RemoteFault):
+    with pytest.raises(RemoteProtocolError):
         ends.told(body)
     assert ends.wanted and ends.ends == {}
 
@@ -53,10 +53,10 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
     files: MemoryFiles,
 ) -> None:
     files.replace_bytes(PATH, b"{")
-    ends = QueueEnds(files, PATH)
+    ends = ExpiredQueueEnds(files, PATH)
     assert ends.wanted
     ends.nobody_knows()
-    assert not QueueEnds(files, PATH).wanted
+    assert not ExpiredQueueEnds(files, PATH).wanted
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.store.files.disk import Disk
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
 
 ROOT = "/store"
 
@@ -27,9 +27,9 @@ def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
     return made
 
 
-def refused(rig: Any) -> StoreFault:
+def refused(rig: Any) -> StoreError:
     before = rig.tree()
-    with pytest.raises(StoreFault) as raised:
+    with pytest.raises(StoreError) as raised:
         rig.open()
     fault = raised.value
     assert rig.tree() == before
@@ -130,7 +130,7 @@ def test_a_file_at_an_odd_place(rig: Any, kit: Any) -> None:
 
 def test_the_directory_is_in_use(rig: Any) -> None:
     store = rig.open()
-    with pytest.raises(StoreFault) as raised:
+    with pytest.raises(StoreError) as raised:
         rig.open()
     assert raised.value.path == f"{ROOT}/lock"
     store.shutdown()
@@ -139,9 +139,9 @@ def test_the_directory_is_in_use(rig: Any) -> None:
 
 def test_the_directory_is_in_use_on_the_disk(kit: Any, tmp_path: Path) -> None:
     """By another layer of this process too: POSIX locks alone would not see that."""
-    rig = kit.rig(Disk(), os.fspath(tmp_path))
+    rig = kit.rig(OsFileSystem(), os.fspath(tmp_path))
     store = rig.open()
-    with pytest.raises(StoreFault, match="lock"):
+    with pytest.raises(StoreError, match="lock"):
         rig.open()
     store.shutdown()
     store = rig.open()
@@ -185,10 +185,10 @@ def test_dledger_texts_that_cannot_be_read(kit: Any, name: str) -> None:
     good = rig.tree()[f"dledger-n0/{name}"]
     rig.files.put(path, b"garbage")
     rig.files.put(path + ".bak", b"more garbage")
-    with pytest.raises(StoreFault, match=name):
+    with pytest.raises(StoreError, match=name):
         rig.open()
     rig.files.put(path, b"committedIndex=x\ncurrTerm=y\n")
-    with pytest.raises(StoreFault, match=name):
+    with pytest.raises(StoreError, match=name):
         rig.open()
     rig.files.put(path, b"")
     rig.files.put(path + ".bak", good)
@@ -221,7 +221,7 @@ def test_a_queue_offset_out_of_all_bounds(kit: Any) -> None:
         *(lambda path, position: (path, position + 20))(*rig.place(offsets[2])),
         (1 << 40).to_bytes(8),
     )
-    with pytest.raises(StoreFault, match=f"queue offset {1 << 40}"):
+    with pytest.raises(StoreError, match=f"queue offset {1 << 40}"):
         rig.open()
 
 
@@ -234,6 +234,6 @@ def test_a_topic_that_leads_out_of_the_store(kit: Any) -> None:
     record = rig.tree()[path][position:]
     place = position + record.index(b"Topic")
     rig.edit(path, place, b"../oo")
-    with pytest.raises(StoreFault, match="damaged"):
+    with pytest.raises(StoreError, match="damaged"):
         rig.open()
     assert not any(folder.endswith("/oo") for folder in rig.files.folders)

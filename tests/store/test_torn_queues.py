@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 QUEUE = "consumequeue/Topic/1"
 
@@ -57,7 +57,7 @@ def test_a_queue_file_that_is_gone_between_two(kit: Any) -> None:
 def test_another_file_size_is_a_setting_not_damage(kit: Any) -> None:
     rig, _ = filled(kit)
     rig.changes["mapped_file_size_consume_queue"] = 800
-    with pytest.raises(StoreFault, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
+    with pytest.raises(StoreError, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
         rig.open()
     assert len(files_of(rig, QUEUE)) == 3
 
@@ -83,5 +83,5 @@ def test_a_cut_index_file(kit: Any, which: int) -> None:
 def test_another_size_of_all_index_files_is_a_setting(kit: Any) -> None:
     rig, _ = filled(kit)
     rig.changes["max_index_num"] = 40
-    with pytest.raises(StoreFault, match="maxIndexNum=40 say; set these keys as the store was"):
+    with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):
         rig.open()

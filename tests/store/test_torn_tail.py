@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 ROOT = "/store"
 
@@ -232,7 +232,7 @@ def test_damage_in_the_middle_is_refused(rig: Any, kit: Any, what: str, clean: b
     damage(rig, victim + {"size": 0, "magic": 4, "body": 90, "place": 28}[what])
     before = without_lock(rig)
     path, position = rig.place(frame_of(rig, victim))
-    with pytest.raises(StoreFault) as refused:
+    with pytest.raises(StoreError) as refused:
         rig.open()
     assert refused.value.path == f"{ROOT}/{path}"
     assert f"offset {frame_of(rig, victim)} (byte {position} of the file)" in refused.value.found
@@ -263,7 +263,7 @@ def test_damage_with_valid_records_in_a_later_file(rig: Any, kit: Any, clean: bo
     path, position = rig.place(start)
     rig.edit(path, position, bytes(kit.FILE_SIZE - position))
     before = without_lock(rig)
-    with pytest.raises(StoreFault) as refused:
+    with pytest.raises(StoreError) as refused:
         rig.open()
     assert refused.value.path == f"{ROOT}/{path}"
     assert f"at offset {offsets[number]} in" in refused.value.found
@@ -318,7 +318,7 @@ def test_damage_before_the_walk_is_met_by_who_reads_there(kit: Any) -> None:
     store.shutdown()
     for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
         del rig.files.nodes[path]
-    with pytest.raises(StoreFault, match=f"offset {offsets[3]}"):
+    with pytest.raises(StoreError, match=f"offset {offsets[3]}"):
         rig.open()
 
 
@@ -329,7 +329,7 @@ def test_dledger_indexes_that_jump(kit: Any) -> None:
     path, position = rig.place(offsets[4] - 48)
     rig.edit(path, position + 8, (17).to_bytes(8))
     before = rig.tree()
-    with pytest.raises(StoreFault, match=f"offset {offsets[4] - 48} "):
+    with pytest.raises(StoreError, match=f"offset {offsets[4] - 48} "):
         rig.open()
     assert rig.tree() == before
 
@@ -342,6 +342,6 @@ def test_dledger_indexes_that_jump_between_files(kit: Any) -> None:
         path, position = rig.place(offsets[later] - 48)
         rig.edit(path, position + 8, (later + 1).to_bytes(8))
     before = rig.tree()
-    with pytest.raises(StoreFault, match=f"offset {kit.FILE_SIZE} "):
+    with pytest.raises(StoreError, match=f"offset {kit.FILE_SIZE} "):
         rig.open()
     assert rig.tree() == before

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqpy.testing.java import JavaHome, JavaUnavailable, probe_body
+from rmqpy.testing.java import JavaHome, JavaUnavailableError, probe_body
 from rmqpy.testing.java.install import SOURCES
 
 
@@ -32,7 +32,7 @@ def test_the_missing_program_is_named(tools, tmp_path):
     assert home.missing() == "javac is neither in JAVA_HOME nor on the PATH"
     tools("javac")
     assert "no jars of RocketMQ 4.9.7" in home.missing()
-    with pytest.raises(JavaUnavailable, match="no mvn to fetch them"):
+    with pytest.raises(JavaUnavailableError, match="no mvn to fetch them"):
         home.libraries()
 
 
@@ -55,7 +55,7 @@ def test_a_failing_maven_is_told_with_its_last_lines_and_leaves_nothing(tools, t
     tools("javac")
     tools("mvn", "#!/bin/sh\necho no such artifact\nexit 1\n")
     home = JavaHome("0.0.0", tmp_path / "cache")
-    with pytest.raises(JavaUnavailable, match=r"ended with 1:\nno such artifact"):
+    with pytest.raises(JavaUnavailableError, match=r"ended with 1:\nno such artifact"):
         home.libraries()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["0.0.0.lock"]
 

@@ -11,7 +11,7 @@ import pytest
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import (
     BrokerSpec,
-    ProcessFault,
+    ProcessError,
     RmqpySite,
     ServerProcess,
     dledger_settings,
@@ -63,21 +63,21 @@ def test_it_starts_again_and_waits_for_a_new_ready_line(make):
 
 def test_an_end_before_readiness_is_told_with_what_was_printed(make):
     server = make("print('no such file'); raise SystemExit(3)")
-    with pytest.raises(ProcessFault, match=r"ended with 3 before it was ready:\n.*no such file"):
+    with pytest.raises(ProcessError, match=r"ended with 3 before it was ready:\n.*no such file"):
         server.start()
 
 
 def test_a_server_that_is_never_ready_is_killed(make):
     server = make("import time; time.sleep(60)")
     server.ready_timeout_s = 0.05
-    with pytest.raises(ProcessFault, match="not ready after"):
+    with pytest.raises(ProcessError, match="not ready after"):
         server.start()
     assert not server.running
 
 
 def test_a_server_that_ignores_sigterm_is_killed_and_told(make):
     server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
-    with pytest.raises(ProcessFault, match="still there"):
+    with pytest.raises(ProcessError, match="still there"):
         server.stop(timeout_s=0.05)
     assert not server.running
 

@@ -10,9 +10,9 @@ import pytest
 from attrs import define, evolve, field
 from simulator.crash_files import (
     FILE_SIZE,
-    DyingFiles,
-    Killed,
-    LoneLeader,
+    CrashingFiles,
+    KilledError,
+    SingleNodeProposer,
     load_folder,
     read_all,
 )
@@ -20,13 +20,13 @@ from simulator.crash_files import (
 from rmqpy.codec.properties import encode_properties
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.files import FileLayer
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.files import FileSystem
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
-from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.node_context import NodeContext
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 GOLDEN_SIZES = {
@@ -62,23 +62,23 @@ class Rig:
         }
         return StoreSettings(**(values | self.changes))
 
-    def ground(self, **changes: Any) -> Ground:
-        return Ground(self.files, upgrade_work(self.root), self.settings(), **changes)
+    def ground(self, **changes: Any) -> NodeContext:
+        return NodeContext(self.files, upgrade_work(self.root), self.settings(), **changes)
 
     def with_flag(self, flag: bool) -> Rig:
         return evolve(self, flag=flag)
 
-    def on(self, files: FileLayer) -> Rig:
+    def on(self, files: FileSystem) -> Rig:
         return evolve(self, files=files)
 
     def open(self) -> MessageStore:
         store = open_store(StoreContext(self.settings(), self.files, self.clock, 1 << 34))
         if self.flag:
-            LoneLeader(store).start()
+            SingleNodeProposer(store).start()
             store.dispatch()
         return store
 
-    def draft(self, number: int, **changes: Any) -> MessageDraft:
+    def draft(self, number: int, **changes: Any) -> OutgoingMessage:
         pairs = {"KEYS": f"key{number}", "UNIQ_KEY": f"U{number:08X}", "TAGS": f"T{number % 3}"}
         values: dict[str, Any] = {
             "topic": b"Topic",
@@ -89,7 +89,7 @@ class Rig:
             "born_host": HOST,
             "store_host": HOST,
         }
-        return MessageDraft(**(values | changes))
+        return OutgoingMessage(**(values | changes))
 
     def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
         self.clock.advance(10)
@@ -135,8 +135,8 @@ class Kit:
 
     rig: Callable[..., Rig]
     load: Callable[[Path, MemoryFiles, str], None]
-    DyingFiles = DyingFiles
-    Killed = Killed
+    DyingFiles = CrashingFiles
+    Killed = KilledError
     MemoryFiles = MemoryFiles
     read_all = staticmethod(read_all)
     FILE_SIZE = FILE_SIZE
@@ -148,6 +148,6 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
 
     def rig(files: Any = None, root: str = "/store", **options: Any) -> Rig:
-        return Rig(DyingFiles() if files is None else files, root, **options)
+        return Rig(CrashingFiles() if files is None else files, root, **options)
 
     yield Kit(rig, load_folder)

@@ -16,7 +16,7 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.checks.findings import Group
@@ -24,18 +24,18 @@ from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.plan.journal import load_journal
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.steps.plan_context import Situation, Wish
+from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
-from rmqpy.upgrade.steps.reference import Diverged
-from rmqpy.upgrade.steps.states import State, detect
+from rmqpy.upgrade.steps.reference import DivergedError
+from rmqpy.upgrade.steps.states import GroupState, detect
 
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
 
-def situation(root: Path, names: tuple[str, ...], wish: Wish | None = None) -> Situation:
+def situation(root: Path, names: tuple[str, ...], wish: SwitchOptions | None = None) -> PlanContext:
     replicas = []
     for name in names:
         conf = root / f"{name}.conf"
@@ -45,16 +45,18 @@ def situation(root: Path, names: tuple[str, ...], wish: Wish | None = None) -> S
             config_path=os.fspath(conf) if conf.exists() else None,
             now_ms=lambda: 1_800_000_000_000,
         )
-        replicas.append(LocalReplica(Disk(), plan))
-    return Situation(group=Group(tuple(replicas)), files=Disk(), wish=wish or Wish())
+        replicas.append(LocalReplica(OsFileSystem(), plan))
+    return PlanContext(
+        group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish or SwitchOptions()
+    )
 
 
-def apply_all(made: Situation, plan: Plan) -> None:
+def apply_all(made: PlanContext, plan: Plan) -> None:
     for part in plan.nodes:
         apply_plan(made.ground_of(made.group.replica(part.replica)), plan, part.replica)
 
 
-def bad_checks(made: Situation) -> set[str]:
+def bad_checks(made: PlanContext) -> set[str]:
     return {each.check for each in run_checks(made.group) if not each.is_note}
 
 
@@ -66,7 +68,7 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def certificate_of(made: Situation) -> Any:
+def certificate_of(made: PlanContext) -> Any:
     return certify([each.manifest for each in made.group.surveys], 1)
 
 
@@ -83,12 +85,12 @@ def test_by_the_book_two_become_three(golden_copy: Callable[[str], Path], golden
     (root / "third").mkdir()
     write_confs(root, names)
     made = situation(root, names)
-    assert detect(made.group) is State.LAGGING
+    assert detect(made.group) is GroupState.LAGGING
     plan = plan_alignment(made)
     assert [len(part.ops) > 0 for part in plan.nodes] == [False, False, True]
     apply_all(made, plan)
 
-    wish = Wish(peers=PEERS, self_ids=dict(zip(names, ("n0", "n1", "n2"), strict=True)))
+    wish = SwitchOptions(peers=PEERS, self_ids=dict(zip(names, ("n0", "n1", "n2"), strict=True)))
     made = situation(root, names, wish)
     assert bad_checks(made) == set()
     assert certificate_of(made).is_equal
@@ -104,7 +106,7 @@ def test_by_the_book_two_become_three(golden_copy: Callable[[str], Path], golden
         assert "enableDLegerCommitLog=true\n" in text
         assert text.startswith(f"# broker {name}\n")
     after = situation(root, names)
-    assert detect(after.group) is State.SEALED
+    assert detect(after.group) is GroupState.SEALED
     assert {after.group.divide(each) for each in after.group.replicas} == {262144}
     assert certificate_of(after).is_equal
 
@@ -195,7 +197,7 @@ def before_the_wrong_start(store: Path, member: str) -> None:
         max_hash_slot_num=100,
         max_index_num=400,
     )
-    opened = open_store(StoreContext(settings, Disk(), ManualScheduler(), 1 << 34))
+    opened = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
     opened.dispatch()
     opened.shutdown()
 
@@ -207,7 +209,9 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     for name in names:
         before_the_wrong_start(root / name, name)
     write_confs(root, names)
-    made = situation(root, names, Wish(peers=PEERS, self_ids={name: name for name in names}))
+    made = situation(
+        root, names, SwitchOptions(peers=PEERS, self_ids={name: name for name in names})
+    )
     assert "same-log" in bad_checks(made)
     assert not certificate_of(made).is_equal
     before = made.group.survey("n0").manifest
@@ -215,7 +219,7 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     assert plan.facts["reference"] == "n0"
     copied = {part.replica: [op for op in part.ops if op.kind == "copy"] for part in plan.nodes}
     assert not copied["n0"] and len(copied["n1"]) == len(copied["n2"]) == 1
-    with pytest.raises(UpgradeRefused, match="align"):
+    with pytest.raises(UpgradeRefusedError, match="align"):
         plan_switch(made)
     apply_all(made, plan)
     after = situation(root, names, made.wish)
@@ -225,7 +229,7 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     assert certificate.is_equal
     assert {each.same for each in certificate.comparisons} == {before.messages}
     apply_all(after, plan_switch(after))
-    assert detect(situation(root, names).group) is State.SEALED
+    assert detect(situation(root, names).group) is GroupState.SEALED
 
 
 def diverge(root: Path) -> int:
@@ -244,14 +248,14 @@ def test_a_divergence_is_the_operators_choice(
 ) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
     offset = diverge(root)
-    with pytest.raises(Diverged, match="--reference NAME") as refused:
+    with pytest.raises(DivergedError, match="--reference NAME") as refused:
         plan_alignment(situation(root, names))
     ((pair, sides),) = refused.value.sides.items()
     assert f"from offset {offset}" in pair
     assert [len(lines) for lines in sides.values()] == [3, 3]
     assert f"offset {offset}: " in sides["slave"][0]
 
-    made = situation(root, names, Wish(reference=chosen))
+    made = situation(root, names, SwitchOptions(reference=chosen))
     plan = plan_alignment(made)
     kept = tree_of(root / chosen)
     apply_all(made, plan)
@@ -263,7 +267,7 @@ def test_a_divergence_is_the_operators_choice(
 def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "master")
-    made = situation(root, names, Wish(reference="slave"))
+    made = situation(root, names, SwitchOptions(reference="slave"))
     apply_all(made, plan_alignment(made))
     after = situation(root, names)
     assert certificate_of(after).is_equal
@@ -348,7 +352,7 @@ def test_wrong_upgrades_are_refused_or_mended(
     made = situation(tmp_path, names)
     assert check in bad_checks(made)
     if not mended:
-        with pytest.raises(UpgradeRefused):
+        with pytest.raises(UpgradeRefusedError):
             plan_alignment(made)
         return
     apply_all(made, plan_alignment(made))
@@ -368,7 +372,7 @@ def test_file_size_changed_and_roll_back_are_refused(
     write_confs(joined, members)
     made = situation(joined, members)
     assert "switched" in bad_checks(made)
-    with pytest.raises(UpgradeRefused, match="are joined"):
+    with pytest.raises(UpgradeRefusedError, match="are joined"):
         plan_switch(made)
 
 
@@ -376,8 +380,8 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
     root = golden_copy("B-master-slave-v497")
     (root / "third").mkdir()
     write_confs(root, ("third",))
-    wish = Wish(peers=PEERS, self_ids={"third": "n2"})
-    with pytest.raises(UpgradeRefused, match="no old log"):
+    wish = SwitchOptions(peers=PEERS, self_ids={"third": "n2"})
+    with pytest.raises(UpgradeRefusedError, match="no old log"):
         plan_switch(situation(root, ("third",), wish))
 
 
@@ -385,7 +389,9 @@ def write_with_the_flag_off(root: Path, member: str, kit: Any) -> None:
     """As Java does it when the flag of a joined store is turned off: over the filler."""
     store, hidden = root / member, root / "hidden"
     (store / f"dledger-{member}").rename(hidden)
-    kit.rig(Disk(), os.fspath(store), changes=kit.GOLDEN_SIZES).write(1, 2, 3, topic=b"Normal")
+    kit.rig(OsFileSystem(), os.fspath(store), changes=kit.GOLDEN_SIZES).write(
+        1, 2, 3, topic=b"Normal"
+    )
     hidden.rename(store / f"dledger-{member}")
 
 
@@ -396,9 +402,9 @@ def test_messages_written_while_the_flag_was_off(
     write_with_the_flag_off(root, "n0", kit)
     made = situation(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
-    with pytest.raises(UpgradeRefused, match="old log of n0 was written to after the switch"):
+    with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
         plan_alignment(made)
-    chosen = situation(root, names, Wish(reference="n1"))
+    chosen = situation(root, names, SwitchOptions(reference="n1"))
     apply_all(chosen, plan_alignment(chosen))
     after = situation(root, names)
     assert not {"divide-fits", "same-log", "same-divide"} & bad_checks(after)
@@ -417,8 +423,8 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     data = root / "n0/commitlog/00000000000000196608"
     (root / "n0/commitlog/00000000000000262144").write_bytes(data.read_bytes())
-    made = situation(root, names, Wish(reference="n0"))
-    with pytest.raises(UpgradeRefused, match="begins at 262144, the old log of n0 ends at"):
+    made = situation(root, names, SwitchOptions(reference="n0"))
+    with pytest.raises(UpgradeRefusedError, match="begins at 262144, the old log of n0 ends at"):
         plan_alignment(made)
 
 
@@ -455,7 +461,9 @@ def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Any) -> None:
     assert "queues-match" not in bad_checks(after)
 
 
-def memory_situation(files: Any, master: Any, slave: Any, wish: Wish | None = None) -> Situation:
+def memory_situation(
+    files: Any, master: Any, slave: Any, wish: SwitchOptions | None = None
+) -> PlanContext:
     plans = [
         SurveyPlan(
             name=rig.root[1:],
@@ -466,10 +474,10 @@ def memory_situation(files: Any, master: Any, slave: Any, wish: Wish | None = No
         )
         for rig in (master, slave)
     ]
-    return Situation(
+    return PlanContext(
         group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
         files=files,
-        wish=wish or Wish(),
+        wish=wish or SwitchOptions(),
         settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
     )
 
@@ -521,7 +529,7 @@ def test_switch_killed_before_every_operation(kit: Any) -> None:
         apply_plan(made.ground_of(made.group.replica(node)), plan_alignment(made), node)
     for rig in rigs:
         files.put(f"{rig.root}.conf", b"brokerName=b0\nmappedFileSizeCommitLog=4096\n")
-    wish = Wish(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
+    wish = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
     plan = plan_switch(memory_situation(files, *rigs, wish))
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
@@ -561,12 +569,12 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Any) -> None:
     files = rigs[0].files
     master = rigs[0]
     files.put("/m.conf", b"brokerName=b0\n")
-    wish = Wish(peers="n0-h:1", self_ids={"m": "n0"})
+    wish = SwitchOptions(peers="n0-h:1", self_ids={"m": "n0"})
     tree = master.tree()
 
-    def only() -> Situation:
+    def only() -> PlanContext:
         made = memory_situation(files, *rigs, wish)
-        return Situation(
+        return PlanContext(
             group=Group(made.group.replicas[:1]), files=files, wish=wish, settings=made.settings
         )
 
@@ -583,7 +591,7 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Any) -> None:
 
     apply_plan(ground(), plan_switch(only()), "m")
     joined.write(500)
-    with pytest.raises(UpgradeRefused, match="rmqpy upgrade leave"):
+    with pytest.raises(UpgradeRefusedError, match="rmqpy upgrade leave"):
         roll_back(ground())
     finalize(ground())
 

@@ -19,7 +19,7 @@ import pytest
 from rmqpy.audit.replicas.certificate import check_signature
 from rmqpy.cli import main
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import forget_old_log_mark, open_old_log
 from rmqpy.testing.processes import python_environment
@@ -99,13 +99,13 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
     assert logs[0] == logs[1] == logs[2]
     for number in range(3):
         root = os.fspath(hosts / f"n{number}")
-        row = MappedFiles(Disk(), (f"{root}/commitlog",), 65536)
+        row = MappedFiles(OsFileSystem(), (f"{root}/commitlog",), 65536)
         row.load("mappedFileSizeCommitLog")
         own = f"{root}/rmqpy"
-        told = open_old_log(Disk(), row, row.last.end_offset, own)
+        told = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
         assert told.next_work() is None, "switch has read the whole log and says so"
-        forget_old_log_mark(Disk(), own)
-        again = open_old_log(Disk(), row, row.last.end_offset, own)
+        forget_old_log_mark(OsFileSystem(), own)
+        again = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
         while (work := again.next_work()) is not None:
             again.take(work())
         row.close()

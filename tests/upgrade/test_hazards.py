@@ -20,7 +20,7 @@ from rmqpy.codec.message import encode_blank
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.member import HardState
 from rmqpy.model.ids import Term
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 from rmqpy.upgrade.checks.hazards import HAZARDS
@@ -78,7 +78,7 @@ class Pair:
                 config_path=os.fspath(conf) if conf else None,
                 now_ms=lambda: NOW_MS,
             )
-            replicas.append(LocalReplica(Disk(), plan))
+            replicas.append(LocalReplica(OsFileSystem(), plan))
         return Group(tuple(replicas))
 
     def found(self) -> set[str]:
@@ -323,7 +323,7 @@ def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> 
         max_hash_slot_num=100,
         max_index_num=400,
     )
-    store = open_store(StoreContext(settings, Disk(), ManualScheduler(), 1 << 34))
+    store = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
     first = joined.path("n0", "commitlog/00000000000000000000").read_bytes()
     assert store.earliest_store_timestamp() == int.from_bytes(first[56:64])
     store.abandon()

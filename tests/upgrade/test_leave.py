@@ -12,15 +12,15 @@ import pytest
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
 from rmqpy.codec.message import decode_message
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import INNER_BATCH
 from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.plan.journal import ROLLED_BACK, ROLLING_BACK, load_journal
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.reframe import covered_entries, strip_reserved
-from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
 
 
 def upgraded(kit: Any, old: int = 30, new: int = 60, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def upgraded(kit: Any, old: int = 30, new: int = 60, **options: Any) -> Any:
 def leaving(rig: Any, piece_bytes: int = 1000, **changes: Any) -> Plan:
     ground = rig.ground()
     ledger = read_ledger(ground.files, ground.settings)
-    wish = LeaveWish(
+    wish = LeaveOptions(
         replica="n0",
         **{"cut_index": agreed_index([ledger], 1), "piece_bytes": piece_bytes} | changes,
     )
@@ -215,7 +215,7 @@ def test_killed_while_taking_back(kit: Any) -> None:
         again = joined.on(dying.reborn(None))
         state = load_journal(again.files, again.ground().work).state
         if state == ROLLING_BACK:
-            with pytest.raises(UpgradeRefused, match="being taken back"):
+            with pytest.raises(UpgradeRefusedError, match="being taken back"):
                 apply_plan(again.ground(), plan, "n0")
         if state != ROLLED_BACK:
             roll_back(again.ground())
@@ -231,7 +231,7 @@ def test_no_broker_starts_on_what_is_half_done(kit: Any) -> None:
         apply_plan(joined.on(dying).ground(), plan, "n0")
     half = joined.on(dying.reborn(None))
     for flag in (True, False):
-        with pytest.raises(StoreFault, match="half done"):
+        with pytest.raises(StoreError, match="half done"):
             half.with_flag(flag).open()
     roll_back(half.ground())
     assert half.records() == joined.records()
@@ -239,14 +239,14 @@ def test_no_broker_starts_on_what_is_half_done(kit: Any) -> None:
 
 def test_the_flag_alone_is_no_way_back(kit: Any) -> None:
     joined = upgraded(kit, 12, 4)
-    with pytest.raises(StoreFault, match="rmqpy upgrade leave"):
+    with pytest.raises(StoreError, match="rmqpy upgrade leave"):
         joined.with_flag(False).open()
 
 
 def test_refused_after_an_unclean_stop(kit: Any) -> None:
     joined = upgraded(kit, 12, 4)
     joined.open().abandon()
-    with pytest.raises(UpgradeRefused, match="not clean"):
+    with pytest.raises(UpgradeRefusedError, match="not clean"):
         leaving(joined)
 
 
@@ -255,7 +255,7 @@ def test_refused_when_the_directory_has_changed_since(kit: Any) -> None:
     plan = leaving(joined)
     joined.write(500)
     tree = joined.tree()
-    with pytest.raises(UpgradeRefused, match="plan again"):
+    with pytest.raises(UpgradeRefusedError, match="plan again"):
         apply_plan(joined.ground(), plan, "n0")
     assert joined.tree() == tree
 
@@ -270,7 +270,7 @@ def test_properties_too_long_for_the_first_of_a_file(kit: Any, length: int, fits
         apply_plan(rig.ground(), plan, "n0")
         assert sum(map(len, rig.with_flag(False).records().values())) == 3
     else:
-        with pytest.raises(UpgradeRefused, match="offset 48 has properties too long"):
+        with pytest.raises(UpgradeRefusedError, match="offset 48 has properties too long"):
             leaving(rig)
 
 
@@ -322,10 +322,10 @@ def test_a_group_is_cut_where_a_quorum_agrees(kit: Any) -> None:
     short.end_index, short.committed_index, full.committed_index = 5, 3, 3
     assert agreed_index([full, full, short], 3) == 8
     assert agreed_index([full, short, short], 3) == 5
-    with pytest.raises(UpgradeRefused, match="too few"):
+    with pytest.raises(UpgradeRefusedError, match="too few"):
         agreed_index([full], 3)
     short.end_term = full.end_term - 1
-    with pytest.raises(UpgradeRefused, match="no quorum ended in one term"):
+    with pytest.raises(UpgradeRefusedError, match="no quorum ended in one term"):
         agreed_index([full, short], 3)
 
 
@@ -369,7 +369,7 @@ def test_version_2_records_leave_for_5_only(kit: Any) -> None:
     found = values(rig.records(), kit.FILE_SIZE)
     before = {queue: rows for queue, rows in found.items() if rows}
     assert {row[4] for rows in before.values() for row in rows} == {"Topi"}
-    with pytest.raises(UpgradeRefused, match="version 2 records, which Java"):
+    with pytest.raises(UpgradeRefusedError, match="version 2 records, which Java"):
         leaving(rig)
     apply_plan(rig.ground(), leaving(rig, reads_version=2), "n0")
     classic = rig.with_flag(False)

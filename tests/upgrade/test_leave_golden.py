@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from rmqpy.config.loading import StoreSettings
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan, roll_back
-from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
-from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
+from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
 
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]
 
 
-def ground_of(root: Path, member: str, sizes: dict[str, int]) -> Ground:
+def ground_of(root: Path, member: str, sizes: dict[str, int]) -> NodeContext:
     settings = StoreSettings(
         store_path_root_dir=os.fspath(root),
         enable_dledger_commit_log=True,
@@ -33,15 +33,15 @@ def ground_of(root: Path, member: str, sizes: dict[str, int]) -> Ground:
         dledger_peers="n0-a:1;n1-a:2;n2-a:3",
         **sizes,
     )
-    return Ground(Disk(), upgrade_work(str(root)), settings, now_ms=lambda: 1)
+    return NodeContext(OsFileSystem(), upgrade_work(str(root)), settings, now_ms=lambda: 1)
 
 
-def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, Ground]]:
+def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, NodeContext]]:
     grounds = {member: ground_of(root / member, member, sizes) for member in MEMBERS}
     ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
     cut = agreed_index(ledgers, 3)
     parts = tuple(
-        plan_leave(ground, LeaveWish(replica=member, cut_index=cut))
+        plan_leave(ground, LeaveOptions(replica=member, cut_index=cut))
         for member, ground in grounds.items()
     )
     return Plan(steps=("m0006_leave",), nodes=parts), grounds

@@ -20,9 +20,9 @@ from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import apply_plan, finalize
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.steps.plan_context import Situation, Wish
+from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
-from rmqpy.upgrade.steps.states import State, detect
+from rmqpy.upgrade.steps.states import GroupState, detect
 
 NAMES = ("n0", "n1", "n2")
 PEERS = "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911"
@@ -53,7 +53,7 @@ class Trio:
             rig.clock.advance(self.time_ms)
             rig.write(*numbers)
 
-    def situation(self) -> Situation:
+    def situation(self) -> PlanContext:
         settings = {name: rig.with_flag(self.flag).settings() for name, rig in self.rigs.items()}
         replicas = [
             LocalReplica(
@@ -68,9 +68,9 @@ class Trio:
             )
             for name in NAMES
         ]
-        wish = Wish(peers=PEERS, self_ids={name: name for name in NAMES})
+        wish = SwitchOptions(peers=PEERS, self_ids={name: name for name in NAMES})
         group = Group(tuple(replicas))
-        return Situation(group=group, files=self.files, wish=wish, settings=settings)
+        return PlanContext(group=group, files=self.files, wish=wish, settings=settings)
 
     def apply(self, plan: Plan) -> None:
         made = self.situation()
@@ -130,14 +130,14 @@ def trio(kit: Any) -> Trio:
 
 def go_there(trio: Trio) -> int:
     """Align, switch; returns the divided offset."""
-    assert detect(trio.situation().group) is State.LAGGING
+    assert detect(trio.situation().group) is GroupState.LAGGING
     trio.remember()
     trio.apply(plan_alignment(trio.situation()))
     trio.certify()
     assert {each.check for each in run_checks(trio.situation().group) if not each.is_note} == set()
     trio.apply(plan_switch(trio.situation()))
     group = trio.situation().group
-    assert detect(group) is State.SEALED
+    assert detect(group) is GroupState.SEALED
     trio.certify()
     trio.finalize()
     trio.flag = True
@@ -146,12 +146,12 @@ def go_there(trio: Trio) -> int:
 
 
 def go_back(trio: Trio) -> None:
-    assert detect(trio.situation().group) is State.JOINED
+    assert detect(trio.situation().group) is GroupState.JOINED
     trio.remember()
     trio.apply(plan_leaving(trio.situation()))
     trio.flag = False
     group = trio.situation().group
-    assert detect(group) in (State.ALIGNED, State.SEALED)
+    assert detect(group) in (GroupState.ALIGNED, GroupState.SEALED)
     logs = trio.bytes_of("commitlog")
     assert logs[0] == logs[1] == logs[2]
     trio.finalize()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, masters, option
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.command import BROKER, CLUSTER, Command, CommandContext, masters, option
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
 from rmqpy.remoting.bodies import DataVersion, PlainAccessConfig
 from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import (
@@ -11,7 +11,7 @@ from rmqpy.remoting.headers import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 
-_VERSIONS = Table(
+_VERSIONS = OutputTable(
     [
         Column("#Cluster Name", -16),
         Column("#Broker Name", -22),
@@ -23,7 +23,7 @@ _VERSIONS = Table(
 )
 
 
-async def update_account(call: Call) -> Outcome:
+async def update_account(call: CommandContext) -> CommandResult:
     given = call.given
     header = CreateAccessConfigRequestHeader(
         access_key=given.text("accessKey"),
@@ -50,19 +50,19 @@ async def update_account(call: Call) -> Outcome:
         group_perms=header.group_perms.split(",") if header.group_perms else None,
     )
     lines.append(_account_text(account))
-    return Outcome({"brokers": addresses, "account": account}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "account": account}, "\n".join(lines))
 
 
-async def delete_account(call: Call) -> Outcome:
+async def delete_account(call: CommandContext) -> CommandResult:
     key, lines, addresses = call.given.text("accessKey"), [], await masters(call)
     for address in addresses:
         await call.admin.delete_account(address, key)
         lines.append(f"delete plain access config account from {address} success.")
     lines.append(f"account's accesskey is:{key}")
-    return Outcome({"brokers": addresses, "accessKey": key}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "accessKey": key}, "\n".join(lines))
 
 
-async def update_white_addresses(call: Call) -> Outcome:
+async def update_white_addresses(call: CommandContext) -> CommandResult:
     header = UpdateGlobalWhiteAddrsConfigRequestHeader(
         global_white_addrs=call.given.text("globalWhiteRemoteAddresses"),
         acl_file_full_path=call.given.optional("aclFileFullPath"),
@@ -71,10 +71,12 @@ async def update_white_addresses(call: Call) -> Outcome:
     for address in addresses:
         await call.admin.update_white_addresses(address, header)
         lines.append(f"update global white remote addresses to {address} success.")
-    return Outcome({"brokers": addresses, "addresses": header.global_white_addrs}, "\n".join(lines))
+    return CommandResult(
+        {"brokers": addresses, "addresses": header.global_white_addrs}, "\n".join(lines)
+    )
 
 
-async def acl_versions(call: Call) -> Outcome:
+async def acl_versions(call: CommandContext) -> CommandResult:
     rows, data, lines = [], [], []
     for address in await masters(call):
         header = await call.admin.acl_version(address)
@@ -92,7 +94,7 @@ async def acl_versions(call: Call) -> Outcome:
             )
     where = "broker" if call.given.has("brokerAddr") else "cluster"
     lines = [_VERSIONS.text(rows), f"get {where}'s plain access config version success."]
-    return Outcome(data, "\n".join(lines))
+    return CommandResult(data, "\n".join(lines))
 
 
 def _versions(all_files: str | None, whole: str) -> dict[str, DataVersion]:
@@ -103,7 +105,7 @@ def _versions(all_files: str | None, whole: str) -> dict[str, DataVersion]:
     return {str(path): DataVersion.from_json(version) for path, version in table.items()}
 
 
-async def get_acl_config(call: Call) -> Outcome:
+async def get_acl_config(call: CommandContext) -> CommandResult:
     found, lines = {}, []
     for address in await masters(call):
         config = found[address] = await call.admin.acl_config(address)
@@ -112,7 +114,7 @@ async def get_acl_config(call: Call) -> Outcome:
         for account in config.plain_access_configs or []:
             lines += [f"  {name:<18}: {value}" for name, value in _fields(account)]
             lines.append("")
-    return Outcome(found, "\n".join(lines))
+    return CommandResult(found, "\n".join(lines))
 
 
 def _fields(account: PlainAccessConfig) -> list[tuple[str, str]]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, UsageFault, masters, option
-from rmqpy.admin.output import Column, Outcome, Table, java_time
+from rmqpy.admin.command import (
+    BROKER,
+    CLUSTER,
+    Command,
+    CommandContext,
+    UsageError,
+    masters,
+    option,
+)
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_time
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import ClusterInfo
 
 HOUR_MS = 3_600_000
 CONSUME_STATS_TIMEOUT_MS = 50_000
 
-_CONSUME_STATS = Table(
+_CONSUME_STATS = OutputTable(
     [
         Column("#Topic", -64),
         Column("#Group", -64),
@@ -24,7 +32,7 @@ _CONSUME_STATS = Table(
         Column("#LastTime", 0),
     ]
 )
-_CLUSTER = Table(
+_CLUSTER = OutputTable(
     [
         Column("#Cluster Name", -16),
         Column("#Broker Name", -22),
@@ -39,7 +47,7 @@ _CLUSTER = Table(
     ],
     ["  ", "  ", "  ", " "],
 )
-_CLUSTER_MORE = Table(
+_CLUSTER_MORE = OutputTable(
     [
         Column("#Cluster Name", -16),
         Column("#Broker Name", -32),
@@ -52,14 +60,14 @@ _CLUSTER_MORE = Table(
 )
 
 
-async def broker_status(call: Call) -> Outcome:
+async def broker_status(call: CommandContext) -> CommandResult:
     broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
     if (broker is None) == (cluster is None):
-        raise UsageFault("give either -b BROKER (host:port) or -c CLUSTER")
+        raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     if broker is not None:
         info = await call.admin.runtime_info(broker)
         lines = [f"{key:<32}: {info[key]}" for key in sorted(info)]
-        return Outcome({broker: info}, "\n".join(lines))
+        return CommandResult({broker: info}, "\n".join(lines))
     assert cluster is not None
     found = {}
     lines = []
@@ -67,13 +75,13 @@ async def broker_status(call: Call) -> Outcome:
         for address in [master, *slaves]:
             info = found[address] = await call.admin.runtime_info(address)
             lines += [f"{address:<24} {key:<32}: {info[key]}" for key in sorted(info)]
-    return Outcome(found, "\n".join(lines))
+    return CommandResult(found, "\n".join(lines))
 
 
-async def get_broker_config(call: Call) -> Outcome:
+async def get_broker_config(call: CommandContext) -> CommandResult:
     broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
     if (broker is None) == (cluster is None):
-        raise UsageFault("give either -b BROKER (host:port) or -c CLUSTER")
+        raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     titles = {}
     if broker is not None:
         titles[broker] = f"============{broker}============"
@@ -87,23 +95,23 @@ async def get_broker_config(call: Call) -> Outcome:
     for address, title in titles.items():
         found[address] = await call.admin.broker_config(address)
         lines += [title, settings_text(found[address]), ""]
-    return Outcome(found, "\n".join(lines))
+    return CommandResult(found, "\n".join(lines))
 
 
-async def update_broker_config(call: Call) -> Outcome:
+async def update_broker_config(call: CommandContext) -> CommandResult:
     key, value = call.given.text("key"), call.given.text("value")
     addresses = await masters(call)
     lines = []
     for address in addresses:
         await call.admin.update_broker_config(address, {key: value})
         lines.append(f"update broker config success, {address}")
-    return Outcome({"brokers": addresses, "key": key, "value": value}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "key": key, "value": value}, "\n".join(lines))
 
 
-def _on_all(work: str) -> Callable[[Call], Awaitable[Outcome]]:
+def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
     """A command that has brokers do one thing: those of ``-b`` or ``-c``, else every master."""
 
-    async def run(call: Call) -> Outcome:
+    async def run(call: CommandContext) -> CommandResult:
         if call.given.has("brokerAddr") or call.given.has("clusterName"):
             addresses = await masters(call)
         else:
@@ -115,12 +123,12 @@ def _on_all(work: str) -> Callable[[Call], Awaitable[Outcome]]:
             ]
         for address in addresses:
             await getattr(call.admin, work)(address)
-        return Outcome({"brokers": addresses}, "success")
+        return CommandResult({"brokers": addresses}, "success")
 
     return run
 
 
-async def broker_consume_stats(call: Call) -> Outcome:
+async def broker_consume_stats(call: CommandContext) -> CommandResult:
     given = call.given
     stats = await call.admin.broker_consume_stats(
         given.text("brokerAddr"),
@@ -148,10 +156,10 @@ async def broker_consume_stats(call: Call) -> Outcome:
                             ]
                         )
     text = f"{_CONSUME_STATS.text(rows)}\n\nDiff Total: {stats.total_diff}"
-    return Outcome(stats, text)
+    return CommandResult(stats, text)
 
 
-async def cluster_list(call: Call) -> Outcome:
+async def cluster_list(call: CommandContext) -> CommandResult:
     info = await call.admin.cluster_info()
     runtime = {}
     for _, _, _, address in _brokers(info):
@@ -175,13 +183,13 @@ async def cluster_list(call: Call) -> Outcome:
             [cluster, name, *_totals(runtime[address])]
             for cluster, name, _, address in _brokers(info)
         ]
-        return Outcome(data, _CLUSTER_MORE.text(rows))
+        return CommandResult(data, _CLUSTER_MORE.text(rows))
     now_ms = call.admin.instance.clock.now_ms()
     rows = [
         [cluster, name, number, address, *_load(runtime[address], now_ms)]
         for cluster, name, number, address in _brokers(info)
     ]
-    return Outcome(data, _CLUSTER.text(rows))
+    return CommandResult(data, _CLUSTER.text(rows))
 
 
 def _brokers(info: ClusterInfo) -> list[tuple[str, str, int, str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rmqpy.admin.command import BROKER, GROUP, Call, Command, option
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.command import BROKER, GROUP, Command, CommandContext, option
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.names import RETRY_PREFIX, retry_topic
 from rmqpy.remoting.bodies import Connection, ConsumerConnection, ConsumerRunningInfo
 from rmqpy.remoting.command import version_text
@@ -16,7 +16,7 @@ from rmqpy.remoting.command import version_text
 BLOCKED_MS: Final = 60_000
 """A queue with messages that nobody has consumed for so long is probably blocked."""
 
-_CONSUMERS = Table(
+_CONSUMERS = OutputTable(
     [
         Column("#ClientId", -36),
         Column("#ClientAddr", -22),
@@ -25,7 +25,7 @@ _CONSUMERS = Table(
     ],
     [" "],
 )
-_RUNNING = Table(
+_RUNNING = OutputTable(
     [
         Column("#Index", -10),
         Column("#ClientId", -40),
@@ -36,7 +36,7 @@ _RUNNING = Table(
 )
 
 
-async def consumer_connection(call: Call) -> Outcome:
+async def consumer_connection(call: CommandContext) -> CommandResult:
     group = call.given.text("consumerGroup")
     connection = await connections(call, group, call.given.optional("brokerAddr"))
     rows = [_client_row(client) for client in connection.connection_set]
@@ -50,10 +50,10 @@ async def consumer_connection(call: Call) -> Outcome:
         f"MessageModel: {connection.message_model}",
         f"ConsumeFromWhere: {connection.consume_from_where}",
     ]
-    return Outcome(connection, "\n".join(lines))
+    return CommandResult(connection, "\n".join(lines))
 
 
-async def producer_connection(call: Call) -> Outcome:
+async def producer_connection(call: CommandContext) -> CommandResult:
     group, topic = call.given.text("producerGroup"), call.given.text("topic")
     route = await call.admin.route(topic)
     address = next(each.broker_addrs[min(each.broker_addrs)] for each in route.broker_datas)
@@ -63,10 +63,10 @@ async def producer_connection(call: Call) -> Outcome:
         f" {version_text(client.version)}"
         for number, client in enumerate(connection.connection_set, 1)
     ]
-    return Outcome(connection, "\n".join(lines))
+    return CommandResult(connection, "\n".join(lines))
 
 
-async def producers(call: Call) -> Outcome:
+async def producers(call: CommandContext) -> CommandResult:
     table = (await call.admin.producers(call.given.text("brokerAddr"))).data
     lines = []
     for group, members in sorted(table.items()):
@@ -78,16 +78,16 @@ async def producers(call: Call) -> Outcome:
             )
         if not members:
             lines.append(f"producer group ({group}) instances are empty")
-    return Outcome(table, "\n".join(lines))
+    return CommandResult(table, "\n".join(lines))
 
 
-async def consumer_status(call: Call) -> Outcome:
+async def consumer_status(call: CommandContext) -> CommandResult:
     group, broker = call.given.text("consumerGroup"), call.given.optional("brokerAddr")
     jstack = call.given.has("jstack")
     address = broker or await any_broker(call, group)
     if call.given.has("clientId"):
         info = await call.admin.running_info(address, group, call.given.text("clientId"), jstack)
-        return Outcome(info, running_text(info))
+        return CommandResult(info, running_text(info))
     connection = await connections(call, group, broker)
     infos: dict[str, ConsumerRunningInfo] = {}
     rows = []
@@ -98,24 +98,24 @@ async def consumer_status(call: Call) -> Outcome:
     lines = [_RUNNING.text(rows), "", ""]
     if differ(infos.values()):
         lines.append("WARN: Different subscription in the same group of consumer!!!")
-        return Outcome(infos, "\n".join(lines), says_no=True)
+        return CommandResult(infos, "\n".join(lines), says_no=True)
     lines += ["Same subscription in the same group of consumer", "", "Rebalance OK"]
     now_ms = call.admin.instance.clock.now_ms()
     for client_id, info in infos.items():
         lines += suspicions(client_id, info, now_ms)
-    return Outcome(infos, "\n".join(lines))
+    return CommandResult(infos, "\n".join(lines))
 
 
-async def connections(call: Call, group: str, broker: str | None) -> ConsumerConnection:
+async def connections(call: CommandContext, group: str, broker: str | None) -> ConsumerConnection:
     return await call.admin.consumer_connections(broker or await any_broker(call, group), group)
 
 
-async def any_broker(call: Call, group: str) -> str:
+async def any_broker(call: CommandContext, group: str) -> str:
     """A broker that the group's consumers know."""
     route = await call.admin.route(retry_topic(group))
     for broker in route.broker_datas:
         return broker.broker_addrs[min(broker.broker_addrs)]
-    raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"no broker has {RETRY_PREFIX}{group}")
+    raise RequestRejectedError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has {RETRY_PREFIX}{group}")
 
 
 def running_text(info: ConsumerRunningInfo) -> str:

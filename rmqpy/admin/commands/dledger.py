@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqpy.admin.command import BROKER, Call, Command, UsageFault, option
-from rmqpy.admin.output import Column, Outcome, Table, java_time
+from rmqpy.admin.command import BROKER, Command, CommandContext, UsageError, option
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_time
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import Refusal, RemoteFault, RmqError
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.remoting.fastjson import loads
 
 EVENTS_SHOWN = 5
 
-_MEMBERS = Table(
+_MEMBERS = OutputTable(
     [
         Column("#Member", -8),
         Column("#Address", -22),
@@ -24,7 +24,7 @@ _MEMBERS = Table(
         Column("#Committed", 11),
     ]
 )
-_PEERS = Table(
+_PEERS = OutputTable(
     [
         Column("#Peer", -8),
         Column("#Handshake", -10),
@@ -35,7 +35,7 @@ _PEERS = Table(
 )
 
 
-async def dledger(call: Call) -> Outcome:
+async def dledger(call: CommandContext) -> CommandResult:
     """The group of one broker, or all brokers of a name; a member that does not answer is named,
     and makes the answer no.
     """
@@ -47,26 +47,26 @@ async def dledger(call: Call) -> Outcome:
             response = await call.admin.ask(address, RequestCode.RMQPY_DLEDGER_STATUS)
             status = loads(response.body)
             if not isinstance(status, dict):
-                raise RemoteFault(f"{address}: no status")
+                raise RemoteProtocolError(f"{address}: no status")
             found[address] = status
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             text = "no DLedger member of rmqpy" if refusal.code == 3 else str(refusal)
             silent[address] = text
         except RmqError as fault:
             silent[address] = str(fault)
-    return Outcome({"members": found, "silent": silent}, _text(found, silent), bool(silent))
+    return CommandResult({"members": found, "silent": silent}, _text(found, silent), bool(silent))
 
 
-async def _addresses(call: Call) -> list[str]:
+async def _addresses(call: CommandContext) -> list[str]:
     broker, name = call.given.optional("brokerAddr"), call.given.optional("brokerName")
     if (broker is None) == (name is None):
-        raise UsageFault("give either -b BROKER (host:port) or -m NAME (brokerName)")
+        raise UsageError("give either -b BROKER (host:port) or -m NAME (brokerName)")
     if broker is not None:
         return [broker]
     assert name is not None
     info = await call.admin.cluster_info()
     if name not in info.broker_addr_table:
-        raise UsageFault(f"the name server knows no broker {name}")
+        raise UsageError(f"the name server knows no broker {name}")
     members = info.broker_addr_table[name].broker_addrs
     return [members[broker_id] for broker_id in sorted(members)]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import evolve
 
-from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, UsageFault, option
-from rmqpy.admin.output import Outcome
+from rmqpy.admin.command import BROKER, CLUSTER, Command, CommandContext, UsageError, option
+from rmqpy.admin.output import CommandResult
 from rmqpy.model.errors import RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import INITIAL_GROUPS, is_dlq_topic, is_retry_topic, is_system_group
@@ -40,14 +40,14 @@ _SHOWN_SETTINGS = (
 )
 
 
-async def export_metadata(call: Call) -> Outcome:
+async def export_metadata(call: CommandContext) -> CommandResult:
     given, admin = call.given, call.admin
     if given.has("brokerAddr"):
         addresses = [given.text("brokerAddr")]
     elif given.has("clusterName"):
         addresses = await admin.masters(given.text("clusterName"))
     else:
-        raise UsageFault("give either -b BROKER (host:port) or -c CLUSTER")
+        raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     for address in addresses:
@@ -74,7 +74,7 @@ async def export_metadata(call: Call) -> Outcome:
     return _written(call, f"{name}.json", result)
 
 
-async def export_configs(call: Call) -> Outcome:
+async def export_configs(call: CommandContext) -> CommandResult:
     settings, slaves = {}, 0
     members = await call.admin.members(call.given.text("clusterName"))
     for master, others in members.items():
@@ -91,7 +91,7 @@ async def export_configs(call: Call) -> Outcome:
     return _written(call, "configs.json", {"brokerConfigs": settings, "clusterScale": scale})
 
 
-async def export_metrics(call: Call) -> Outcome:
+async def export_metrics(call: CommandContext) -> CommandResult:
     info = await call.admin.cluster_info()
     cluster = call.given.text("clusterName")
     reports = {}
@@ -100,7 +100,7 @@ async def export_metrics(call: Call) -> Outcome:
         if address is not None:
             reports[name] = await _report(call, address)
     if not reports:
-        raise UsageFault(f"the cluster {cluster} has no master")
+        raise UsageError(f"the cluster {cluster} has no master")
     rates = [each["runtimeQuota"]["tps"] for each in reports.values()]
     counts = [each["runtimeQuota"]["oneDayNum"] for each in reports.values()]
     totals = {
@@ -112,7 +112,7 @@ async def export_metrics(call: Call) -> Outcome:
     return _written(call, "metrics.json", {"evaluateReport": reports, "totalData": totals})
 
 
-async def _report(call: Call, address: str) -> dict[str, Any]:
+async def _report(call: CommandContext, address: str) -> dict[str, Any]:
     runtime = await call.admin.runtime_info(address)
     settings = await call.admin.broker_config(address)
     groups = await _user_groups(call, address)
@@ -157,7 +157,7 @@ async def _report(call: Call, address: str) -> dict[str, Any]:
     }
 
 
-async def _clients(call: Call, address: str, groups: list[str]) -> list[str]:
+async def _clients(call: CommandContext, address: str, groups: list[str]) -> list[str]:
     found = set()
     for group in groups:
         try:
@@ -170,14 +170,14 @@ async def _clients(call: Call, address: str, groups: list[str]) -> list[str]:
     return sorted(found)
 
 
-async def _put_stats(call: Call, address: str, topic: str) -> BrokerStatsData | None:
+async def _put_stats(call: CommandContext, address: str, topic: str) -> BrokerStatsData | None:
     try:
         return await call.admin.broker_stats(address, "TOPIC_PUT_NUMS", topic)
     except RmqError:
         return None  # nothing has been put
 
 
-async def _user_topics(call: Call, address: str) -> dict[str, TopicConfig]:
+async def _user_topics(call: CommandContext, address: str) -> dict[str, TopicConfig]:
     system = set(await call.admin.system_topics(address))
     special = call.given.has("specialTopic")
     table = (await call.admin.all_topics(address)).topic_config_table
@@ -188,7 +188,7 @@ async def _user_topics(call: Call, address: str) -> dict[str, TopicConfig]:
     }
 
 
-async def _user_groups(call: Call, address: str) -> dict[str, SubscriptionGroupConfig]:
+async def _user_groups(call: CommandContext, address: str) -> dict[str, SubscriptionGroupConfig]:
     table = (await call.admin.all_groups(address)).subscription_group_table
     return {
         name: group
@@ -212,13 +212,13 @@ def _sum(stats: BrokerStatsData | None) -> int:
     return next((each.sum for each in spans if each is not None and each.sum), 0)
 
 
-def _written(call: Call, name: str, result: dict[str, Any]) -> Outcome:
+def _written(call: CommandContext, name: str, result: dict[str, Any]) -> CommandResult:
     given = call.given.optional("filePath")
     folder = Path(given) if given else Path(tempfile.gettempdir()) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(json.dumps(result, indent="\t", ensure_ascii=False) + "\n")
-    return Outcome({"path": str(path), "content": result}, f"export {path} success")
+    return CommandResult({"path": str(path), "content": result}, f"export {path} success")
 
 
 _FILE = option("f", "filePath", f"folder, default {FOLDER} in the temporary folder")

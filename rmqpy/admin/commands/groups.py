@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqpy.admin.command import BROKER, CLUSTER, Call, Command, masters, option
+from rmqpy.admin.command import BROKER, CLUSTER, Command, CommandContext, masters, option
 from rmqpy.admin.commands.clients import any_broker, connections
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import (
     dlq_topic,
@@ -33,11 +33,11 @@ _PROGRESS: Final = [
     Column("#Consumer Offset", -20),
 ]
 _BEHIND = [Column("#Diff", -20), Column("#LastTime", 0)]
-_PROGRESS_TABLE = Table([*_PROGRESS, *_BEHIND])
-_PROGRESS_WITH_CLIENT = Table(
+_PROGRESS_TABLE = OutputTable([*_PROGRESS, *_BEHIND])
+_PROGRESS_WITH_CLIENT = OutputTable(
     [*_PROGRESS, Column("#Client IP", -20), *_BEHIND], ["  ", "  ", "  ", "  ", "  ", " ", "  "]
 )
-_GROUPS = Table(
+_GROUPS = OutputTable(
     [
         Column("#Group", -64),
         Column("#Count", -6),
@@ -51,7 +51,7 @@ _GROUPS = Table(
 )
 
 
-async def update_group(call: Call) -> Outcome:
+async def update_group(call: CommandContext) -> CommandResult:
     given = call.given
     group = SubscriptionGroupConfig(
         given.text("groupName"),
@@ -69,10 +69,10 @@ async def update_group(call: Call) -> Outcome:
         await call.admin.update_group(address, group)
     lines = [f"create subscription group to {address} success." for address in addresses]
     lines.append(group_text(group))
-    return Outcome({"brokers": addresses, "group": group}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "group": group}, "\n".join(lines))
 
 
-async def delete_group(call: Call) -> Outcome:
+async def delete_group(call: CommandContext) -> CommandResult:
     given, admin = call.given, call.admin
     group, cluster = given.text("groupName"), given.optional("clusterName")
     addresses = await masters(call)
@@ -88,10 +88,10 @@ async def delete_group(call: Call) -> Outcome:
             await admin.forget_topic(topic, None)
             lines.append(f"delete topic [{topic}] from cluster [{cluster}] success.")
             lines.append(f"delete topic [{topic}] from NameServer success.")
-    return Outcome({"brokers": addresses, "group": group}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "group": group}, "\n".join(lines))
 
 
-async def get_consumer_config(call: Call) -> Outcome:
+async def get_consumer_config(call: CommandContext) -> CommandResult:
     name = call.given.text("groupName")
     info = await call.admin.cluster_info()
     found, lines = {}, []
@@ -105,10 +105,10 @@ async def get_consumer_config(call: Call) -> Outcome:
                 found[broker] = table[name]
                 line = "=" * 29
                 lines += [f"{line}{cluster}:{broker}{line}", _fields(table[name]), ""]
-    return Outcome(found, "\n".join(lines), says_no=not found)
+    return CommandResult(found, "\n".join(lines), says_no=not found)
 
 
-async def consumer_progress(call: Call) -> Outcome:
+async def consumer_progress(call: CommandContext) -> CommandResult:
     if not call.given.has("groupName"):
         return await _all_progress(call)
     group = call.given.text("groupName")
@@ -131,10 +131,10 @@ async def consumer_progress(call: Call) -> Outcome:
         rows.append([*row, behind, _last_time(offset)])
     table = _PROGRESS_TABLE if owners is None else _PROGRESS_WITH_CLIENT
     text = f"{table.text(rows)}\n\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}"
-    return Outcome(stats, text)
+    return CommandResult(stats, text)
 
 
-async def _all_progress(call: Call) -> Outcome:
+async def _all_progress(call: CommandContext) -> CommandResult:
     data, rows = [], []
     for topic in await call.admin.topics():
         if not is_retry_topic(topic):
@@ -157,10 +157,10 @@ async def _all_progress(call: Call) -> Outcome:
         model = connection.message_model or ""
         rows.append([group, len(clients), version, kind, model, int(stats.consume_tps), behind])
         data.append({"group": group, "clients": clients, "behind": behind})
-    return Outcome(data, _GROUPS.text(rows))
+    return CommandResult(data, _GROUPS.text(rows))
 
 
-async def consume_stats(call: Call, group: str, topic: str | None = None) -> ConsumeStats:
+async def consume_stats(call: CommandContext, group: str, topic: str | None = None) -> ConsumeStats:
     """Of all brokers that have the group's retry topic, as one."""
     route = await call.admin.route(retry_topic(group))
     whole = ConsumeStats()
@@ -171,7 +171,7 @@ async def consume_stats(call: Call, group: str, topic: str | None = None) -> Con
         whole.offset_table.update(part.offset_table)
         whole.consume_tps += part.consume_tps
     if not whole.offset_table:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"Not found the consumer group consume stats, because return offset table is empty,"
             f" maybe the consumer {group} not consume any message",
@@ -179,7 +179,7 @@ async def consume_stats(call: Call, group: str, topic: str | None = None) -> Con
     return whole
 
 
-async def _owners(call: Call, group: str) -> dict[MessageQueue, str]:
+async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:
     """Queue to the address of the client that holds it; what cannot be asked is left out."""
     found = {}
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.command import TOPIC, Command, CommandContext, UsageError, option
 from rmqpy.admin.commands.messages import queue_text
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.model.errors import RmqError
@@ -14,7 +14,7 @@ from rmqpy.remoting.bodies import MessageQueue
 
 FILLING = b"a"
 
-_SEND = Table(
+_SEND = OutputTable(
     [
         Column("#Broker Name", -32),
         Column("#QID", -4),
@@ -23,7 +23,7 @@ _SEND = Table(
     ],
     ["  ", "  ", "    "],
 )
-_CLUSTER_TITLES = Table(
+_CLUSTER_TITLES = OutputTable(
     [
         Column("#Cluster Name", -24),
         Column("#Broker Name", -24),
@@ -32,7 +32,7 @@ _CLUSTER_TITLES = Table(
         Column("#failCount", -8),
     ]
 )
-_CLUSTER = Table(
+_CLUSTER = OutputTable(
     [
         Column("#Cluster Name", -24),
         Column("#Broker Name", -24),
@@ -43,7 +43,7 @@ _CLUSTER = Table(
 )
 
 
-async def check_send_rt(call: Call) -> Outcome:
+async def check_send_rt(call: CommandContext) -> CommandResult:
     given = call.given
     topic, amount = given.text("topic"), given.number("amount", 100)
     message = Message(topic=topic, body=FILLING * given.number("size", 128))
@@ -51,7 +51,7 @@ async def check_send_rt(call: Call) -> Outcome:
     async with Producer("CHECK_RT", instance=call.admin.instance) as producer:
         queues = await producer.queues(topic)
         if not queues:
-            raise UsageFault(f"no broker takes messages of {topic}")
+            raise UsageError(f"no broker takes messages of {topic}")
         for number in range(amount):
             queue = queues[number % len(queues)]
             good, time_ms = await _timed(call, producer, message, queue)
@@ -59,10 +59,10 @@ async def check_send_rt(call: Call) -> Outcome:
             data.append({"queue": queue, "ok": good, "ms": time_ms})
             spent.append(time_ms)
     text = f"{_SEND.text(rows)}\nAvg RT: {_mean(spent)}"
-    return Outcome(data, text, says_no=not all(row["ok"] for row in data))
+    return CommandResult(data, text, says_no=not all(row["ok"] for row in data))
 
 
-async def send_status(call: Call) -> Outcome:
+async def send_status(call: CommandContext) -> CommandResult:
     """Send to the topic that is called as the broker."""
     given = call.given
     name = given.text("brokerName")
@@ -81,10 +81,10 @@ async def send_status(call: Call) -> Outcome:
                 f" msgId={result.msg_id}, offsetMsgId={result.offset_msg_id},"
                 f" messageQueue={queue_text(result.queue)}, queueOffset={result.queue_offset}]"
             )
-    return Outcome(data, "")
+    return CommandResult(data, "")
 
 
-async def cluster_rt(call: Call) -> Outcome:
+async def cluster_rt(call: CommandContext) -> CommandResult:
     """Round after round, until it is interrupted; ``-r`` bounds the rounds."""
     given = call.given
     amount, rounds = given.number("amount", 100), given.number("rounds", 0)
@@ -99,7 +99,7 @@ async def cluster_rt(call: Call) -> Outcome:
             clusters = (await call.admin.cluster_info()).cluster_addr_table
             wanted = given.optional("cluster")
             if wanted is not None and wanted not in clusters:
-                raise UsageFault(f"cluster [{wanted}] not exist")
+                raise UsageError(f"cluster [{wanted}] not exist")
             for cluster in [wanted] if wanted is not None else sorted(clusters):
                 for broker in sorted(clusters[cluster]):
                     row = await _round(call, producer, broker, amount)
@@ -107,11 +107,13 @@ async def cluster_rt(call: Call) -> Outcome:
                     call.show(_shown(call, cluster, broker, row, as_log))
             done += 1
             if done == rounds:
-                return Outcome(data, "")
+                return CommandResult(data, "")
             await asyncio.sleep(given.number("interval", 10))
 
 
-async def _round(call: Call, producer: Producer, broker: str, amount: int) -> dict[str, object]:
+async def _round(
+    call: CommandContext, producer: Producer, broker: str, amount: int
+) -> dict[str, object]:
     message = Message(topic=broker, body=FILLING * call.given.number("size", 128))
     spent, failed = [], 0
     for _ in range(amount):
@@ -121,7 +123,9 @@ async def _round(call: Call, producer: Producer, broker: str, amount: int) -> di
     return {"rt": _mean(spent), "ok": amount - failed, "failed": failed}
 
 
-def _shown(call: Call, cluster: str, broker: str, row: dict[str, object], as_log: bool) -> str:
+def _shown(
+    call: CommandContext, cluster: str, broker: str, row: dict[str, object], as_log: bool
+) -> str:
     if not as_log:
         return _CLUSTER.line([cluster, broker, row["rt"], row["ok"], row["failed"]])
     now = java_time(call.admin.instance.clock.now_ms(), millis=False)
@@ -130,7 +134,7 @@ def _shown(call: Call, cluster: str, broker: str, row: dict[str, object], as_log
 
 
 async def _timed(
-    call: Call, producer: Producer, message: Message, queue: MessageQueue | None
+    call: CommandContext, producer: Producer, message: Message, queue: MessageQueue | None
 ) -> tuple[bool, int]:
     clock = call.admin.instance.clock
     start_ms = clock.monotonic_ms()

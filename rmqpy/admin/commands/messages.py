@@ -7,25 +7,25 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.command import TOPIC, Command, CommandContext, UsageError, option
 from rmqpy.admin.commands.offsets import timestamp_of
 from rmqpy.admin.commands.tracking import track
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
 from rmqpy.client.core.base_consumer import PullResult, PullStatus
-from rmqpy.client.core.message import Message, ReceivedMessage, SendResult, host_address
+from rmqpy.client.core.message import Message, MessageExt, SendResult, host_address
 from rmqpy.client.producer import Producer
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.errors import RmqError
 from rmqpy.model.names import TOOLS_GROUP
 from rmqpy.remoting.bodies import MessageQueue
-from rmqpy.remoting.java_values import in_java_order
+from rmqpy.remoting.java_values import hashmap_ordered
 
 PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"
 """Where mqadmin leaves bodies, below the system's temporary folder."""
 
-_BY_KEY = Table([Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "])
-_SENT = Table(
+_BY_KEY = OutputTable([Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "])
+_SENT = OutputTable(
     [
         Column("#Broker Name", -32),
         Column("#QID", -4),
@@ -36,14 +36,14 @@ _SENT = Table(
 )
 
 
-async def query_by_id(call: Call) -> Outcome:
+async def query_by_id(call: CommandContext) -> CommandResult:
     given = call.given
     ids = [part.strip() for part in given.text("msgId").split(",") if part.strip()]
     if given.has("consumerGroup") and given.has("clientId"):
         return await _consume_directly(call, ids)
     if given.has("sendMessage"):
         if not given.truth("sendMessage", False):
-            return Outcome([], "")
+            return CommandResult([], "")
         return await _resend(call, ids)
     found, texts = [], []
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -51,10 +51,10 @@ async def query_by_id(call: Call) -> Outcome:
             message = await consumer.view_message(offset_id)
             found.append(message)
             texts.append(await _described(call, message, with_id=True))
-    return Outcome([message_data(each) for each in found], "\n".join(texts))
+    return CommandResult([message_data(each) for each in found], "\n".join(texts))
 
 
-async def _consume_directly(call: Call, ids: Sequence[str]) -> Outcome:
+async def _consume_directly(call: CommandContext, ids: Sequence[str]) -> CommandResult:
     group, client = call.given.text("consumerGroup"), call.given.text("clientId")
     results, lines = [], []
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -69,10 +69,10 @@ async def _consume_directly(call: Call, ids: Sequence[str]) -> Outcome:
                 f" consumeResult={result.consume_result}, remark={result.remark or 'null'},"
                 f" spentTimeMills={result.spent_time_mills}]"
             )
-    return Outcome(results, "\n".join(lines))
+    return CommandResult(results, "\n".join(lines))
 
 
-async def _resend(call: Call, ids: Sequence[str]) -> Outcome:
+async def _resend(call: CommandContext, ids: Sequence[str]) -> CommandResult:
     results, lines = [], []
     instance = call.admin.instance
     async with (
@@ -87,19 +87,19 @@ async def _resend(call: Call, ids: Sequence[str]) -> Outcome:
             result = await producer.send(again)
             results.append(_sent_data(result))
             lines.append(f"prepare resend msg. originalMsgId={offset_id}{_sent_text(result)}")
-    return Outcome(results, "\n".join(lines))
+    return CommandResult(results, "\n".join(lines))
 
 
-async def query_by_key(call: Call) -> Outcome:
+async def query_by_key(call: CommandContext) -> CommandResult:
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         messages = await consumer.query_by_key(
             call.given.text("topic"), call.given.text("msgKey"), 64
         )
     rows = [[each.msg_id, each.stored.queue_id, each.queue_offset] for each in messages]
-    return Outcome([message_data(each) for each in messages], _BY_KEY.text(rows))
+    return CommandResult([message_data(each) for each in messages], _BY_KEY.text(rows))
 
 
-async def query_by_unique_key(call: Call) -> Outcome:
+async def query_by_unique_key(call: CommandContext) -> CommandResult:
     given = call.given
     topic, unique_id = given.text("topic"), given.text("msgId")
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -110,10 +110,10 @@ async def query_by_unique_key(call: Call) -> Outcome:
     shown = messages if given.has("showAll") else messages[:1]
     texts = [await _described(call, each, with_id=False) for each in shown]
     data = [message_data(each) for each in shown]
-    return Outcome(data, "\n".join(texts), says_no=not messages)
+    return CommandResult(data, "\n".join(texts), says_no=not messages)
 
 
-async def query_by_offset(call: Call) -> Outcome:
+async def query_by_offset(call: CommandContext) -> CommandResult:
     given = call.given
     queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
     offset = given.number("offset", 0)
@@ -121,12 +121,12 @@ async def query_by_offset(call: Call) -> Outcome:
         result = await consumer.pull(queue, offset, 1)
     found = [each for each in result.messages if each.queue_offset == offset]
     if not found:
-        return Outcome([], "", says_no=True)
+        return CommandResult([], "", says_no=True)
     text = await _described(call, found[0], with_id=True, page=result)
-    return Outcome([message_data(found[0])], text)
+    return CommandResult([message_data(found[0])], text)
 
 
-async def print_messages(call: Call) -> Outcome:
+async def print_messages(call: CommandContext) -> CommandResult:
     topic, given = call.given.text("topic"), call.given
     show_body = given.truth("printBody", True)
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -139,10 +139,10 @@ async def print_messages(call: Call) -> Outcome:
                 for message in page.messages:
                     call.show(_line(call, message, show_body, page))
             call.show("-" * 56)
-    return Outcome(None, "")
+    return CommandResult(None, "")
 
 
-async def print_queue(call: Call) -> Outcome:
+async def print_queue(call: CommandContext) -> CommandResult:
     given = call.given
     queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
     show, show_body = given.truth("print", False), given.truth("printBody", False)
@@ -158,18 +158,18 @@ async def print_queue(call: Call) -> Outcome:
                     call.show(_line(call, message, show_body, page))
     counted = tags.most_common() if given.truth("calculate", False) else []
     lines = [f"Tag: {tag:<30} Count: {count}" for tag, count in counted]
-    return Outcome(dict(counted), "\n".join(lines))
+    return CommandResult(dict(counted), "\n".join(lines))
 
 
-async def consume_messages(call: Call) -> Outcome:
+async def consume_messages(call: CommandContext) -> CommandResult:
     given = call.given
     count = given.number("MessageNumber", 128)
     if count <= 0:
-        raise UsageFault("Please input a positive messageNumber!")
+        raise UsageError("Please input a positive messageNumber!")
     if given.has("queueId") and not given.has("brokerName"):
-        raise UsageFault("Please set the brokerName before queueId!")
+        raise UsageError("Please set the brokerName before queueId!")
     if given.has("offset") and not given.has("queueId"):
-        raise UsageFault("Please set queueId before offset!")
+        raise UsageError("Please set queueId before offset!")
     topic = given.text("topic")
     group = given.optional("consumerGroup") or TOOLS_GROUP
     data: list[dict[str, object]] = []
@@ -194,16 +194,16 @@ async def consume_messages(call: Call) -> Outcome:
                     data.append(message_data(message))
             if len(data) >= count:
                 break
-    return Outcome(data, "")
+    return CommandResult(data, "")
 
 
-async def send_message(call: Call) -> Outcome:
+async def send_message(call: CommandContext) -> CommandResult:
     given = call.given
     topic = given.text("topic")
     queue = None
     if given.has("qid"):
         if not given.has("broker"):
-            raise UsageFault("Broker name must be set if the queue is chosen!")
+            raise UsageError("Broker name must be set if the queue is chosen!")
         queue = MessageQueue(topic, given.text("broker"), given.number("qid", 0))
     message = Message(
         topic=topic,
@@ -214,13 +214,15 @@ async def send_message(call: Call) -> Outcome:
     async with Producer("ADMIN_SENDER", instance=call.admin.instance) as producer:
         result = await producer.send(message, queue)
     row = [result.queue.broker_name, result.queue.queue_id, result.status.value, result.msg_id]
-    return Outcome(_sent_data(result), _SENT.text([row]))
+    return CommandResult(_sent_data(result), _SENT.text([row]))
 
 
 # ------------------------------------------------------------------------------ reading queues
 
 
-async def _range(call: Call, consumer: PullConsumer, queue: MessageQueue) -> tuple[int, int]:
+async def _range(
+    call: CommandContext, consumer: PullConsumer, queue: MessageQueue
+) -> tuple[int, int]:
     """The offsets between which to read: all, or those of a span of time."""
     begin, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
     if call.given.has("beginTimestamp"):
@@ -233,7 +235,7 @@ async def _range(call: Call, consumer: PullConsumer, queue: MessageQueue) -> tup
 
 
 async def _pages(
-    call: Call, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
+    call: CommandContext, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
 ) -> AsyncIterator[PullResult]:
     expression = call.given.optional("subExpression") or "*"
     offset = begin
@@ -250,7 +252,7 @@ async def _pages(
 
 
 async def _described(
-    call: Call, message: ReceivedMessage, *, with_id: bool, page: PullResult | None = None
+    call: CommandContext, message: MessageExt, *, with_id: bool, page: PullResult | None = None
 ) -> str:
     stored = message.stored
     head = [("OffsetID:", message.offset_msg_id)] if with_id else []
@@ -278,7 +280,7 @@ async def _described(
     return "\n".join([*lines, "", "", "".join(each.text for each in tracks)])
 
 
-def _kept_body(message: ReceivedMessage) -> Path:
+def _kept_body(message: MessageExt) -> Path:
     """The body as a file of its own, for tools that want the bytes."""
     folder = Path(tempfile.gettempdir()) / KEPT_BODIES
     folder.mkdir(parents=True, exist_ok=True)
@@ -289,7 +291,7 @@ def _kept_body(message: ReceivedMessage) -> Path:
     return path
 
 
-def _body(message: ReceivedMessage) -> bytes:
+def _body(message: MessageExt) -> bytes:
     try:
         return message.body
     except RmqError:
@@ -310,18 +312,18 @@ def _page_text(queue: MessageQueue, what: str, page: PullResult) -> str:
     )
 
 
-def _line(call: Call, message: ReceivedMessage, show_body: bool, page: PullResult) -> str:
+def _line(call: CommandContext, message: MessageExt, show_body: bool, page: PullResult) -> str:
     charset = call.given.optional("charsetName") or "UTF-8"
     body = "NOT PRINT BODY"
     if show_body:
         try:
             body = _body(message).decode(charset, "replace")
         except LookupError:
-            raise UsageFault(f"--charsetName {charset} is not known") from None
+            raise UsageError(f"--charsetName {charset} is not known") from None
     return f"MSGID: {message.msg_id} {_message_text(message, page)} BODY: {body}"
 
 
-def _message_text(message: ReceivedMessage, page: PullResult) -> str:
+def _message_text(message: MessageExt, page: PullResult) -> str:
     """As Java's MessageExt prints itself."""
     stored = message.stored
     signed = [byte - 256 if byte > 127 else byte for byte in _body(message)]
@@ -339,15 +341,15 @@ def _message_text(message: ReceivedMessage, page: PullResult) -> str:
     )
 
 
-def _map_text(message: ReceivedMessage, page: PullResult | None) -> str:
+def _map_text(message: MessageExt, page: PullResult | None) -> str:
     """The properties, with those that Java's client adds to what it has pulled."""
     found = dict(message.properties)
     if page is not None:
         found |= {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
-    return f"{{{', '.join(f'{key}={value}' for key, value in in_java_order(found))}}}"
+    return f"{{{', '.join(f'{key}={value}' for key, value in hashmap_ordered(found))}}}"
 
 
-def message_data(message: ReceivedMessage) -> dict[str, object]:
+def message_data(message: MessageExt) -> dict[str, object]:
     """A message as plain values; the body as text where it is UTF-8, else in hex."""
     stored, body = message.stored, _body(message)
     try:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from rmqpy.admin.command import Call, Command, option
+from rmqpy.admin.command import Command, CommandContext, option
 from rmqpy.admin.commands.clients import any_broker, connections, differ, suspicions
 from rmqpy.admin.commands.groups import behind_of, consume_stats
-from rmqpy.admin.output import Outcome
+from rmqpy.admin.output import CommandResult
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.names import group_of_retry_topic, is_retry_topic
 
 ROUND_SECONDS: Final = 60
 _NOTIFY: Final = "[MONITOR]  [NOTIFY] "
 
 
-async def start_monitoring(call: Call) -> Outcome:
+async def start_monitoring(call: CommandContext) -> CommandResult:
     """Until it is interrupted; ``-r`` bounds the rounds."""
     rounds, done = call.given.number("rounds", 0), 0
     while True:
@@ -28,11 +28,11 @@ async def start_monitoring(call: Call) -> Outcome:
         call.show("[MONITOR] endRound")
         done += 1
         if done == rounds:
-            return Outcome(findings, "", says_no=bool(findings))
+            return CommandResult(findings, "", says_no=bool(findings))
         await asyncio.sleep(call.given.number("interval", ROUND_SECONDS))
 
 
-async def _round(call: Call) -> list[str]:
+async def _round(call: CommandContext) -> list[str]:
     findings = []
     for topic in await call.admin.topics():
         if is_retry_topic(topic):
@@ -45,20 +45,20 @@ async def _round(call: Call) -> list[str]:
     return findings
 
 
-async def _suspicions_of(call: Call, group: str) -> list[str]:
+async def _suspicions_of(call: CommandContext, group: str) -> list[str]:
     """What seems to be wrong with a group: messages that wait, different subscriptions, queues that
     are not consumed. Nothing where it is offline and has no messages waiting.
     """
     lines = []
     try:
         behind = behind_of(await consume_stats(call, group))
-    except Refusal:
+    except RequestRejectedError:
         behind = 0  # it has never consumed
     if behind > 0:
         lines.append(f"undone messages: {behind}")
     try:
         connection = await connections(call, group, None)
-    except Refusal as refusal:
+    except RequestRejectedError as refusal:
         if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
         return [*lines, "nobody consumes them"] if lines else []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rmqpy.admin.command import Call, Command, option
+from rmqpy.admin.command import Command, CommandContext, option
 from rmqpy.admin.commands.brokers import settings_text
-from rmqpy.admin.output import Outcome
+from rmqpy.admin.output import CommandResult
 from rmqpy.model.errors import RmqError
 
 _NAMESPACE = option("s", "namespace", "namespace", required=True)
@@ -13,30 +13,32 @@ _VALUE = option("v", "value", "value", required=True)
 _BROKER_NAME = option("b", "brokerName", "broker name", required=True)
 
 
-async def update_kv_config(call: Call) -> Outcome:
+async def update_kv_config(call: CommandContext) -> CommandResult:
     namespace, key, value = (call.given.text(name) for name in ("namespace", "key", "value"))
     await call.admin.put_kv(namespace, key, value)
-    return Outcome(
+    return CommandResult(
         {"namespace": namespace, "key": key, "value": value},
         "create or update kv config to namespace success.",
     )
 
 
-async def delete_kv_config(call: Call) -> Outcome:
+async def delete_kv_config(call: CommandContext) -> CommandResult:
     namespace, key = call.given.text("namespace"), call.given.text("key")
     await call.admin.delete_kv(namespace, key)
-    return Outcome({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
+    return CommandResult(
+        {"namespace": namespace, "key": key}, "delete kv config from namespace success."
+    )
 
 
-async def wipe_write_perm(call: Call) -> Outcome:
+async def wipe_write_perm(call: CommandContext) -> CommandResult:
     return await _permission(call, wipe=True)
 
 
-async def add_write_perm(call: Call) -> Outcome:
+async def add_write_perm(call: CommandContext) -> CommandResult:
     return await _permission(call, wipe=False)
 
 
-async def _permission(call: Call, *, wipe: bool) -> Outcome:
+async def _permission(call: CommandContext, *, wipe: bool) -> CommandResult:
     name = call.given.text("brokerName")
     word = "wipe" if wipe else "add"
     change = call.admin.wipe_write_perm if wipe else call.admin.add_write_perm
@@ -50,24 +52,26 @@ async def _permission(call: Call, *, wipe: bool) -> Outcome:
         except RmqError as fault:
             counts[server] = None
             lines += [f"{head} Failed", str(fault)]
-    return Outcome(counts, "\n".join(lines), says_no=None in counts.values())
+    return CommandResult(counts, "\n".join(lines), says_no=None in counts.values())
 
 
-async def get_namesrv_config(call: Call) -> Outcome:
+async def get_namesrv_config(call: CommandContext) -> CommandResult:
     found, lines = {}, []
     for server in call.admin.name_servers:
         found[server] = await call.admin.namesrv_config(server)
         lines += [f"============{server}============", settings_text(found[server]), ""]
-    return Outcome(found, "\n".join(lines))
+    return CommandResult(found, "\n".join(lines))
 
 
-async def update_namesrv_config(call: Call) -> Outcome:
+async def update_namesrv_config(call: CommandContext) -> CommandResult:
     key, value = call.given.text("key"), call.given.text("value")
     for server in call.admin.name_servers:
         await call.admin.update_namesrv_config(server, {key: value})
     servers = ", ".join(call.admin.name_servers)
     text = f"update name server config success![{servers}]\n{key} : {value}"
-    return Outcome({"servers": list(call.admin.name_servers), "key": key, "value": value}, text)
+    return CommandResult(
+        {"servers": list(call.admin.name_servers), "key": key, "value": value}, text
+    )
 
 
 COMMANDS = (

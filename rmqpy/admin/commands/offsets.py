@@ -11,11 +11,11 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.command import TOPIC, Command, CommandContext, UsageError, option
 from rmqpy.admin.commands.groups import consume_stats
-from rmqpy.admin.output import Column, Outcome, Table, java_bool
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.headers import (
@@ -27,8 +27,8 @@ from rmqpy.remoting.headers import (
 NOW: Final = -1
 """As a timestamp: behind the last message."""
 
-_ONLINE = Table([Column("#brokerName", -40), Column("#queueId", -40), Column("#offset", -40)])
-_OFFLINE = Table(
+_ONLINE = OutputTable([Column("#brokerName", -40), Column("#queueId", -40), Column("#offset", -40)])
+_OFFLINE = OutputTable(
     [
         Column("#brokerName", -20),
         Column("#queueId", -20),
@@ -48,7 +48,7 @@ class _Reset:
     force: bool
 
 
-async def reset_offset_by_time(call: Call) -> Outcome:
+async def reset_offset_by_time(call: CommandContext) -> CommandResult:
     given = call.given
     text = given.text("timestamp")
     reset = _Reset(
@@ -61,17 +61,17 @@ async def reset_offset_by_time(call: Call) -> Outcome:
     outcome, online = await _reset(call, reset)
     kind = "group" if online else "consumerGroup"
     title = head.format(f"rollback consumer offset by specified {kind}")
-    return Outcome(outcome.data, f"{title}\n{outcome.text}")
+    return CommandResult(outcome.data, f"{title}\n{outcome.text}")
 
 
-async def skip_accumulated(call: Call) -> Outcome:
+async def skip_accumulated(call: CommandContext) -> CommandResult:
     given = call.given
     force = given.truth("force", True)
     outcome, _ = await _reset(call, _Reset(given.text("group"), given.text("topic"), NOW, force))
     return outcome
 
 
-async def _reset(call: Call, reset: _Reset) -> tuple[Outcome, bool]:
+async def _reset(call: CommandContext, reset: _Reset) -> tuple[CommandResult, bool]:
     """What was set, and whether the group was online."""
     header = ResetOffsetRequestHeader(
         topic=reset.topic,
@@ -84,15 +84,15 @@ async def _reset(call: Call, reset: _Reset) -> tuple[Outcome, bool]:
         for broker in (await call.admin.route(reset.topic)).broker_datas:
             address = broker.broker_addrs[min(broker.broker_addrs)]
             moved.update(await call.admin.reset_offset(address, header))
-    except Refusal as refusal:
+    except RequestRejectedError as refusal:
         if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
         return await _reset_offline(call, reset), False
     rows = [[queue.broker_name, queue.queue_id, offset] for queue, offset in sorted(moved.items())]
-    return Outcome(moved, _ONLINE.text(rows)), True
+    return CommandResult(moved, _ONLINE.text(rows)), True
 
 
-async def _reset_offline(call: Call, reset: _Reset) -> Outcome:
+async def _reset_offline(call: CommandContext, reset: _Reset) -> CommandResult:
     try:
         known = (await consume_stats(call, reset.group, reset.topic)).offset_table
     except RmqError:
@@ -123,10 +123,12 @@ async def _reset_offline(call: Call, reset: _Reset) -> Outcome:
                 ]
             )
             data.append({"queue": queue, "from": consumed, "to": rolled})
-    return Outcome(data, _OFFLINE.text(rows))
+    return CommandResult(data, _OFFLINE.text(rows))
 
 
-async def _offset_at(call: Call, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+async def _offset_at(
+    call: CommandContext, address: str, queue: MessageQueue, timestamp_ms: int
+) -> int:
     header = SearchOffsetRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
     )
@@ -134,7 +136,7 @@ async def _offset_at(call: Call, address: str, queue: MessageQueue, timestamp_ms
     return SearchOffsetResponseHeader.decode(response.ext_fields).offset
 
 
-async def clone_group_offset(call: Call) -> Outcome:
+async def clone_group_offset(call: CommandContext) -> CommandResult:
     given, admin = call.given, call.admin
     source, target, topic = given.text("srcGroup"), given.text("destGroup"), given.text("topic")
     route = await admin.route(topic)
@@ -146,7 +148,7 @@ async def clone_group_offset(call: Call) -> Outcome:
             await admin.set_consumer_offset(address, target, queue, offset.consumer_offset)
             cloned[queue] = offset.consumer_offset
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
-    return Outcome(cloned, text)
+    return CommandResult(cloned, text)
 
 
 def timestamp_of(text: str) -> int:
@@ -158,7 +160,7 @@ def timestamp_of(text: str) -> int:
     try:
         moment = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f")
     except ValueError:
-        raise UsageFault(
+        raise UsageError(
             f"{text}: a time is now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"
         ) from None
     return round(moment.timestamp() * 1000)

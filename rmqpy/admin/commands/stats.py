@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rmqpy.admin.command import TOPIC, Call, Command, UsageFault, option
+from rmqpy.admin.command import TOPIC, Command, CommandContext, UsageError, option
 from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
-from rmqpy.admin.output import Column, Outcome, Table, java_bool
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import is_dlq_topic, is_retry_topic
 from rmqpy.remoting.bodies import BrokerStatsData, TopicRouteData
@@ -14,7 +14,7 @@ from rmqpy.remoting.fastjson import dumps
 from rmqpy.remoting.headers import QueryConsumeQueueRequestHeader
 
 _LINE = "=" * 38
-_STATS = Table(
+_STATS = OutputTable(
     [
         Column("#Topic", -64),
         Column("#Consumer Group", -64),
@@ -28,7 +28,7 @@ _STATS = Table(
 )
 
 
-async def stats_all(call: Call) -> Outcome:
+async def stats_all(call: CommandContext) -> CommandResult:
     wanted, active = call.given.optional("topic"), call.given.has("activeTopic")
     rows: list[list[object]] = []
     for topic in [wanted] if wanted is not None else await call.admin.topics():
@@ -36,17 +36,17 @@ async def stats_all(call: Call) -> Outcome:
             continue
         try:
             route = await call.admin.route(topic)
-        except Refusal:
+        except RequestRejectedError:
             if wanted is not None:
                 raise
             continue  # a name of a cluster or broker, or gone since
         rows += await _topic_rows(call, topic, route, active)
     names = ["topic", "group", "behind", "inTps", "outTps", "in24Hours", "out24Hours"]
-    return Outcome([dict(zip(names, row, strict=True)) for row in rows], _STATS.text(rows))
+    return CommandResult([dict(zip(names, row, strict=True)) for row in rows], _STATS.text(rows))
 
 
 async def _topic_rows(
-    call: Call, topic: str, route: TopicRouteData, active: bool
+    call: CommandContext, topic: str, route: TopicRouteData, active: bool
 ) -> list[list[object]]:
     put_tps, put_day = await _rates(call, route, "TOPIC_PUT_NUMS", topic)
     groups = await groups_of(call, topic, route)
@@ -69,7 +69,9 @@ async def _topic_rows(
     return rows
 
 
-async def _rates(call: Call, route: TopicRouteData, name: str, key: str) -> tuple[float, int]:
+async def _rates(
+    call: CommandContext, route: TopicRouteData, name: str, key: str
+) -> tuple[float, int]:
     """Per second over the last minute, and in a day, over all masters that know the key."""
     tps, day = 0.0, 0
     for broker in route.broker_datas:
@@ -93,7 +95,7 @@ def _day_sum(data: BrokerStatsData) -> int:
     return 0
 
 
-async def query_consume_queue(call: Call) -> Outcome:
+async def query_consume_queue(call: CommandContext) -> CommandResult:
     given = call.given
     topic, first = given.text("topic"), given.number("index", 0)
     address = given.optional("broker")
@@ -101,7 +103,7 @@ async def query_consume_queue(call: Call) -> Outcome:
         route = await call.admin.route(topic)
         address = route.broker_datas[0].broker_addrs.get(MASTER_ID)
         if address is None:
-            raise UsageFault(f"the first broker of {topic} has no master: give one with -b")
+            raise UsageError(f"the first broker of {topic} has no master: give one with -b")
     header = QueryConsumeQueueRequestHeader(
         topic=topic,
         queue_id=given.number("queue", 0),
@@ -127,7 +129,7 @@ async def query_consume_queue(call: Call) -> Outcome:
             f" msg='{_or_null(unit.msg)}'}}",
             _LINE,
         ]
-    return Outcome(body, "\n".join(lines))
+    return CommandResult(body, "\n".join(lines))
 
 
 def _or_null(text: str | None) -> str:

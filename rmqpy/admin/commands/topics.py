@@ -10,16 +10,16 @@ from rmqpy.admin.command import (
     BROKER,
     CLUSTER,
     TOPIC,
-    Call,
     Command,
-    UsageFault,
+    CommandContext,
+    UsageError,
     masters,
     option,
 )
-from rmqpy.admin.output import Column, Outcome, Table, java_bool, java_time
-from rmqpy.client.consuming.rebalance import averagely
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
+from rmqpy.client.consuming.rebalance import allocate_averagely
 from rmqpy.client.core.routes import subscribe_queues
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import is_dlq_topic, is_retry_topic
@@ -31,7 +31,7 @@ ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 
-_ROUTE = Table(
+_ROUTE = OutputTable(
     [
         Column("#ClusterName", -45),
         Column("#BrokerName", -32),
@@ -42,7 +42,7 @@ _ROUTE = Table(
     ],
     [" "],
 )
-_STATUS = Table(
+_STATUS = OutputTable(
     [
         Column("#Broker Name", -32),
         Column("#QID", -4),
@@ -52,15 +52,15 @@ _STATUS = Table(
     ],
     ["  ", "  ", "  ", "    "],
 )
-_LIST_TITLES = Table(
+_LIST_TITLES = OutputTable(
     [Column("#Cluster Name", -20), Column("#Topic", -48), Column("#Consumer Group", -48)]
 )
-_LIST_ROWS = Table(
+_LIST_ROWS = OutputTable(
     [Column("#Cluster Name", -20), Column("#Topic", -64), Column("#Consumer Group", -64)]
 )
 
 
-async def update_topic(call: Call) -> Outcome:
+async def update_topic(call: CommandContext) -> CommandResult:
     given, admin = call.given, call.admin
     topic = TopicConfig(
         given.text("topic"),
@@ -79,10 +79,10 @@ async def update_topic(call: Call) -> Outcome:
     if topic.order:
         lines.append(await _order(call, topic, addresses))
     lines.append(topic_text(topic))
-    return Outcome({"brokers": addresses, "topic": topic}, "\n".join(lines))
+    return CommandResult({"brokers": addresses, "topic": topic}, "\n".join(lines))
 
 
-async def _order(call: Call, topic: TopicConfig, addresses: list[str]) -> str:
+async def _order(call: CommandContext, topic: TopicConfig, addresses: list[str]) -> str:
     """Name the brokers of an ordered topic to the name servers."""
     info = await call.admin.cluster_info()
     names = sorted(
@@ -96,7 +96,7 @@ async def _order(call: Call, topic: TopicConfig, addresses: list[str]) -> str:
     return f"set {where} orderConf. isOrder={java_bool(topic.order)}, orderConf=[{text}]"
 
 
-async def delete_topic(call: Call) -> Outcome:
+async def delete_topic(call: CommandContext) -> CommandResult:
     topic, cluster = call.given.text("topic"), call.given.text("clusterName")
     addresses = await call.admin.masters(cluster)
     for address in addresses:
@@ -106,14 +106,14 @@ async def delete_topic(call: Call) -> Outcome:
         f"delete topic [{topic}] from cluster [{cluster}] success.",
         f"delete topic [{topic}] from NameServer success.",
     ]
-    return Outcome({"topic": topic, "brokers": addresses}, "\n".join(lines))
+    return CommandResult({"topic": topic, "brokers": addresses}, "\n".join(lines))
 
 
-async def update_topic_perm(call: Call) -> Outcome:
+async def update_topic_perm(call: CommandContext) -> CommandResult:
     topic, perm = call.given.text("topic"), call.given.number("perm", -1)
     route = await call.admin.route(topic)
     if not route.queue_datas:
-        raise UsageFault(f"the topic {topic} has no queues")
+        raise UsageError(f"the topic {topic} has no queues")
     addresses = await masters(call)
     names = {
         broker.broker_addrs.get(MASTER_ID): broker.broker_name for broker in route.broker_datas
@@ -138,15 +138,15 @@ async def update_topic_perm(call: Call) -> Outcome:
         lines.append(f"update topic perm from {queues.perm} to {perm} in {address} success.")
         lines.append(f"{topic_text(config)}.")
     if not lines:
-        raise UsageFault("updateTopicPerm error broker not exit or broker is not master!.")
-    return Outcome({"topic": topic, "perm": perm, "brokers": changed}, "\n".join(lines))
+        raise UsageError("updateTopicPerm error broker not exit or broker is not master!.")
+    return CommandResult({"topic": topic, "perm": perm, "brokers": changed}, "\n".join(lines))
 
 
-async def topic_route(call: Call) -> Outcome:
+async def topic_route(call: CommandContext) -> CommandResult:
     route = await call.admin.route(call.given.text("topic"))
     if not call.given.has("list"):
-        return Outcome(route, dumps(route.to_json(), pretty=True).decode())
-    return Outcome(route, _route_list(route))
+        return CommandResult(route, dumps(route.to_json(), pretty=True).decode())
+    return CommandResult(route, _route_list(route))
 
 
 def _route_list(route: TopicRouteData) -> str:
@@ -175,7 +175,7 @@ def _route_list(route: TopicRouteData) -> str:
     return "\n".join([_ROUTE.text(rows), line, total])
 
 
-async def topic_status(call: Call) -> Outcome:
+async def topic_status(call: CommandContext) -> CommandResult:
     topic = call.given.text("topic")
     found = {}
     for broker in (await call.admin.route(topic)).broker_datas:
@@ -192,23 +192,23 @@ async def topic_status(call: Call) -> Outcome:
         ]
         for queue, offset in sorted(found.items())
     ]
-    return Outcome(found, _STATUS.text(rows))
+    return CommandResult(found, _STATUS.text(rows))
 
 
-async def topic_clusters(call: Call) -> Outcome:
+async def topic_clusters(call: CommandContext) -> CommandResult:
     route = await call.admin.route(call.given.text("topic"))
     info = await call.admin.cluster_info()
     names = {broker.broker_name for broker in route.broker_datas}
     clusters = sorted(
         cluster for cluster, brokers in info.cluster_addr_table.items() if names & set(brokers)
     )
-    return Outcome(clusters, "\n".join(clusters))
+    return CommandResult(clusters, "\n".join(clusters))
 
 
-async def topic_list(call: Call) -> Outcome:
+async def topic_list(call: CommandContext) -> CommandResult:
     topics = await call.admin.topics()
     if not call.given.has("clusterModel"):
-        return Outcome(topics, "\n".join(topics))
+        return CommandResult(topics, "\n".join(topics))
     clusters = (await call.admin.cluster_info()).cluster_addr_table
     lines = [_LIST_TITLES.line([column.title for column in _LIST_TITLES.columns])]
     found = []
@@ -217,17 +217,17 @@ async def topic_list(call: Call) -> Outcome:
             continue
         try:
             route = await call.admin.route(topic)
-        except Refusal:
+        except RequestRejectedError:
             continue  # gone since
         names = {broker.broker_name for broker in route.broker_datas}
         cluster = next((each for each in sorted(clusters) if names & set(clusters[each])), "")
         groups = await groups_of(call, topic, route)
         found.append({"cluster": cluster, "topic": topic, "groups": groups})
         lines += [_LIST_ROWS.line([cluster, topic, group]) for group in groups or [""]]
-    return Outcome(found, "\n".join(lines))
+    return CommandResult(found, "\n".join(lines))
 
 
-async def groups_of(call: Call, topic: str, route: TopicRouteData) -> list[str]:
+async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> list[str]:
     """The groups that consume ``topic``, as its first broker with a master knows them."""
     for broker in route.broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
@@ -236,35 +236,35 @@ async def groups_of(call: Call, topic: str, route: TopicRouteData) -> list[str]:
     return []
 
 
-async def allocate_queues(call: Call) -> Outcome:
+async def allocate_queues(call: CommandContext) -> CommandResult:
     """What the default strategy would give to clients at these addresses."""
     topic = call.given.text("topic")
     clients = [part for part in call.given.text("ipList").split(",") if part]
     queues = subscribe_queues(topic, await call.admin.route(topic))
     shares: dict[str, list[MessageQueue]] = {
-        client: averagely(client, queues, clients) for client in clients
+        client: allocate_averagely(client, queues, clients) for client in clients
     }
     shown = {client: [queue.to_json() for queue in share] for client, share in shares.items()}
-    return Outcome(shares, dumps({"result": shown}).decode())
+    return CommandResult(shares, dumps({"result": shown}).decode())
 
 
-async def update_order_conf(call: Call) -> Outcome:
+async def update_order_conf(call: CommandContext) -> CommandResult:
     topic, method = call.given.text("topic"), call.given.text("method")
     if method == "get":
         text = await call.admin.kv(ORDER_NAMESPACE, topic)
         shown = f"get orderConf success. topic=[{topic}], orderConf=[{text or 'null'}] "
-        return Outcome({"topic": topic, "orderConf": text}, shown)
+        return CommandResult({"topic": topic, "orderConf": text}, shown)
     if method == "put":
         text = call.given.optional("orderConf")
         if not text:
-            raise UsageFault("please set orderConf with option -v.")
+            raise UsageError("please set orderConf with option -v.")
         await call.admin.put_kv(ORDER_NAMESPACE, topic, text)
         shown = f"update orderConf success. topic=[{topic}], orderConf=[{text}]"
-        return Outcome({"topic": topic, "orderConf": text}, shown)
+        return CommandResult({"topic": topic, "orderConf": text}, shown)
     if method == "delete":
         await call.admin.delete_kv(ORDER_NAMESPACE, topic)
-        return Outcome({"topic": topic}, f"delete orderConf success. topic=[{topic}]")
-    raise UsageFault(f"--method {method}: put, get or delete is needed")
+        return CommandResult({"topic": topic}, f"delete orderConf success. topic=[{topic}]")
+    raise UsageError(f"--method {method}: put, get or delete is needed")
 
 
 def topic_text(topic: TopicConfig) -> str:
@@ -285,7 +285,7 @@ def perm_text(perm: int) -> str:
     )
 
 
-def _unit_flags(call: Call) -> int:
+def _unit_flags(call: CommandContext) -> int:
     unit, has_sub = call.given.truth("unit", False), call.given.truth("hasUnitSub", False)
     return (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if has_sub else 0)
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.admin.command import Call, Command, option
-from rmqpy.admin.output import Column, Outcome, Table, java_time
-from rmqpy.client.core.message import ReceivedMessage, host_address
+from rmqpy.admin.command import Command, CommandContext, option
+from rmqpy.admin.output import Column, CommandResult, OutputTable, java_time
+from rmqpy.client.core.message import MessageExt, host_address
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.names import TOOLS_GROUP
 
@@ -53,7 +53,7 @@ class Trace:
         ]
 
 
-async def query_trace(call: Call) -> Outcome:
+async def query_trace(call: CommandContext) -> CommandResult:
     message_id = call.given.text("msgId")
     topic = call.given.optional("traceTopic") or TRACE_TOPIC
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -78,10 +78,10 @@ async def query_trace(call: Call) -> Outcome:
         }
         for each in traces
     ]
-    return Outcome(data, "\n".join(lines), says_no=not traces)
+    return CommandResult(data, "\n".join(lines), says_no=not traces)
 
 
-def decode_traces(message: ReceivedMessage, message_id: str) -> list[Trace]:
+def decode_traces(message: MessageExt, message_id: str) -> list[Trace]:
     """The records about ``message_id``; what is not readable is left out."""
     host = host_address(message.stored.born_host).rpartition(":")[0]
     found = []
@@ -106,10 +106,10 @@ def _trace(fields: list[str], message_id: str, host: str) -> Trace | None:
     return None
 
 
-def _table(group: str, time: str) -> Table:
+def _table(group: str, time: str) -> OutputTable:
     titles = [("#Type", -10), (group, -20), ("#ClientHost", -20), (time, -20)]
     titles += [("#CostTimes", -10), ("#Status", -10)]
-    return Table([Column(title, width) for title, width in titles], [" "])
+    return OutputTable([Column(title, width) for title, width in titles], [" "])
 
 
 COMMANDS = (

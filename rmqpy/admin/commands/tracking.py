@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.admin.command import Call
+from rmqpy.admin.command import CommandContext
 from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
-from rmqpy.client.core.message import ReceivedMessage, host_address
+from rmqpy.client.core.message import MessageExt, host_address
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import TOOLS_GROUP, retry_topic
 from rmqpy.remoting.bodies import ConsumerConnection
@@ -36,7 +36,7 @@ class Track:
         )
 
 
-async def track(call: Call, message: ReceivedMessage) -> list[Track]:
+async def track(call: CommandContext, message: MessageExt) -> list[Track]:
     """Every group that consumes the message's topic; empty where that cannot be asked."""
     try:
         route = await call.admin.route(message.topic)
@@ -47,7 +47,7 @@ async def track(call: Call, message: ReceivedMessage) -> list[Track]:
     return [await _track(call, message, group) for group in groups if group != TOOLS_GROUP]
 
 
-async def _track(call: Call, message: ReceivedMessage, group: str) -> Track:
+async def _track(call: CommandContext, message: MessageExt, group: str) -> Track:
     try:
         route = await call.admin.route(retry_topic(group))
         address = next(each.broker_addrs[min(each.broker_addrs)] for each in route.broker_datas)
@@ -56,7 +56,7 @@ async def _track(call: Call, message: ReceivedMessage, group: str) -> Track:
             return Track(group, "PULL")
         if not await _is_consumed(call, message, group):
             return Track(group, "NOT_CONSUME_YET")
-    except Refusal as refusal:
+    except RequestRejectedError as refusal:
         offline = refusal.code == ResponseCode.CONSUMER_NOT_ONLINE
         kind = "NOT_ONLINE" if offline else "UNKNOWN"
         return Track(group, kind, f"CODE:{refusal.code} DESC:{refusal.remark}")
@@ -66,7 +66,7 @@ async def _track(call: Call, message: ReceivedMessage, group: str) -> Track:
     return Track(group, "CONSUMED_BUT_FILTERED" if filtered else "CONSUMED")
 
 
-async def _is_consumed(call: Call, message: ReceivedMessage, group: str) -> bool:
+async def _is_consumed(call: CommandContext, message: MessageExt, group: str) -> bool:
     brokers = (await call.admin.cluster_info()).broker_addr_table
     store = host_address(message.stored.store_host)
     for queue, offset in (await consume_stats(call, group)).offset_table.items():
@@ -78,7 +78,7 @@ async def _is_consumed(call: Call, message: ReceivedMessage, group: str) -> bool
     return False
 
 
-def _is_filtered(message: ReceivedMessage, connection: ConsumerConnection) -> bool:
+def _is_filtered(message: MessageExt, connection: ConsumerConnection) -> bool:
     subscription = connection.subscription_table.get(message.topic)
     if subscription is None or not subscription.tags_set:
         return False

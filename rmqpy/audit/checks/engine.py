@@ -24,36 +24,36 @@ from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, open_index
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
-from rmqpy.audit.facts.lock_probe import lock_holder
+from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.facts.reader import Holder, read_facts
-from rmqpy.audit.scan.directory import FileRow, StoreDirectory, read_directory
+from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_row
-from rmqpy.audit.scan.range_merge import RowMerge, RowResult
+from rmqpy.audit.scan.range_merge import LogMerge, RowResult
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
-    "AuditPlan",
-    "Progress",
+    "AuditOptions",
+    "AuditProgress",
     "RangeRunner",
     "StoreAudit",
     "ThreadRunner",
     "audit_store",
-    "in_order",
+    "ordered_map",
 ]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Progress(Protocol):
+class AuditProgress(Protocol):
     """Is told how far the work has come."""
 
     def expect(self, total_bytes: int) -> None: ...
@@ -81,7 +81,7 @@ class RangeRunner(Protocol):
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class AuditPlan:
+class AuditOptions:
     """What to do. ``digests``: of messages as well; ``blocks``: of 64 KiB blocks and groups of
     frames; ``md5``: of log files; ``derived``: consume queues, key index and DLedger index units
     too. ``sink`` gets findings as they are found.
@@ -98,8 +98,8 @@ class AuditPlan:
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
     """Gets every range as it is proven, in the order of the log."""
-    progress: Progress = field(factory=NoProgress)
-    holder: Holder = lock_holder
+    progress: AuditProgress = field(factory=NoProgress)
+    holder: Holder = find_lock_owner
 
 
 @define(slots=True, kw_only=True)
@@ -131,7 +131,9 @@ class StoreAudit:
         return all(code.severity is Severity.NOTE for code in self.counts)
 
 
-def audit_store(files: FileLayer, plan: AuditPlan, runner: RangeRunner | None = None) -> StoreAudit:
+def audit_store(
+    files: FileSystem, plan: AuditOptions, runner: RangeRunner | None = None
+) -> StoreAudit:
     """Audit the store below ``plan.root``. ``runner``: who audits ranges; threads by default."""
     return _StoreWalk(files, plan, runner or ThreadRunner(files, plan.workers)).run()
 
@@ -139,7 +141,7 @@ def audit_store(files: FileLayer, plan: AuditPlan, runner: RangeRunner | None = 
 class ThreadRunner:
     """Ranges over threads of this process."""
 
-    def __init__(self, files: FileLayer, workers: int) -> None:
+    def __init__(self, files: FileSystem, workers: int) -> None:
         self._files = files
         self._workers = max(1, workers)
         self._open: dict[str, LogBytes] = {}
@@ -149,7 +151,7 @@ class ThreadRunner:
         def audit(work: WorkRange) -> RangeResult:
             return audit_range(self._data(work.path), work, plan)
 
-        for result in in_order(audit, works, self._workers):
+        for result in ordered_map(audit, works, self._workers):
             yield result
             if result.work.is_last:
                 with self._lock:
@@ -159,7 +161,7 @@ class ThreadRunner:
         return audit_range(map_log(self._files, work.path), work, plan, begin)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        return in_order(lambda part: file_md5s(self._files, part), parts, self._workers)
+        return ordered_map(lambda part: file_md5s(self._files, part), parts, self._workers)
 
     def _data(self, path: str) -> LogBytes:
         with self._lock:
@@ -169,7 +171,7 @@ class ThreadRunner:
             return data
 
 
-def in_order(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """``do`` of each item in threads, results in order; no more than a few are kept waiting."""
     if workers == 1:
         yield from map(do, items)
@@ -195,7 +197,7 @@ _MASK64 = (1 << 64) - 1
 
 
 class _StoreWalk:
-    def __init__(self, files: FileLayer, plan: AuditPlan, runner: RangeRunner) -> None:
+    def __init__(self, files: FileSystem, plan: AuditOptions, runner: RangeRunner) -> None:
         self.files = files
         self.plan = plan
         self.runner = runner
@@ -284,13 +286,13 @@ class _StoreWalk:
             high = facts.end if facts.confirmed_end is None else facts.confirmed_end
             self.key_range = low, high
 
-    def _row(self, row: FileRow, facts: StoreFacts, before: RowResult | None) -> RowResult:
+    def _row(self, row: LogSegments, facts: StoreFacts, before: RowResult | None) -> RowResult:
         plan = self._tally_plan(row)
 
         def again(work: WorkRange, begin: int) -> RangeResult:
             return self.runner.again(work, plan, begin)
 
-        merge = RowMerge(row.name, again, self._sink, before)
+        merge = LogMerge(row.name, again, self._sink, before)
         merge.proven = self.plan.ranges
         works = split_row(row, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
         for result in self.runner.run(works, plan):
@@ -298,7 +300,7 @@ class _StoreWalk:
             self.plan.progress.advance(result.work.stop - result.work.start)
         return merge.finish()
 
-    def _tally_plan(self, row: FileRow) -> TallyPlan:
+    def _tally_plan(self, row: LogSegments) -> TallyPlan:
         dledger = row.framing is Framing.DLEDGER
         entry_units = None
         ledger = self.directory.ledger

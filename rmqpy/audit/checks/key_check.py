@@ -33,7 +33,7 @@ from rmqpy.codec.units import (
     index_file_size,
 )
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.store.files.log_recovery import Framing
 
@@ -90,7 +90,7 @@ class IndexTable:
 
 
 def open_index(
-    files: FileLayer, directory: StoreDirectory, settings: StoreSettings | None
+    files: FileSystem, directory: StoreDirectory, settings: StoreSettings | None
 ) -> tuple[list[IndexTable], list[Finding]]:
     """The index files that hold entries, oldest first, and what is wrong with others."""
     tables, found = [], []
@@ -113,7 +113,7 @@ def open_index(
 
 
 def _table(
-    files: FileLayer, file: LogFile, relative: str, settings: StoreSettings | None
+    files: FileSystem, file: LogFile, relative: str, settings: StoreSettings | None
 ) -> IndexTable | None:
     view = map_file(files, file.path)
     header = IndexHeader.decode(view)
@@ -161,7 +161,7 @@ class KeyCheck:
     broker goes on writing; what it adds behind a header that was read is not looked at.
     """
 
-    files: FileLayer
+    files: FileSystem
     directory: StoreDirectory
     tables: list[IndexTable]
     low: int

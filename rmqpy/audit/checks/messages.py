@@ -23,15 +23,15 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
     "LogMessage",
+    "MessageSelection",
     "MessageWalk",
-    "Selection",
     "each_message",
     "file_view",
     "host_text",
@@ -54,7 +54,7 @@ class LogMessage:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Selection:
+class MessageSelection:
     """Which messages are wanted; None: all. Queue offsets and store times are from … to before.
     ``key``: one of KEYS, UNIQ_KEY or the message id. ``limit``: messages at most.
     """
@@ -97,9 +97,9 @@ Passed = Callable[[str, int, int], None]
 
 
 def each_message(
-    files: FileLayer,
+    files: FileSystem,
     directory: StoreDirectory,
-    wanted: Selection,
+    wanted: MessageSelection,
     passed: Passed = lambda _file, _offset, _size: None,
     limit: int | None = None,
 ) -> Iterator[LogMessage]:
@@ -119,7 +119,7 @@ def each_message(
 
 
 def file_view(
-    files: FileLayer, file: LogFile, framing: Framing, limit: int | None = None
+    files: FileSystem, file: LogFile, framing: Framing, limit: int | None = None
 ) -> FileView:
     """A log file, up to ``limit``."""
     data = map_log(files, file.path)
@@ -137,7 +137,7 @@ class MessageWalk:
     """
 
     file: FileView
-    wanted: Selection
+    wanted: MessageSelection
     passed: Callable[[int, int], None] = lambda _offset, _size: None
     end: int = field(init=False, default=0)
     closed: bool = field(init=False, default=False)

@@ -21,7 +21,7 @@ from attrs import asdict, define, field
 
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
 from rmqpy.audit.scan.findings import Finding
-from rmqpy.audit.scan.queue_units import QueueEnds
+from rmqpy.audit.scan.queue_units import QueueBounds
 
 __all__ = ["IndexFacts", "LogFacts", "Mode", "Opener", "RecordFacts", "StoreFacts", "TailKind"]
 
@@ -136,7 +136,7 @@ class StoreFacts:
     divided_offset: int | None = None
     confirmed_end: int | None = None
     checkpoint: Checkpoint | None = None
-    queues: tuple[QueueEnds, ...] = ()
+    queues: tuple[QueueBounds, ...] = ()
     queue_file_size: int = 0
     index: tuple[IndexFacts, ...] = ()
     tables: tuple[ConfigTable, ...] = ()

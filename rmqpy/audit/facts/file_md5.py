@@ -13,7 +13,7 @@ import hashlib
 from attrs import define
 
 from rmqpy.audit.scan.queue_units import map_file
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 __all__ = ["FilePart", "FileSums", "file_md5s"]
 
@@ -36,7 +36,7 @@ class FileSums:
     valid_md5: str
 
 
-def file_md5s(files: FileLayer, part: FilePart) -> FileSums:
+def file_md5s(files: FileSystem, part: FilePart) -> FileSums:
     """Both at the price of one."""
     md5 = hashlib.md5(usedforsecurity=False)
     size = files.size_of(part.path)

@@ -14,7 +14,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of 64-bit Linux: type, whence, start, length, process."""
 
 
-def lock_holder(path: str) -> int | None:
+def find_lock_owner(path: str) -> int | None:
     """Id of the process that holds the lock on byte 0 of ``path``; None when nobody does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,16 +14,16 @@ from typing import Final
 from attrs import evolve
 
 from rmqpy.audit.facts.facts import LogFacts, RecordFacts, TailKind
-from rmqpy.audit.scan.directory import FileRow, StoreDirectory
+from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.audit.scan.range_merge import RowMerge, RowResult
+from rmqpy.audit.scan.range_merge import LogMerge, RowResult
 from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
 from rmqpy.codec import layout
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.tally import BLOCK_SIZE, TallyPlan
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = ["TAIL_CODES", "read_log_facts", "record_at"]
@@ -42,7 +42,7 @@ TAIL_BYTES: Final = 16 << 20
 
 
 def read_log_facts(
-    files: FileLayer, directory: StoreDirectory, row: FileRow, confirmed: int | None
+    files: FileSystem, directory: StoreDirectory, row: LogSegments, confirmed: int | None
 ) -> tuple[LogFacts, list[Finding]]:
     """What the log of ``row`` is, and what stands behind its last record; of a running broker's up
     to ``confirmed``. The row has files.
@@ -77,13 +77,15 @@ def read_log_facts(
 class _TailReader:
     """Walks the end of a log; what it finds behind the last record goes into ``found``."""
 
-    def __init__(self, files: FileLayer, root: str, found: list[Finding]) -> None:
+    def __init__(self, files: FileSystem, root: str, found: list[Finding]) -> None:
         self._files = files
         self._root = root
         self._found = found
         self._open: dict[str, LogBytes] = {}
 
-    def read(self, row: FileRow, confirmed: int | None) -> tuple[int, RecordFacts | None, Ending]:
+    def read(
+        self, row: LogSegments, confirmed: int | None
+    ) -> tuple[int, RecordFacts | None, Ending]:
         """(end, last record, why the log ends), from the last file with content on."""
         works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
         number = len(works) - 1
@@ -143,13 +145,13 @@ class _TailReader:
         def keep(findings: list[Finding]) -> None:
             self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
 
-        merge = RowMerge(parts[0][0].row, again, keep)
+        merge = LogMerge(parts[0][0].row, again, keep)
         for work, is_end in parts:
             merge.take(audit_range(self._data(work), work, plan(is_end)))
         return merge.finish()
 
 
-def _next_offset(row: FileRow, end: int, ending: Ending) -> int:
+def _next_offset(row: LogSegments, end: int, ending: Ending) -> int:
     if ending is not Ending.FILLER:
         return end
     holder = row.file_at(end)
@@ -179,7 +181,7 @@ def record_at(
         position += layout.ENTRY_HEADER_SIZE
     try:
         message = decode_message(view, position)
-    except RecordFault:
+    except InvalidRecordError:
         return None
     return RecordFacts(
         offset=base_offset + position,

@@ -15,14 +15,14 @@ from attrs import define
 from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, unit_at
 from rmqpy.codec import layout
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.codec.tally import PLACE_PROPERTIES, Tally, TallyPlan
 from rmqpy.codec.tally_backend import tally_frames
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.message import Host, StoredMessage
 
 __all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
@@ -88,7 +88,7 @@ def _host(host: Host) -> str:
 class LogReader:
     """Records of a store by physical offset."""
 
-    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
         self._rows = directory.logs
         self._views: dict[str, memoryview] = {}
@@ -136,7 +136,7 @@ class LogReader:
             return None
         try:
             message = decode_message(*found)
-        except RecordFault:
+        except InvalidRecordError:
             return None
         return message if message.physical_offset == offset else None
 
@@ -144,7 +144,7 @@ class LogReader:
 class QueueMessages:
     """Messages of a store by queue, found as a consumer finds them: through the consume queue."""
 
-    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._units = QueueUnits(files, directory)
         self._log = LogReader(files, directory)
 

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from rmqpy.audit.facts.compatibility import openers_of
 from rmqpy.audit.facts.facts import IndexFacts, LogFacts, Mode, StoreFacts, TailKind
-from rmqpy.audit.facts.lock_probe import lock_holder
+from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import read_log_facts
 from rmqpy.audit.facts.small_files import (
     ConfigTable,
@@ -22,13 +22,13 @@ from rmqpy.audit.facts.small_files import (
     read_ledger_state,
     read_tables,
 )
-from rmqpy.audit.scan.directory import FileRow, LedgerFolder, StoreDirectory, read_directory
+from rmqpy.audit.scan.directory import LedgerFolder, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.units import IndexHeader
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
 
 __all__ = ["Holder", "read_facts"]
@@ -37,10 +37,10 @@ Holder = Callable[[str], int | None]
 
 
 def read_facts(
-    files: FileLayer,
+    files: FileSystem,
     root: str,
     settings: StoreSettings | None = None,
-    holder: Holder = lock_holder,
+    holder: Holder = find_lock_owner,
 ) -> StoreFacts:
     """Look at the store below ``root``. ``settings``: a broker's, when its file is at hand: paths
     that lie elsewhere, and the file sizes to compare with.
@@ -52,7 +52,7 @@ def read_facts(
 class _FactsReader:
     def __init__(
         self,
-        files: FileLayer,
+        files: FileSystem,
         directory: StoreDirectory,
         settings: StoreSettings | None,
         holder: Holder,
@@ -112,7 +112,7 @@ class _FactsReader:
         file = self.directory.relative(path)
         self.findings.append(Finding(code=code, file=file, found=found, expected=expected))
 
-    def _log(self, row: FileRow, confirmed: int | None) -> LogFacts | None:
+    def _log(self, row: LogSegments, confirmed: int | None) -> LogFacts | None:
         if not row and not row.strays and not row.empty:
             return None
         self._check_row(row)
@@ -122,7 +122,7 @@ class _FactsReader:
         self.findings += found
         return facts
 
-    def _check_row(self, row: FileRow) -> None:
+    def _check_row(self, row: LogSegments) -> None:
         size = row.file_size
         if self.settings is not None and row.files:
             size = self.settings.mapped_file_size_commit_log

@@ -16,7 +16,7 @@ from attrs import define
 from rmqpy.audit.scan.directory import LedgerFolder, StoreDirectory
 from rmqpy.codec.layout import CHECKPOINT_SIZE
 from rmqpy.model.errors import RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.files.atomic import BACKUP_SUFFIX
 from rmqpy.store.files.checkpoint import SAFETY_MARGIN_MS
@@ -25,7 +25,7 @@ __all__ = [
     "Checkpoint",
     "ConfigTable",
     "LedgerState",
-    "living_topics",
+    "existing_topics",
     "read_checkpoint",
     "read_ledger_state",
     "read_table",
@@ -85,7 +85,7 @@ class LedgerState:
     voted_for: str = ""
 
 
-def read_tables(files: FileLayer, directory: StoreDirectory) -> list[ConfigTable]:
+def read_tables(files: FileSystem, directory: StoreDirectory) -> list[ConfigTable]:
     """All ``*.json`` of ``config/``, also those of which only the .bak is left."""
     names = set()
     for file in directory.config_files:
@@ -96,7 +96,7 @@ def read_tables(files: FileLayer, directory: StoreDirectory) -> list[ConfigTable
     return [_table(files, f"{folder}/{name}", name) for name in sorted(names)]
 
 
-def read_table(files: FileLayer, path: str) -> object | None:
+def read_table(files: FileSystem, path: str) -> object | None:
     """What a table says, from the file or its backup; None when neither can be read."""
     for candidate in (path, path + BACKUP_SUFFIX):
         raw = files.read_bytes(candidate) if files.exists(candidate) else b""
@@ -108,7 +108,7 @@ def read_table(files: FileLayer, path: str) -> object | None:
     return None
 
 
-def living_topics(files: FileLayer, config: str, queues: str) -> set[str] | None:
+def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | None:
     """Topics that have a queue folder or are in the table; None when neither can tell. Messages of
     a topic that was deleted stand in the log until they expire; their queues do not come back.
     """
@@ -118,7 +118,7 @@ def living_topics(files: FileLayer, config: str, queues: str) -> set[str] | None
     return {*files.list_dir(queues), *map(str, table.get("topicConfigTable", {}))}
 
 
-def _table(files: FileLayer, path: str, name: str) -> ConfigTable:
+def _table(files: FileSystem, path: str, name: str) -> ConfigTable:
     reason = "missing"
     for source, candidate in (("file", path), ("backup", path + BACKUP_SUFFIX)):
         raw = files.read_bytes(candidate) if files.exists(candidate) else b""
@@ -149,7 +149,7 @@ def _plain(value: object) -> object:
     return value
 
 
-def read_checkpoint(files: FileLayer, directory: StoreDirectory) -> Checkpoint | str | None:
+def read_checkpoint(files: FileSystem, directory: StoreDirectory) -> Checkpoint | str | None:
     """The checkpoint, None when there is none, or what is wrong with it."""
     path = directory.paths.checkpoint
     if not files.exists(path):
@@ -160,7 +160,7 @@ def read_checkpoint(files: FileLayer, directory: StoreDirectory) -> Checkpoint |
     return Checkpoint(**dict(zip(_CHECKPOINT_FIELDS, _CHECKPOINT.unpack_from(raw), strict=True)))
 
 
-def read_ledger_state(files: FileLayer, ledger: LedgerFolder) -> LedgerState:
+def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
     """From ``checkpoint`` and ``currterm``, or their backups."""
     checkpoint = _pairs(files, ledger.checkpoint)
     term = _pairs(files, ledger.current_term)
@@ -172,7 +172,7 @@ def read_ledger_state(files: FileLayer, ledger: LedgerFolder) -> LedgerState:
     )
 
 
-def _pairs(files: FileLayer, path: str) -> dict[str, str]:
+def _pairs(files: FileSystem, path: str) -> dict[str, str]:
     for candidate in (path, path + BACKUP_SUFFIX):
         raw = files.read_bytes(candidate) if files.exists(candidate) else b""
         lines = raw.decode("utf-8", "replace").splitlines()

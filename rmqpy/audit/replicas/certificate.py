@@ -10,7 +10,7 @@ or only one has them all (the queue has grown since), messages are read one by o
 consume queue, if the stores are at hand (:class:`rmqpy.audit.facts.log_reader.QueueMessages`). Of
 one of
 before there is only its sum: the other's messages with the same queue offsets are summed, too. So
-with one on another host (:class:`Summing`). Where that cannot decide, it is said.
+with one on another host (:class:`MessageSummer`). Where that cannot decide, it is said.
 
 An earlier manifest with the name of a later one is of the same directory before: what stands there
 now is not it. Its subject is called ``NAME before``.
@@ -40,8 +40,8 @@ __all__ = [
     "Certificate",
     "Comparison",
     "MessageDifference",
+    "MessageSummer",
     "Subject",
-    "Summing",
     "certify",
     "check_signature",
     "signature_of",
@@ -219,7 +219,7 @@ def check_signature(raw: bytes, key: bytes) -> bool:
     return hmac.compare_digest(given, signature_of(tree, key))
 
 
-class Summing(Protocol):
+class MessageSummer(Protocol):
     """A store that is not at hand, but sums messages when asked."""
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
@@ -227,7 +227,7 @@ class Summing(Protocol):
 
 
 def certify(
-    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, Summing] | None = None
+    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, MessageSummer] | None = None
 ) -> Certificate:
     """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
     can be read, by the names of their manifests.
@@ -277,7 +277,7 @@ def _subject(manifest: Manifest) -> Subject:
 class _Compare:
     reference: Manifest
     other: Manifest
-    at_hand: Mapping[str, Summing]
+    at_hand: Mapping[str, MessageSummer]
     same: int = 0
     moved: int = 0
     missing: int = 0

@@ -32,21 +32,21 @@ from attrs import asdict, define, evolve
 from rmqpy.audit.facts.facts import RecordFacts
 from rmqpy.audit.facts.log_facts import record_at
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest, Manifest
-from rmqpy.audit.scan.directory import FileRow, StoreDirectory
+from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally import BLOCK_DIGEST_BYTES, BLOCK_SIZE
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
     "Difference",
     "DifferenceKind",
-    "StoreAtHand",
+    "LocalStore",
     "compare_manifests",
     "compare_stores",
-    "first_of",
+    "first_difference",
 ]
 
 _CHUNK = 1 << 20
@@ -100,10 +100,10 @@ class Difference:
 
 
 @define(slots=True, frozen=True)
-class StoreAtHand:
+class LocalStore:
     """A store whose files can be read."""
 
-    files: FileLayer
+    files: FileSystem
     directory: StoreDirectory
 
 
@@ -127,7 +127,7 @@ def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
 
 
 def compare_stores(
-    left: Manifest, right: Manifest, one: StoreAtHand | None, two: StoreAtHand | None
+    left: Manifest, right: Manifest, one: LocalStore | None, two: LocalStore | None
 ) -> list[Difference]:
     """The same to the byte: what manifests leave open is decided by the files, as far as they are
     at hand.
@@ -147,7 +147,7 @@ def compare_stores(
     return found
 
 
-def first_of(differences: list[Difference]) -> Difference | None:
+def first_difference(differences: list[Difference]) -> Difference | None:
     """Where two logs part: the difference at the smallest offset; None when only tables differ, or
     no offset can be told.
     """
@@ -155,7 +155,7 @@ def first_of(differences: list[Difference]) -> Difference | None:
     return min(placed, key=lambda each: each.begin, default=None)
 
 
-_Side = tuple[Manifest, StoreAtHand | None]
+_Side = tuple[Manifest, LocalStore | None]
 
 
 def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
@@ -197,7 +197,7 @@ def _file_at(manifest: Manifest, where: Difference) -> LogFileDigest:
     return next(file for file in log.files if file.first_offset <= where.begin < file.end_offset)
 
 
-def _view(store: StoreAtHand, file: LogFileDigest, kind: str) -> memoryview:
+def _view(store: LocalStore, file: LogFileDigest, kind: str) -> memoryview:
     row = _row(store.directory, kind)
     log_file = row.file_at(file.first_offset) if row else None
     assert log_file is not None, "the manifest is of these files"
@@ -205,7 +205,7 @@ def _view(store: StoreAtHand, file: LogFileDigest, kind: str) -> memoryview:
 
 
 def _record_in(
-    store: StoreAtHand, file: LogFileDigest, kind: str, offset: int
+    store: LocalStore, file: LogFileDigest, kind: str, offset: int
 ) -> RecordFacts | None:
     framing = Framing.DLEDGER if kind == "dledger" else Framing.CLASSIC
     return _record_over(_view(store, file, kind), file.first_offset, offset, framing)
@@ -310,7 +310,7 @@ def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:
             yield Difference(kind=DifferenceKind.TABLE, log=name, left=told[0], right=told[1])
 
 
-def _first_difference(one: StoreAtHand, two: StoreAtHand, where: Difference) -> Difference | None:
+def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Difference | None:
     """The first byte that differs in ``where``; None when there is none."""
     rows = [row for store in (one, two) if (row := _row(store.directory, where.log)) is not None]
     assert len(rows) == 2, "both have been compared"
@@ -341,7 +341,7 @@ def _first_difference(one: StoreAtHand, two: StoreAtHand, where: Difference) -> 
     return None
 
 
-def _row(directory: StoreDirectory, kind: str) -> FileRow | None:
+def _row(directory: StoreDirectory, kind: str) -> LogSegments | None:
     if kind == "classic":
         return directory.classic
     return directory.ledger.data if directory.ledger else None

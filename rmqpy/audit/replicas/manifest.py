@@ -29,7 +29,13 @@ from typing import Any, Final
 
 from attrs import asdict, define, evolve, field
 
-from rmqpy.audit.checks.engine import AuditPlan, RangeRunner, StoreAudit, ThreadRunner, audit_store
+from rmqpy.audit.checks.engine import (
+    AuditOptions,
+    RangeRunner,
+    StoreAudit,
+    ThreadRunner,
+    audit_store,
+)
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
 from rmqpy.audit.facts.small_files import ConfigTable
@@ -39,7 +45,7 @@ from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 __all__ = [
     "FileMd5",
@@ -172,7 +178,7 @@ class Manifest:
     def log(self, kind: str) -> LogDigest | None:
         return next((log for log in self.logs if log.kind == kind), None)
 
-    def fits(self, files: FileLayer, root: str) -> bool:
+    def fits(self, files: FileSystem, root: str) -> bool:
         """Whether every log file still has the length and time that it had."""
         known = {file.path: (file.size, file.mtime_ms) for file in self.files}
         directory = read_directory(files, root)
@@ -267,14 +273,14 @@ class ManifestPlan:
     """
 
     name: str
-    audit: AuditPlan
+    audit: AuditOptions
     now_ms: Callable[[], int]
     md5: Md5 = Md5.EVERY_FILE
     blocks: bool = True
 
 
 def make_manifest(
-    files: FileLayer, plan: ManifestPlan, runner: RangeRunner | None = None
+    files: FileSystem, plan: ManifestPlan, runner: RangeRunner | None = None
 ) -> tuple[Manifest, StoreAudit]:
     """Audit a store and put its digests together. A block is not divided between ranges."""
     runner = runner or ThreadRunner(files, plan.audit.workers)
@@ -354,7 +360,7 @@ def _queue_digests(queues: Iterable[QueueTally]) -> list[QueueDigest]:
 
 
 def _file_md5s(
-    files: FileLayer, plan: ManifestPlan, directory: StoreDirectory, runner: RangeRunner
+    files: FileSystem, plan: ManifestPlan, directory: StoreDirectory, runner: RangeRunner
 ) -> Iterator[FileMd5]:
     paths = sorted(directory.every_file())
     small = [directory.paths.checkpoint, directory.paths.abort]

@@ -27,9 +27,9 @@ from typing import Final
 
 from attrs import asdict, define
 
-from rmqpy.audit.checks.engine import AuditPlan, audit_store
-from rmqpy.audit.facts.lock_probe import lock_holder
-from rmqpy.audit.scan.directory import FileRow, LogFile, StoreDirectory, read_directory
+from rmqpy.audit.checks.engine import AuditOptions, audit_store
+from rmqpy.audit.facts.lock_probe import find_lock_owner
+from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, units_within
@@ -39,11 +39,11 @@ from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
 
-__all__ = ["Action", "Repair", "RepairPlan", "carry_out", "plan_repair", "unfinished_plan"]
+__all__ = ["Action", "Repair", "RepairPlan", "execute_repair", "plan_repair", "unfinished_plan"]
 
 JOURNAL: Final = "fsck-journal.json"
 LOST_TOPIC: Final = b"RMQPY_LOST"
@@ -112,19 +112,19 @@ def _plain(_owner: object, _name: object, value: object) -> object:
 
 
 def plan_repair(
-    files: FileLayer, root: str, repair: Repair, settings: StoreSettings | None = None
+    files: FileSystem, root: str, repair: Repair, settings: StoreSettings | None = None
 ) -> RepairPlan:
     """What would be done. Raises StoreFault where it cannot be: a running broker, a DLedger log."""
     directory = read_directory(files, root, settings)
     _check_stopped(directory)
     found: list[Finding] = []
-    audit_store(files, AuditPlan(root=root, settings=settings, sink=found.extend))
+    audit_store(files, AuditOptions(root=root, settings=settings, sink=found.extend))
     damage = sorted(f for f in found if f.code.name.startswith(_STRUCTURAL) and f.offset >= 0)
     ledger = directory.ledger
     if any(f.file.startswith("dledger-") for f in damage) or (
         damage and repair is Repair.FORCE_TRUNCATE and ledger is not None and ledger.data
     ):
-        raise StoreFault(
+        raise StoreError(
             root,
             "damage in a store with a DLedger log",
             "a classic store",
@@ -142,9 +142,9 @@ def plan_repair(
 
 
 def _check_stopped(directory: StoreDirectory) -> None:
-    process = lock_holder(directory.paths.lock)
+    process = find_lock_owner(directory.paths.lock)
     if process is not None:
-        raise StoreFault(
+        raise StoreError(
             directory.root,
             f"a broker that runs on it (process {process})",
             "a stopped broker",
@@ -152,13 +152,13 @@ def _check_stopped(directory: StoreDirectory) -> None:
         )
 
 
-def unfinished_plan(files: FileLayer, directory: StoreDirectory) -> RepairPlan | None:
+def unfinished_plan(files: FileSystem, directory: StoreDirectory) -> RepairPlan | None:
     """The plan of a repair that was interrupted."""
     path = f"{directory.paths.own}/{JOURNAL}"
     return RepairPlan.decode(files.read_bytes(path)) if files.exists(path) else None
 
 
-def carry_out(files: FileLayer, directory: StoreDirectory, plan: RepairPlan) -> None:
+def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPlan) -> None:
     """Do what is planned. After an interruption it may be called again with the same plan."""
     _check_stopped(directory)
     lock = files.lock(directory.paths.lock)
@@ -174,7 +174,7 @@ def carry_out(files: FileLayer, directory: StoreDirectory, plan: RepairPlan) -> 
         lock.release()
 
 
-def _do(files: FileLayer, directory: StoreDirectory, action: Action) -> None:
+def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
     path = action.file if action.file.startswith("/") else f"{directory.root}/{action.file}"
     kept = f"{directory.paths.quarantine}/{action.kept_as}"
     if action.kind is ActionKind.SET_ASIDE:
@@ -212,13 +212,13 @@ class _Tile:
 
 
 class _Planner:
-    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
         self._directory = directory
         self._units = QueueUnits(files, directory)
 
     @property
-    def _row(self) -> FileRow:
+    def _row(self) -> LogSegments:
         return self._directory.classic
 
     def _relative(self, file: LogFile) -> str:
@@ -308,7 +308,7 @@ class _Planner:
         if begin == end:
             return
         if end - begin < layout.RECORD_SIZE_MIN + len(LOST_TOPIC):
-            raise StoreFault(
+            raise StoreError(
                 self._holder(begin).path,
                 f"{end - begin} damaged bytes at offset {begin} to which no consume queue leads",
                 f"at least {layout.RECORD_SIZE_MIN + len(LOST_TOPIC)}, so that a message fits",

@@ -14,18 +14,18 @@ from attrs import define
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import Certificate, certify
-from rmqpy.audit.replicas.compare import Difference, StoreAtHand, compare_stores, first_of
+from rmqpy.audit.replicas.compare import Difference, LocalStore, compare_stores, first_difference
 from rmqpy.audit.replicas.manifest import Manifest
 
-__all__ = ["Pair", "ReplicaAtHand", "certify_replicas", "changed_subjects", "compare_pairs"]
+__all__ = ["LocalReplicaStore", "Pair", "certify_replicas", "changed_subjects", "compare_pairs"]
 
 
 @define(slots=True, frozen=True)
-class ReplicaAtHand:
+class LocalReplicaStore:
     """``store`` is None where only the manifest is here."""
 
     manifest: Manifest
-    store: StoreAtHand | None = None
+    store: LocalStore | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Pair:
     @property
     def first(self) -> Difference | None:
         """Where their logs part."""
-        return first_of(list(self.differences))
+        return first_difference(list(self.differences))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -59,14 +59,14 @@ class Pair:
         }
 
 
-def compare_pairs(replicas: Sequence[ReplicaAtHand]) -> Iterator[Pair]:
+def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
     """Every pair, in the order given."""
     for one, two in combinations(replicas, 2):
         found = compare_stores(one.manifest, two.manifest, one.store, two.store)
         yield Pair(one.name, two.name, tuple(found))
 
 
-def certify_replicas(replicas: Sequence[ReplicaAtHand], now_ms: int) -> Certificate:
+def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:
     """The first is the reference."""
     at_hand = {
         each.name: QueueMessages(each.store.files, each.store.directory)

@@ -12,12 +12,19 @@ from itertools import pairwise
 from attrs import define, field
 
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import StorePaths
 
-__all__ = ["FileRow", "LedgerFolder", "LogFile", "QueueFolder", "StoreDirectory", "read_directory"]
+__all__ = [
+    "LedgerFolder",
+    "LogFile",
+    "LogSegments",
+    "QueueFolder",
+    "StoreDirectory",
+    "read_directory",
+]
 
 LEDGER_PREFIX = "dledger-"
 PATH_SEPARATOR = ","
@@ -36,7 +43,7 @@ class LogFile:
 
 
 @define(slots=True, frozen=True)
-class FileRow:
+class LogSegments:
     """Files in order of offsets; ``name`` is the path below the root ("commitlog",
     "dledger-n0/data"). Files of length 0 are not among ``files`` but in ``empty``.
     """
@@ -86,8 +93,8 @@ class LedgerFolder:
 
     self_id: str
     folder: str
-    data: FileRow
-    index: FileRow
+    data: LogSegments
+    index: LogSegments
 
     @property
     def checkpoint(self) -> str:
@@ -102,7 +109,7 @@ class LedgerFolder:
 class QueueFolder:
     topic: str
     queue_id: int
-    row: FileRow
+    row: LogSegments
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -111,7 +118,7 @@ class StoreDirectory:
 
     root: str
     paths: StorePaths
-    classic: FileRow
+    classic: LogSegments
     ledgers: tuple[LedgerFolder, ...] = ()
     queues: tuple[QueueFolder, ...] = ()
     index_files: tuple[LogFile, ...] = ()
@@ -129,7 +136,7 @@ class StoreDirectory:
         return next(iter(with_data or self.ledgers), None)
 
     @property
-    def logs(self) -> tuple[FileRow, ...]:
+    def logs(self) -> tuple[LogSegments, ...]:
         """Classic files, then those of the DLedger log, as far as there are any."""
         ledger = self.ledger
         rows = (self.classic, ledger.data) if ledger else (self.classic,)
@@ -156,7 +163,7 @@ class StoreDirectory:
 
 
 def read_directory(
-    files: FileLayer, root: str, settings: StoreSettings | None = None
+    files: FileSystem, root: str, settings: StoreSettings | None = None
 ) -> StoreDirectory:
     """Look at the store below ``root``. ``settings`` tell paths that lie elsewhere; the root in
     them is not used.
@@ -167,7 +174,7 @@ def read_directory(
 
 @define(slots=True)
 class _Reader:
-    files: FileLayer
+    files: FileSystem
     root: str
     settings: StoreSettings | None
     strays: list[str] = field(factory=list)
@@ -199,7 +206,7 @@ class _Reader:
         log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
         return StorePaths(self.root, log)
 
-    def _row(self, name: str, folders: list[str], framing: Framing) -> FileRow:
+    def _row(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
         found: list[LogFile] = []
         strays: list[str] = []
         empty: list[LogFile] = []
@@ -213,7 +220,7 @@ class _Reader:
                 file = self._file(path, int(entry))
                 (found if file.size else empty).append(file)
         found.sort(key=lambda file: file.first_offset)
-        return FileRow(name, framing, tuple(found), tuple(strays), tuple(empty))
+        return LogSegments(name, framing, tuple(found), tuple(strays), tuple(empty))
 
     def _file(self, path: str, first_offset: int = 0) -> LogFile:
         return LogFile(path, first_offset, self.files.size_of(path), self.files.mtime_ms(path))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.codec.backend import content_end
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 __all__ = ["LogBytes", "map_log"]
 
@@ -33,7 +33,7 @@ class LogBytes:
         return content_end(self.view[: self.data_end], position)
 
 
-def map_log(files: FileLayer, path: str) -> LogBytes:
+def map_log(files: FileSystem, path: str) -> LogBytes:
     """Without keeping it open: the mapping lives as long as the view."""
     file = files.open_readonly(path)
     found = LogBytes(file.view, min(file.data_end(0), len(file.view)))

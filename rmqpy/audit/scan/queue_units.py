@@ -12,16 +12,16 @@ from collections.abc import Iterator
 
 from attrs import define
 
-from rmqpy.audit.scan.directory import FileRow, QueueFolder, StoreDirectory
+from rmqpy.audit.scan.directory import LogSegments, QueueFolder, StoreDirectory
 from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.tally import UnitRow
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = [
-    "QueueEnds",
+    "QueueBounds",
     "QueueUnits",
     "each_unit",
     "map_file",
@@ -38,7 +38,7 @@ _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class QueueEnds:
+class QueueBounds:
     """Queue offsets ``min_offset`` to before ``max_offset`` have units. ``end_physical``: behind
     the message of the last one.
     """
@@ -54,7 +54,7 @@ class QueueEnds:
         return self.max_offset - self.min_offset
 
 
-def map_file(files: FileLayer, path: str) -> memoryview:
+def map_file(files: FileSystem, path: str) -> memoryview:
     """The bytes of a file, without keeping it open: the mapping lives as long as the view."""
     file = files.open_readonly(path)
     view = file.view
@@ -62,7 +62,7 @@ def map_file(files: FileLayer, path: str) -> memoryview:
     return view
 
 
-def map_row(files: FileLayer, row: FileRow, any_tags: bool = False) -> UnitRow | None:
+def map_row(files: FileSystem, row: LogSegments, any_tags: bool = False) -> UnitRow | None:
     """All files of a row of units, None without any."""
     if not row:
         return None
@@ -78,7 +78,7 @@ def map_row(files: FileLayer, row: FileRow, any_tags: bool = False) -> UnitRow |
 class QueueUnits:
     """Units of all queues of a store, mapped when they are asked for. May be used by threads."""
 
-    def __init__(self, files: FileLayer, directory: StoreDirectory) -> None:
+    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
         self._folders = {
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue
@@ -104,7 +104,7 @@ def read_ends(
     limit: int | None = None,
     *,
     thorough: bool = False,
-) -> QueueEnds:
+) -> QueueBounds:
     """Ends of a queue. ``log_begin``: first offset of the log; ``limit``: units of messages at or
     behind it do not count. ``thorough``: look for units behind a hole of zeros as well.
     """
@@ -113,7 +113,7 @@ def read_ends(
         end = _first_at(units, first, end, limit)
     low = _first_at(units, first, end, log_begin) if units else first
     last = unit_at(units, end - 1) if units and end > low else None
-    return QueueEnds(
+    return QueueBounds(
         topic=queue.topic,
         queue_id=queue.queue_id,
         min_offset=low,

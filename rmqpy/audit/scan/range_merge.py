@@ -29,7 +29,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
 
-__all__ = ["FileDigests", "RowMerge", "RowResult"]
+__all__ = ["FileDigests", "LogMerge", "RowResult"]
 
 Again = Callable[[WorkRange, int], RangeResult]
 """Audit a range once more, from this offset on."""
@@ -96,7 +96,7 @@ class RowResult:
         return last.ending if last else Ending.ZEROS
 
 
-class RowMerge:
+class LogMerge:
     """Takes the ranges of one log one after the other; findings go to ``sink`` as soon as they are
     certain, in the order of offsets.
     """

@@ -17,7 +17,7 @@ from enum import Enum
 from attrs import define, evolve, field
 
 from rmqpy.audit.scan.damage import FileView, diagnose, next_frame, was_a_frame
-from rmqpy.audit.scan.directory import FileRow, LogFile
+from rmqpy.audit.scan.directory import LogFile, LogSegments
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.log_bytes import LogBytes
 from rmqpy.codec import layout
@@ -127,7 +127,7 @@ class RangeResult:
 
 
 def split_row(
-    row: FileRow, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
+    row: LogSegments, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
 ) -> Iterator[WorkRange]:
     """The ranges of a log in order; files of a wrong length are left out. ``root``: the store's,
     which reports leave out of paths. ``range_bytes`` below the block size are for walks without
@@ -142,7 +142,7 @@ def split_row(
 
 
 def _work(
-    row: FileRow, file: LogFile, root: str, start: int, step: int, limit: int | None
+    row: LogSegments, file: LogFile, root: str, start: int, step: int, limit: int | None
 ) -> WorkRange:
     return WorkRange(
         row=row.name,

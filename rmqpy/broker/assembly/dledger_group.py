@@ -2,29 +2,29 @@
 it.
 
 Everything is given: a simulator makes a member on virtual time, memory files and a network of its
-own with the same :func:`join_group` as :mod:`rmqpy.broker.assembly.process`.
+own with the same :func:`start_dledger_member` as :mod:`rmqpy.broker.assembly.process`.
 """
 
 from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.broker.assembly.join_checks import TablesGate, Vouching
-from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.assembly.join_checks import MetadataReadyCheck, PeerCertificateCheck
+from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.group_status import GroupStatusProcessor, status_of
 from rmqpy.broker.replication.role import GroupRole, RoleChange
 from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettings
-from rmqpy.dledger.member import Dice, Membership, Options
+from rmqpy.dledger.member import Dice, Membership, RaftOptions
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode
-from rmqpy.net.dledger.context import TICK_MS, DriverSurroundings
+from rmqpy.net.dledger.context import TICK_MS, DriverDependencies
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupSurroundings:
+class DLedgerDependencies:
     """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1.
     ``tick_ms`` is the period of the state loop.
     """
@@ -35,8 +35,8 @@ class GroupSurroundings:
     tick_ms: int = TICK_MS
 
 
-def join_group(
-    broker: Broker, store: MessageStore, around: GroupSurroundings
+def start_dledger_member(
+    broker: BrokerServer, store: MessageStore, around: DLedgerDependencies
 ) -> DLedgerDriver | None:
     """The driver of this member, not started; None for a broker without a DLedger log. It answers
     the peers' port. The broker takes no messages until the driver says that it leads.
@@ -55,7 +55,7 @@ def join_group(
     driver = DLedgerDriver(
         membership,
         options_of(configuration, around.dice),
-        DriverSurroundings(
+        DriverDependencies(
             log=log,
             store=store,
             scheduler=around.scheduler,
@@ -63,8 +63,8 @@ def join_group(
             store_host=broker.identity.store_host,
             on_role=role.changed,
             flush=broker.begin_flush,
-            vouch=Vouching.of(store, lambda: driver.introduce()),
-            lacks_tables=TablesGate.of(broker, store),
+            vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
+            lacks_tables=MetadataReadyCheck.of(broker, store),
             tick_ms=around.tick_ms,
         ),
     )
@@ -85,11 +85,11 @@ def slave_id_of(self_id: str) -> int:
     return int(self_id[1:]) + 1
 
 
-def options_of(configuration: BrokerConfiguration, dice: Dice) -> Options:
+def options_of(configuration: BrokerConfiguration, dice: Dice) -> RaftOptions:
     """The settings as the core wants them."""
     store, timers = configuration.store, configuration.dledger
     preferred = store.preferred_leader_id or ""
-    return Options(
+    return RaftOptions(
         dice=dice,
         addresses={peer.peer_id: peer.address for peer in store.dledger_members},
         election=timers.enable_leader_elector,

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
-from rmqpy.broker.replication.access import ReplicationDoor
+from rmqpy.broker.replication.access import ReplicationAllowList
 from rmqpy.ha.link import LinkSettings
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server.server import Doors
+from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import Tls
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:
-    from rmqpy.broker.replication.ha_follower import Following
+    from rmqpy.broker.replication.ha_follower import HaFollower
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class Transport:
+class HaTransport:
     """Outgoing requests, and the TLS of this process."""
 
     network: Network
@@ -34,36 +34,40 @@ class Transport:
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class ClassicGroup:
+class HaGroup:
     """See the module's text. ``following`` is a slave's."""
 
-    broker: Broker
+    broker: BrokerServer
     server: HaServer
-    following: Following | None
+    following: HaFollower | None
 
     @classmethod
     def of(
-        cls, broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: Transport
-    ) -> ClassicGroup | None:
+        cls,
+        broker: BrokerServer,
+        store: MessageStore,
+        scheduler: AsyncioScheduler,
+        transport: HaTransport,
+    ) -> HaGroup | None:
         """None with DLedger, which replicates by itself."""
         identity = broker.identity
         log = store.opened.classic
         if identity.store.enable_dledger_commit_log:
             return None
         assert log is not None
-        door = ReplicationDoor.of(identity.configuration.security)
+        door = ReplicationAllowList.of(identity.configuration.security)
         broker.replication.others.append(door.runtime_info)
         tls = transport.tls
-        doors = Doors(tls.replication, door.admits)
+        doors = ListenerSecurity(tls.replication, door.admits)
         server = HaServer(log, LinkSettings.of(identity.store), scheduler, doors)
         broker.replication.slaves = server
         following = None
         if identity.is_slave:
             # A master shall not pay for it when it starts.
-            from rmqpy.broker.replication.ha_follower import Following, FollowingSurroundings
+            from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
 
             store.become(slave=True)
-            following = Following(
+            following = HaFollower(
                 FollowingSurroundings(
                     identity=identity,
                     store=store,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rmqpy.broker.assembly.server import Broker, HotReplies
-from rmqpy.broker.fastpath.eligibility import HotSources, HotSurroundings
+from rmqpy.broker.assembly.server import BrokerServer, FastPathReplies
+from rmqpy.broker.fastpath.eligibility import FastPathDependencies, FastPathInputs
 from rmqpy.codec import backend
 from rmqpy.model.clock import Clock
 from rmqpy.net.server.feed_api import Feed
@@ -18,14 +18,17 @@ class _Watching(Accelerator, Protocol):
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None: ...
 
 
-def accelerate(
-    broker: Broker, store: MessageStore, clock: Clock, implementation: str = backend.implementation
+def install_fast_path(
+    broker: BrokerServer,
+    store: MessageStore,
+    clock: Clock,
+    implementation: str = backend.implementation,
 ) -> Feed | None:
     """Sends, pulls and dispatch of ``broker`` by C, as far as C can; without C plain sends of a
     classic log, and their dispatch, by one pass of Python, which knows no accounts. The rest stays
     as it was. None: all of it does.
     """
-    sources = HotSources(
+    sources = FastPathInputs(
         identity=broker.identity,
         topics=broker.topics,
         groups=broker.groups,
@@ -33,7 +36,7 @@ def accelerate(
         store=store,
         access=broker.access,
     )
-    around = HotSurroundings(
+    around = FastPathDependencies(
         gate=broker.gate,
         replication=broker.replication,
         statistics=broker.statistics,
@@ -41,21 +44,23 @@ def accelerate(
         clock=clock,
     )
     if implementation == "c":
-        from rmqpy.broker.fastpath.engine import HotPath
+        from rmqpy.broker.fastpath.engine import FastPath
 
-        fast = HotPath(sources, around)
-        _tie(broker, store, fast, fast)
+        fast = FastPath(sources, around)
+        _attach(broker, store, fast, fast)
         return fast
     if broker.access is not None or not isinstance(store.log, ClassicCommitLog):
         return None
     from rmqpy.broker.fastpath.hot_python import HotPython
 
     plain = HotPython(sources, around)
-    _tie(broker, store, plain, plain.rows)
+    _attach(broker, store, plain, plain.rows)
     return plain
 
 
-def _tie(broker: Broker, store: MessageStore, feed: HotReplies, accelerator: _Watching) -> None:
+def _attach(
+    broker: BrokerServer, store: MessageStore, feed: FastPathReplies, accelerator: _Watching
+) -> None:
     broker.hot = feed
     broker.hold.on_watch = accelerator.watch
     store.parts.dispatch.accelerator = accelerator

@@ -23,12 +23,12 @@ from pathlib import PurePath
 from attrs import define, evolve, field
 
 from rmqpy.audit.replicas.certificate import Certificate, check_signature
-from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.state.saved_tables import TOPICS_FILE
 from rmqpy.config.loading import StoreSettings
-from rmqpy.dledger.handshake import Introduction, compare_old_logs
+from rmqpy.dledger.handshake import PeerHello, compare_old_logs
 from rmqpy.model.errors import RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.message_store import MessageStore
 
@@ -36,15 +36,15 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
-class Vouching:
+class PeerCertificateCheck:
     """Says why a Java member may not be joined. ``introduce`` tells of this member."""
 
-    files: FileLayer
+    files: FileSystem
     settings: StoreSettings
-    introduce: Callable[[], Introduction]
+    introduce: Callable[[], PeerHello]
 
     @classmethod
-    def of(cls, store: MessageStore, introduce: Callable[[], Introduction]) -> Callable[[str], str]:
+    def of(cls, store: MessageStore, introduce: Callable[[], PeerHello]) -> Callable[[str], str]:
         """For a store; one that never had an old log, or whose entries in front have expired like
         it, has nothing to compare.
         """
@@ -104,14 +104,14 @@ class Vouching:
 
 
 @define(slots=True, eq=False, repr=False)
-class TablesGate:
+class MetadataReadyCheck:
     """Whether this member would lead without tables."""
 
-    broker: Broker
+    broker: BrokerServer
     lacks: bool = field(init=False, default=False)
 
     @classmethod
-    def of(cls, broker: Broker, store: MessageStore) -> Callable[[], bool]:
+    def of(cls, broker: BrokerServer, store: MessageStore) -> Callable[[], bool]:
         gate = cls(broker)
         old_log = store.old_log
         if store.divided_offset is None or old_log is None:

@@ -34,7 +34,7 @@ from rmqpy.model.names import (
 )
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker
+    from rmqpy.broker.assembly.server import BrokerServer
 
 SERIES_MAX: Final = 100_000
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -89,7 +89,7 @@ _PUT_TIMES: Final = (
 ) + ("2to3s", "3to4s", "4to5s", "5to10s", "10stomore")
 
 
-def metrics_text(broker: Broker) -> str:
+def metrics_text(broker: BrokerServer) -> str:
     """The page: one ``# TYPE`` line a name, then its samples."""
     by_name: dict[str, list[str]] = {}
     left_out = 0
@@ -110,7 +110,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _samples(broker: Broker) -> Iterator[Sample]:
+def _samples(broker: BrokerServer) -> Iterator[Sample]:
     runtime = broker.information.table()
     yield from _own(broker, runtime)
     yield from _runtime(broker, runtime)
@@ -120,7 +120,7 @@ def _samples(broker: Broker) -> Iterator[Sample]:
     yield from _online(broker)
 
 
-def _runtime(broker: Broker, runtime: Mapping[str, str]) -> Iterator[Sample]:
+def _runtime(broker: BrokerServer, runtime: Mapping[str, str]) -> Iterator[Sample]:
     identity = broker.identity
     labels = {
         "cluster": identity.cluster,
@@ -141,7 +141,7 @@ def _runtime(broker: Broker, runtime: Mapping[str, str]) -> Iterator[Sample]:
         yield f"{prefix}pmdt_{name}", labels, float(count)
 
 
-def _broker_rates(broker: Broker) -> Iterator[Sample]:
+def _broker_rates(broker: BrokerServer) -> Iterator[Sample]:
     identity = broker.identity
     labels = {"cluster": identity.cluster, "brokerIP": identity.address, "broker": identity.name}
     for name, item in (
@@ -151,14 +151,14 @@ def _broker_rates(broker: Broker) -> Iterator[Sample]:
         yield name, labels, _rate(broker, item, identity.cluster)
 
 
-def _rate(broker: Broker, name: str, key: str) -> float:
+def _rate(broker: BrokerServer, name: str, key: str) -> float:
     """Of the last minute."""
     item = broker.item_statistics.find(name, key)
     minute = item.data().stats_minute if item is not None else None
     return minute.tps if minute is not None else 0.0
 
 
-def _topic(broker: Broker, topic: str) -> Iterator[Sample]:
+def _topic(broker: BrokerServer, topic: str) -> Iterator[Sample]:
     labels = {"cluster": broker.identity.cluster, "broker": broker.identity.name, "topic": topic}
     queues = range(broker.topics.topics[topic].write_queue_nums)
     ends = {queue: broker.store.max_queue_offset(topic, queue) for queue in queues}
@@ -178,7 +178,9 @@ def _topic(broker: Broker, topic: str) -> Iterator[Sample]:
         yield from _group(broker, topic, group, ends)
 
 
-def _group(broker: Broker, topic: str, group: str, ends: Mapping[int, int]) -> Iterator[Sample]:
+def _group(
+    broker: BrokerServer, topic: str, group: str, ends: Mapping[int, int]
+) -> Iterator[Sample]:
     consumed = broker.offsets.queues(group, topic)
     behind = sum(max(0, ends.get(queue, 0) - offset) for queue, offset in consumed.items())
     online = broker.clients.consumer_group(group)
@@ -208,7 +210,7 @@ def _group(broker: Broker, topic: str, group: str, ends: Mapping[int, int]) -> I
         yield name, of_group, _rate(broker, item, key)
 
 
-def _online(broker: Broker) -> Iterator[Sample]:
+def _online(broker: BrokerServer) -> Iterator[Sample]:
     retried = filter(is_retry_topic, broker.topics.topics)
     for name in sorted({group_of_retry_topic(topic) for topic in retried}):
         group = broker.clients.consumer_group(name)
@@ -223,7 +225,7 @@ def _online(broker: Broker) -> Iterator[Sample]:
         yield "rocketmq_producer_count", labels, float(len(members))
 
 
-def _own(broker: Broker, runtime: Mapping[str, str]) -> Iterator[Sample]:
+def _own(broker: BrokerServer, runtime: Mapping[str, str]) -> Iterator[Sample]:
     """Role, term, commit, lag, divided offset."""
     labels = {"broker": broker.identity.name}
     role = "slave" if broker.identity.is_slave else "master"

@@ -7,13 +7,13 @@ from __future__ import annotations
 from aiohttp import web
 
 from rmqpy.broker.assembly.metrics import CONTENT_TYPE, metrics_text
-from rmqpy.broker.assembly.server import Broker
+from rmqpy.broker.assembly.server import BrokerServer
 
 
 class MetricsPage:
     """Serves until it is closed. There is no access control: whoever reaches the port may read."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerServer) -> None:
         self._broker = broker
         self._runner: web.AppRunner | None = None
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING
 from attrs import define, evolve
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
-from rmqpy.broker.assembly.ha_group import ClassicGroup, Transport
-from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport
+from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.access import ReplicationDoor
+from rmqpy.broker.replication.access import ReplicationAllowList
 from rmqpy.codec import backend
 from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
 from rmqpy.config.security import parse_credentials
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server.server import Doors, RemotingServer
-from rmqpy.net.server.stall_detector import StallWatch
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
+from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import Tls, tls_of
-from rmqpy.store.files.deferred_write import SavedFile
-from rmqpy.store.files.disk import Disk, physical_memory_bytes
+from rmqpy.store.files.deferred_write import DeferredFileWriter
+from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def _run_until_stopped(
     loaded: LoadedConfiguration, scheduler: AsyncioScheduler, force_truncate: bool
 ) -> None:
     stopped = stop_on_signals()
-    process = BrokerProcess(
+    process = BrokerRuntime(
         loaded.configuration,
         scheduler,
         force_truncate=force_truncate,
@@ -72,14 +72,14 @@ async def _run_until_stopped(
     await process.start()
     name = loaded.configuration.broker.broker_name
     print(f"ready: broker {name} {process.address}", flush=True)
-    _settle_memory()
+    _freeze_gc()
     try:
         await stopped.wait()
     finally:
         await process.stop()
 
 
-class BrokerProcess:
+class BrokerRuntime:
     """A running broker. ``address`` and ``store`` are there after :meth:`start`."""
 
     def __init__(
@@ -105,7 +105,7 @@ class BrokerProcess:
         return self._parts.store
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> BrokerServer:
         return self._parts.broker
 
     async def start(self) -> None:
@@ -121,7 +121,7 @@ class BrokerProcess:
         store = open_store(
             StoreContext(
                 configuration.store,
-                Disk(),
+                OsFileSystem(),
                 self._scheduler,
                 physical_memory_bytes(),
                 self._force_truncate,
@@ -165,23 +165,25 @@ class BrokerProcess:
             credentials=_own_credentials(configuration),
             tls=tls.client,
         )
-        broker = Broker(
-            BrokerSurroundings(
+        broker = BrokerServer(
+            BrokerDependencies(
                 configuration=configuration,
                 host=addresses.told,
                 store=store,
                 scheduler=self._scheduler,
                 network=network,
-                files=Disk(),
+                files=OsFileSystem(),
                 pick_queue=random.SystemRandom().randrange,
                 settings_file=self._settings_file,
             )
         )
         limits = ConnectionLimits.of(configuration.remoting)
-        group = ClassicGroup.of(broker, store, self._scheduler, Transport(network, tls))
-        main = _main_server(broker, store, self._scheduler, (limits, Doors(tls.server)))
-        fast = RemotingServer(broker.fast_port, self._scheduler, limits, Doors(tls.server))
-        watch = StallWatch()
+        group = HaGroup.of(broker, store, self._scheduler, HaTransport(network, tls))
+        main = _main_server(broker, store, self._scheduler, (limits, ListenerSecurity(tls.server)))
+        fast = RemotingServer(
+            broker.fast_port, self._scheduler, limits, ListenerSecurity(tls.server)
+        )
+        watch = StallDetector()
         for server in (main, fast):
             server.sift_by(broker.queue_age, watch)
         member = _member(broker, store, self._scheduler, tls)
@@ -211,13 +213,13 @@ class BrokerProcess:
         return running
 
 
-def _metrics_page(broker: Broker) -> MetricsPage | None:
+def _metrics_page(broker: BrokerServer) -> MetricsPage | None:
     if broker.identity.configuration.remoting.metrics_listen_address is None:
         return None
     try:
         from rmqpy.broker.assembly.metrics_page import MetricsPage
     except ModuleNotFoundError as error:
-        raise ConfigFault(
+        raise ConfigError(
             f"metricsListenAddress is set, and {error.name} is not installed:"
             " pip install 'rmqpy[metrics]'"
         ) from None
@@ -227,18 +229,18 @@ def _metrics_page(broker: Broker) -> MetricsPage | None:
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
     if loaded.path is None:
         return None
-    return SettingsFile(SavedFile(loaded.path, Disk(), scheduler), loaded.unknown)
+    return SettingsFile(DeferredFileWriter(loaded.path, OsFileSystem(), scheduler), loaded.unknown)
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class _Running:
     store: MessageStore
-    broker: Broker
+    broker: BrokerServer
     network: RemotingClient
     servers: tuple[RemotingServer, RemotingServer]
     """The ordinary one and that of the fast port."""
-    member: _Member | None
-    group: ClassicGroup | None
+    member: _GroupMember | None
+    group: HaGroup | None
     page: MetricsPage | None
 
     async def open_sockets(self, configuration: BrokerConfiguration, addresses: Addresses) -> None:
@@ -267,7 +269,7 @@ class _Running:
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class _Member:
+class _GroupMember:
     """A member of a DLedger group: the peers' port, and the connections to the others."""
 
     driver: DLedgerDriver
@@ -287,20 +289,20 @@ class _Member:
 
 
 def _main_server(
-    broker: Broker,
+    broker: BrokerServer,
     store: MessageStore,
     scheduler: AsyncioScheduler,
-    bounds: tuple[ConnectionLimits, Doors],
+    bounds: tuple[ConnectionLimits, ListenerSecurity],
 ) -> RemotingServer:
     """The server of the hot path where there is one, the ordinary one otherwise (or with
     ``RMQPY_FAST=0`` in the environment).
     """
     if os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker, scheduler, *bounds)
-    from rmqpy.broker.assembly.hot_setup import accelerate
+    from rmqpy.broker.assembly.hot_setup import install_fast_path
     from rmqpy.net.server.feed_server import FastServer
 
-    feed = accelerate(broker, store, scheduler)
+    feed = install_fast_path(broker, store, scheduler)
     if feed is None:
         return RemotingServer(broker, scheduler, *bounds)
     limits, doors = bounds
@@ -309,23 +311,23 @@ def _main_server(
 
 
 def _member(
-    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
-) -> _Member | None:
+    broker: BrokerServer, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
+) -> _GroupMember | None:
     """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
     if store.dledger is None:
         return None
-    from rmqpy.broker.assembly.dledger_group import GroupSurroundings, join_group
+    from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
 
     # What is pushed in one turn to a follower that has fallen behind may be much.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
     dice = random.SystemRandom().randrange
-    around = GroupSurroundings(scheduler=scheduler, network=network, dice=dice)
-    driver = join_group(broker, store, around)
+    around = DLedgerDependencies(scheduler=scheduler, network=network, dice=dice)
+    driver = start_dledger_member(broker, store, around)
     if driver is None:
         return None
     configuration = broker.identity.configuration
-    door = ReplicationDoor.of(
+    door = ReplicationAllowList.of(
         configuration.security, [peer.host for peer in configuration.store.dledger_members]
     )
     broker.replication.others.append(door.runtime_info)
@@ -337,9 +339,9 @@ def _member(
             read_bytes=PUSH_BYTES,
             turn_bytes=4 * PUSH_BYTES,
         ),
-        Doors(tls.server, door.admits),
+        ListenerSecurity(tls.server, door.admits),
     )
-    return _Member(driver, network, server)
+    return _GroupMember(driver, network, server)
 
 
 def _addresses(configuration: BrokerConfiguration) -> Addresses:
@@ -380,7 +382,7 @@ def _is_local(host: str, *, numeric: bool = True) -> bool:
     return True
 
 
-def _settle_memory() -> None:
+def _freeze_gc() -> None:
     """What the start has made stays as long as the broker: later collections need not look at it.
     (The command line put collecting off until now.)
     """

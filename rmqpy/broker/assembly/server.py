@@ -21,54 +21,54 @@ from attrs import define
 from rmqpy.broker.assembly.fast_port import FastPort, not_supported
 from rmqpy.broker.assembly.tools import runtime_information, tool_handlers
 from rmqpy.broker.assembly.wiring import Traffic
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
 from rmqpy.broker.base.store_api import Handler, Store
-from rmqpy.broker.base.turn_slice import TurnSlice
+from rmqpy.broker.base.turn_slice import AdminTimeBudget
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.processors.fast_failure import QueueAge, refuse_behind_slow_write
-from rmqpy.broker.processors.settling import refuse_unsettled
+from rmqpy.broker.processors.fast_failure import FastFailure, reject_if_page_cache_busy
+from rmqpy.broker.processors.settling import reject_while_rebuilding
 from rmqpy.broker.processors.slow_consumers import PERIOD_MS as SLOW_READERS_PERIOD_MS
-from rmqpy.broker.processors.slow_consumers import SlowReaders
-from rmqpy.broker.replication.master_discovery import MasterChoice
+from rmqpy.broker.processors.slow_consumers import SlowConsumerGuard
+from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_services import MasterServices
-from rmqpy.broker.replication.metadata_sync import SlaveSync
-from rmqpy.broker.services.flush import LogFlushing, QueueFlushing
-from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.replication.metadata_sync import MetadataSync
+from rmqpy.broker.services.flush import LogFlusher, QueueFlusher
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.pull_hold import (
     SHORT_SWEEP_PERIOD_MS,
     SWEEP_PERIOD_MS,
-    HeldPull,
-    PullHold,
+    HeldPullRequest,
+    PullRequestHold,
 )
-from rmqpy.broker.services.registration import Registration
+from rmqpy.broker.services.registration import RegistrationService
 from rmqpy.broker.services.retention import StoreCleaning
-from rmqpy.broker.services.schedule import DelayDelivery
-from rmqpy.broker.services.transaction_check import TransactionChecks
+from rmqpy.broker.services.schedule import ScheduleMessageService
+from rmqpy.broker.services.transaction_check import TransactionCheckService
 from rmqpy.broker.state.broker_stats import ItemStatistics
-from rmqpy.broker.state.client_calls import ClientCalls
+from rmqpy.broker.state.client_calls import ClientRequests
 from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
-from rmqpy.broker.state.consumer_filters import FilterTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
-from rmqpy.broker.state.delay_levels import DelayOffsets
-from rmqpy.broker.state.queue_locks import QueueLocks
-from rmqpy.broker.state.replication_status import Replication
-from rmqpy.broker.state.saved_tables import FILTERS_PERIOD_MS, SavedTables, Tables
+from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.queue_locks import QueueLockTable
+from rmqpy.broker.state.replication_status import ReplicationStatus
+from rmqpy.broker.state.saved_tables import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.statistics import SAMPLE_PERIOD_MS, Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
-from rmqpy.model.errors import ConfigFault, Refusal
-from rmqpy.model.files import FileLayer
-from rmqpy.net.pending_replies import Patience, ReplyGate, SendGate
+from rmqpy.model.errors import ConfigError, RequestRejectedError
+from rmqpy.model.files import FileSystem
+from rmqpy.net.pending_replies import AckTimeout, PendingReplies, SendGate
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
 if TYPE_CHECKING:
-    from rmqpy.broker.processors.access_control import AccessControl
+    from rmqpy.broker.processors.access_control import BrokerAccessControl
 
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class BrokerSurroundings:
+class BrokerDependencies:
     """What a broker gets from outside. ``host`` is the address that clients are told."""
 
     configuration: BrokerConfiguration
@@ -90,7 +90,7 @@ class BrokerSurroundings:
     store: Store
     scheduler: Scheduler
     network: Network
-    files: FileLayer
+    files: FileSystem
     pick_queue: Callable[[int], int]
     """A number below its argument, at random."""
 
@@ -98,7 +98,7 @@ class BrokerSurroundings:
     """Where changed settings are kept; None: in memory only."""
 
 
-class HotReplies(Protocol):
+class FastPathReplies(Protocol):
     """The hot path, as a turn ends. ``stale`` is set when frames were handled beside it."""
 
     stale: bool
@@ -107,53 +107,53 @@ class HotReplies(Protocol):
         """What was appended is committed: send the replies that may leave."""
 
 
-class Broker:
+class BrokerServer:
     """Implements ``remoting.channel.RequestHandler`` for the main port; ``fast_port`` does for the
     other.
     """
 
-    def __init__(self, around: BrokerSurroundings) -> None:
+    def __init__(self, around: BrokerDependencies) -> None:
         self._scheduler = around.scheduler
         self.store = around.store
         try:
-            self.identity = Identity.of(around.configuration, around.host)
+            self.identity = BrokerContext.of(around.configuration, around.host)
         except ValueError as error:
-            raise ConfigFault(
+            raise ConfigError(
                 f"brokerIP1={around.host}: an IP address is needed: {error}"
             ) from error
         clock = around.scheduler
-        self.replication = Replication(self.identity, lambda: self.store.max_physical_offset)
+        self.replication = ReplicationStatus(self.identity, lambda: self.store.max_physical_offset)
         self.statistics = Statistics()
         self.topics = TopicTable(self.identity, clock)
-        self.groups = GroupTable(self.identity, clock)
-        self.offsets = ConsumerOffsets()
-        self.delay_offsets = DelayOffsets()
-        self.filters = FilterTable(clock)
+        self.groups = SubscriptionGroupTable(self.identity, clock)
+        self.offsets = ConsumerOffsetTable()
+        self.delay_offsets = DelayOffsetTable()
+        self.filters = ConsumerFilterTable(clock)
         self.clients = ClientTable(clock)
-        self.calls = ClientCalls(clock)
-        self.locks = QueueLocks(clock)
-        self.slow_readers = SlowReaders(self.identity, self.groups)
-        self.hold = PullHold(clock, self._resume)
-        self.gate: SendGate = ReplyGate(clock, self._late, self._patience())
-        self.registration = Registration(
+        self.calls = ClientRequests(clock)
+        self.locks = QueueLockTable(clock)
+        self.slow_readers = SlowConsumerGuard(self.identity, self.groups)
+        self.hold = PullRequestHold(clock, self._resume)
+        self.gate: SendGate = PendingReplies(clock, self._late, self._patience())
+        self.registration = RegistrationService(
             identity=self.identity,
             topics=self.topics,
             scheduler=around.scheduler,
             network=around.network,
         )
-        self._flushing = LogFlushing(self.store, self.gate, around.scheduler, self._store_failed)
-        self._queue_flushing = QueueFlushing(self.store, around.scheduler, self._store_failed)
-        self.own_messages = OwnMessages(self.store, clock, self.statistics)
+        self._flushing = LogFlusher(self.store, self.gate, around.scheduler, self._store_failed)
+        self._queue_flushing = QueueFlusher(self.store, around.scheduler, self._store_failed)
+        self.own_messages = InternalMessageWriter(self.store, clock, self.statistics)
         self.cleaning = StoreCleaning(
             self.identity, self.store, self.topics, around.scheduler, self._queue_flushing.begin
         )
-        self.masters = MasterChoice(self.identity)
+        self.masters = MasterDiscovery(self.identity)
         self.registration.on_answer = lambda server, answer: self.masters.heard(
             server, answer, clock.monotonic_ms()
         )
-        self.slave_sync = SlaveSync.of(self, around)
+        self.slave_sync = MetadataSync.of(self, around)
         self.replication.others.append(self.slave_sync.runtime_info)
-        self._tables = SavedTables.load(
+        self._tables = PersistentTables.load(
             Tables(
                 topics=self.topics,
                 groups=self.groups,
@@ -167,9 +167,9 @@ class Broker:
             self.registration.announce,
             self.store.queues(),
         )
-        self.delivery = DelayDelivery.of(self, around)
+        self.delivery = ScheduleMessageService.of(self, around)
         self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
-        self.checks = TransactionChecks.of(self, around)
+        self.checks = TransactionCheckService.of(self, around)
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
         traffic = Traffic.of(self, around)
         self._send, self._pull = traffic.sends, traffic.pulls
@@ -179,21 +179,21 @@ class Broker:
         self._handlers = {**traffic.handlers, **tool_handlers(self, around)}
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
-        self._slice = TurnSlice(clock)
-        self.queue_age = QueueAge(self.identity, self.store, clock)
+        self._slice = AdminTimeBudget(clock)
+        self.queue_age = FastFailure(self.identity, self.store, clock)
         self._periodic = PeriodicWork(around.scheduler)
-        self.hot: HotReplies | None = None
+        self.hot: FastPathReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
         self._dispatch_planned = False
         self._behind_bytes = 0
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
-        self.access: AccessControl | None = None
+        self.access: BrokerAccessControl | None = None
         if around.configuration.broker.acl_enable:
-            from rmqpy.broker.processors.access_control import AccessControl
+            from rmqpy.broker.processors.access_control import BrokerAccessControl
 
-            self.access = AccessControl.of(self, around)
+            self.access = BrokerAccessControl.of(self, around)
 
     def serve(self, code: int, handler: Handler) -> None:
         """Answer one more request code, of what is put beside the broker."""
@@ -373,7 +373,7 @@ class Broker:
             return self._run(handler, channel, request)
         return self._run(self._guarded(self.access, handler), channel, request)
 
-    def _guarded(self, access: AccessControl, handler: Handler) -> Handler:
+    def _guarded(self, access: BrokerAccessControl, handler: Handler) -> Handler:
         def checked(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             access.check(channel, request)
             return handler(channel, request)
@@ -382,13 +382,13 @@ class Broker:
 
     def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
         try:
-            refuse_unsettled(self.store, request.code)
-            refuse_behind_slow_write(self.store, request.code)
+            reject_while_rebuilding(self.store, request.code)
+            reject_if_page_cache_busy(self.store, request.code)
             response = handler(channel, request)
             if response is None or request.is_oneway:
                 return None
             return encode_command(response)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
         except Exception as error:  # noqa: BLE001 - logged and answered
             _log.exception("request %d from %s failed", request.code, channel.peer)
@@ -402,7 +402,7 @@ class Broker:
             _log.exception("answering the senders at %s failed", channel.peer)
             return []
 
-    def _resume(self, pull: HeldPull) -> None:
+    def _resume(self, pull: HeldPullRequest) -> None:
         frame = self._run(self._pull.resume, pull.channel, pull.request)
         if frame is not None:
             pull.channel.write(frame)
@@ -412,13 +412,13 @@ class Broker:
             return self._send.late_frames(ticket, status)
         return self._send.late(ticket, status)
 
-    def _patience(self) -> dict[str, Patience]:
+    def _patience(self) -> dict[str, AckTimeout]:
         store = self.identity.store
         return {
-            "written": Patience(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
-            "flushed": Patience(store.sync_flush_timeout, PutMessageStatus.FLUSH_DISK_TIMEOUT),
-            "replicated": Patience(store.slave_timeout, PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
-            "committed": Patience(
+            "written": AckTimeout(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
+            "flushed": AckTimeout(store.sync_flush_timeout, PutMessageStatus.FLUSH_DISK_TIMEOUT),
+            "replicated": AckTimeout(store.slave_timeout, PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
+            "committed": AckTimeout(
                 self.identity.configuration.dledger.max_wait_ack_time_ms,
                 PutMessageStatus.OS_PAGECACHE_BUSY,
             ),

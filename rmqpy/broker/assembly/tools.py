@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.processors.admin.broker_config import SettingsProcessor
-from rmqpy.broker.processors.admin.client_relay import RelayProcessor
+from rmqpy.broker.processors.admin.broker_config import BrokerConfigProcessor
+from rmqpy.broker.processors.admin.client_relay import ClientRelayProcessor
 from rmqpy.broker.processors.admin.queue_contents import QueueContentsProcessor
 from rmqpy.broker.processors.admin.runtime_info import RuntimeInfoProcessor
-from rmqpy.broker.processors.admin.stats_queries import PositionProcessor
-from rmqpy.broker.processors.admin.topics_and_groups import TableAdminProcessor
+from rmqpy.broker.processors.admin.stats_queries import StatsQueryProcessor
+from rmqpy.broker.processors.admin.topics_and_groups import TopicAdminProcessor
 from rmqpy.remoting.bodies import DataVersion
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 
-def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
+def tool_handlers(broker: BrokerServer, around: BrokerDependencies) -> HandlerTable:
     """Every request code of tools."""
-    positions = PositionProcessor(
+    positions = StatsQueryProcessor(
         identity=broker.identity,
         topics=broker.topics,
         clients=broker.clients,
@@ -32,7 +32,7 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         groups=broker.groups,
         clock=around.scheduler,
     )
-    administration = TableAdminProcessor(
+    administration = TopicAdminProcessor(
         identity=broker.identity,
         topics=broker.topics,
         groups=broker.groups,
@@ -41,7 +41,7 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         store=broker.store,
         tell=broker.registration.tell,
     )
-    relays = RelayProcessor(
+    relays = ClientRelayProcessor(
         identity=broker.identity,
         topics=broker.topics,
         clients=broker.clients,
@@ -49,7 +49,7 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
         queues=broker.store,
         calls=broker.calls,
     )
-    settings = SettingsProcessor(
+    settings = BrokerConfigProcessor(
         identity=broker.identity,
         registration=broker.registration,
         file=around.settings_file,
@@ -68,7 +68,7 @@ def tool_handlers(broker: Broker, around: BrokerSurroundings) -> HandlerTable:
     }
 
 
-def runtime_information(broker: Broker, around: BrokerSurroundings) -> RuntimeInfoProcessor:
+def runtime_information(broker: BrokerServer, around: BrokerDependencies) -> RuntimeInfoProcessor:
     """What the broker says about itself."""
     return RuntimeInfoProcessor(
         identity=broker.identity,

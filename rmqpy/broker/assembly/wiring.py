@@ -16,15 +16,15 @@ from rmqpy.broker.processors.end_transaction import TransactionProcessor
 from rmqpy.broker.processors.events import OffsetMovedEvents
 from rmqpy.broker.processors.pull import PullProcessor, PullSurroundings
 from rmqpy.broker.processors.query import QueryProcessor
-from rmqpy.broker.processors.reply import ReplyProcessor
+from rmqpy.broker.processors.reply import ReplyMessageProcessor
 from rmqpy.broker.processors.send import SendProcessor, SendSurroundings
 from rmqpy.broker.processors.send_back import SendBackProcessor
-from rmqpy.broker.processors.send_request import SendDrafts
+from rmqpy.broker.processors.send_request import SendRequestParser
 from rmqpy.broker.state.consumer_offsets import OffsetProcessor
 from rmqpy.model.clock import Clock
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -38,10 +38,10 @@ class Traffic:
     handlers: HandlerTable
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
         """The processors over the tables of ``broker``."""
         clock, identity, store = around.scheduler, broker.identity, broker.store
-        drafts = SendDrafts(
+        drafts = SendRequestParser(
             identity=identity,
             topics=broker.topics,
             groups=broker.groups,
@@ -65,7 +65,7 @@ class Traffic:
         transactions = TransactionProcessor(
             identity=identity, queues=store, messages=broker.own_messages, clock=clock
         )
-        replies = ReplyProcessor(
+        replies = ReplyMessageProcessor(
             identity=identity,
             clients=broker.clients,
             calls=broker.calls,
@@ -91,7 +91,7 @@ class Traffic:
         )
 
 
-def _sends(broker: Broker, drafts: SendDrafts, clock: Clock) -> SendProcessor:
+def _sends(broker: BrokerServer, drafts: SendRequestParser, clock: Clock) -> SendProcessor:
     return SendProcessor(
         SendSurroundings(
             identity=broker.identity,
@@ -105,7 +105,7 @@ def _sends(broker: Broker, drafts: SendDrafts, clock: Clock) -> SendProcessor:
     )
 
 
-def _pulls(broker: Broker, around: BrokerSurroundings) -> PullProcessor:
+def _pulls(broker: BrokerServer, around: BrokerDependencies) -> PullProcessor:
     clock, identity, store = around.scheduler, broker.identity, broker.store
     return PullProcessor(
         PullSurroundings(

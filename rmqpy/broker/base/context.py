@@ -22,7 +22,7 @@ HA_PORT_DISTANCE = 1
 
 
 @define(slots=True)
-class Identity:
+class BrokerContext:
     """``host`` is the address that clients are told (brokerIP1)."""
 
     configuration: BrokerConfiguration
@@ -32,7 +32,7 @@ class Identity:
     store_host: Host
 
     @classmethod
-    def of(cls, configuration: BrokerConfiguration, host: str) -> Identity:
+    def of(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
         """The identity that the settings give; with DLedger a member begins without a role."""
         store = configuration.store
         role, broker_id = store.broker_role, configuration.broker.broker_id

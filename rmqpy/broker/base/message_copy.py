@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmqpy.codec.properties import PROPERTY_WAIT, encode_properties
-from rmqpy.model.message import MessageDraft, StoredMessage
-from rmqpy.remoting.java_values import in_java_order
+from rmqpy.model.message import OutgoingMessage, StoredMessage
+from rmqpy.remoting.java_values import hashmap_ordered
 
 
-def encoded(properties: Mapping[str, str]) -> bytes:
+def encode_java_properties(properties: Mapping[str, str]) -> bytes:
     """The property string of Java's map."""
-    return encode_properties(dict(in_java_order(properties)))
+    return encode_properties(dict(hashmap_ordered(properties)))
 
 
 def copy_of(
     message: StoredMessage, topic: str, queue_id: int, properties: Mapping[str, str]
-) -> MessageDraft:
+) -> OutgoingMessage:
     """A draft of the same message for another queue. It does not wait for flush or replica."""
-    return MessageDraft(
+    return OutgoingMessage(
         topic=topic.encode(),
         queue_id=queue_id,
         body=message.body,
-        properties=encoded(properties),
+        properties=encode_java_properties(properties),
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,
@@ -37,7 +37,7 @@ def copy_of(
     )
 
 
-def waits(properties: Mapping[str, str]) -> bool:
+def wait_store_msg_ok(properties: Mapping[str, str]) -> bool:
     """Whether the put of a message waits for flush and replica: unless it says ``WAIT=false``."""
     wait = properties.get(PROPERTY_WAIT)
     return wait is None or wait.lower() == "true"

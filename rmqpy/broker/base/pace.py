@@ -20,7 +20,7 @@ REST_LONGEST_MS: Final = 1_000
 
 
 @define(slots=True, eq=False, repr=False)
-class Paced:
+class Throttled:
     """``ask`` for ``work`` as often as you like: it runs now, or once when its rest is over."""
 
     _scheduler: Scheduler

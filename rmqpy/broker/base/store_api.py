@@ -11,18 +11,18 @@ from typing import Protocol
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.flush_tracker import QueueFlush
 from rmqpy.store.results import Arrival, GetMessageResult, PutResult, QueryMessageResult
-from rmqpy.store.retention import Cleaning
+from rmqpy.store.retention import RetentionCleaner
 
 Handler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 """Answers one request: the response now, or None when it comes later or never. Refuses by raising
-``Refusal``.
+``RequestRejectedError``.
 """
 
 HandlerTable = Mapping[int, Handler]
@@ -35,7 +35,7 @@ RecordFilter = Callable[[memoryview], bool]
 """Whether a reader wants the message of this record."""
 
 
-class QueueReader(Protocol):
+class MessageReader(Protocol):
     """Positions and messages of queues."""
 
     def get_message(
@@ -76,15 +76,15 @@ class QueueReader(Protocol):
     def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool: ...
 
 
-class MessageSink(Protocol):
+class StoreWriter(Protocol):
     """Where messages go."""
 
-    def put(self, drafts: Sequence[MessageDraft], batch: bool = False) -> list[PutResult]: ...
+    def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]: ...
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]: ...
 
 
-class Store(QueueReader, MessageSink, Protocol):
+class Store(MessageReader, StoreWriter, Protocol):
     """The whole store."""
 
     @property
@@ -127,7 +127,7 @@ class Store(QueueReader, MessageSink, Protocol):
     def is_well(self) -> bool: ...
 
     @property
-    def cleaning(self) -> Cleaning: ...
+    def cleaning(self) -> RetentionCleaner: ...
 
     def delete_expired_queues(self) -> int: ...
 

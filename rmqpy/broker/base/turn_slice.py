@@ -17,7 +17,7 @@ SLICE_MS: Final = 2
 
 
 @define(slots=True, eq=False, repr=False)
-class TurnSlice:
+class AdminTimeBudget:
     """Of one turn after the other."""
 
     _clock: Clock

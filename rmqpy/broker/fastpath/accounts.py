@@ -16,15 +16,15 @@ from rmqpy.codec.native import ffi, lib
 from rmqpy.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from rmqpy.broker.processors.access_control import AccessControl
+    from rmqpy.broker.processors.access_control import BrokerAccessControl
 
 ACCOUNTS_MAX: Final = 64
 
 
-class HotAccounts:
+class FastPathAccounts:
     """See the module's text. Without access control there are none."""
 
-    def __init__(self, core: Cdata, access: AccessControl | None) -> None:
+    def __init__(self, core: Cdata, access: BrokerAccessControl | None) -> None:
         self._core = core
         self._access = access
         self._accounts = ffi.new("rmq_account[]", ACCOUNTS_MAX)

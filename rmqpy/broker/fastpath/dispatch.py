@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rmqpy.broker.fastpath.tables import Cdata, HotTables
+from rmqpy.broker.fastpath.tables import Cdata, FastPathTables
 from rmqpy.codec.native import ffi, lib
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
@@ -19,10 +19,10 @@ from rmqpy.store.results import Arrival
 ARRIVALS_MAX: Final = 1024
 
 
-class HotDispatch:
+class FastPathDispatcher:
     """The C step of dispatch with its memory. What it cannot take is the store's."""
 
-    def __init__(self, core: Cdata, tables: HotTables, store: Any) -> None:
+    def __init__(self, core: Cdata, tables: FastPathTables, store: Any) -> None:
         self._core = core
         self._tables = tables
         self._index = store.parts.index

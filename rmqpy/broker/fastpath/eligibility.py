@@ -2,7 +2,8 @@
 the hot path in C (:mod:`.hot`) and by that in Python (:mod:`.hot_python`).
 
 Whatever is learned from a request that the processors have answered is right until
-:meth:`HotConditions.changed` says so: the topic table, the group table, the settings, the role, the
+:meth:`FastPathEligibility.changed` says so: the topic table, the group table, the settings, the
+role, the
 members of groups, the consume queues (of which some may have been removed), the table of next
 queue offsets, or the rules of access control are others.
 """
@@ -14,23 +15,23 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.state.clients import ClientTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
-from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.broker.state.statistics import Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:
-    from rmqpy.broker.processors.access_control import AccessControl
+    from rmqpy.broker.processors.access_control import BrokerAccessControl
 
 REPLIES_AT_ONCE: Final = 8192
 """No sends are taken while the gate has no room for so many replies."""
@@ -47,32 +48,32 @@ _NEVER_MS: Final = 1 << 62
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class HotSources:
+class FastPathInputs:
     """The tables that are asked."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
-    groups: GroupTable
+    groups: SubscriptionGroupTable
     clients: ClientTable
     store: MessageStore
-    access: AccessControl | None
+    access: BrokerAccessControl | None
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class HotSurroundings:
+class FastPathDependencies:
     """What the hot path uses besides the tables."""
 
     gate: SendGate
-    replication: Replication
+    replication: ReplicationStatus
     statistics: Statistics
-    offsets: ConsumerOffsets
+    offsets: ConsumerOffsetTable
     clock: Clock
 
 
-class HotConditions:
+class FastPathEligibility:
     """See the module's text."""
 
-    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
         self._sources = sources
         self._around = around
         self._queue_table = sources.store.parts.queues
@@ -147,6 +148,6 @@ def may_send(topic: str) -> bool:
     """Whether clients may send to a topic of this name, and nothing else is to be done then."""
     try:
         names.check_send_topic(topic)
-    except Refusal:
+    except RequestRejectedError:
         return False
     return not names.is_retry_topic(topic)

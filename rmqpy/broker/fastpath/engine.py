@@ -24,16 +24,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqpy.broker.base.hosts import born_host
-from rmqpy.broker.fastpath.accounts import HotAccounts
-from rmqpy.broker.fastpath.dispatch import HotDispatch
-from rmqpy.broker.fastpath.eligibility import SENDS, HotConditions, HotSources, HotSurroundings
+from rmqpy.broker.fastpath.accounts import FastPathAccounts
+from rmqpy.broker.fastpath.dispatch import FastPathDispatcher
+from rmqpy.broker.fastpath.eligibility import (
+    SENDS,
+    FastPathDependencies,
+    FastPathEligibility,
+    FastPathInputs,
+)
 from rmqpy.broker.fastpath.hot_replies import set_reply_templates
-from rmqpy.broker.fastpath.poller import CAN_WATCH, HotReady
-from rmqpy.broker.fastpath.tables import Cdata, HotTables, c_array
+from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
+from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
-from rmqpy.net.pending_replies import Waiting
+from rmqpy.net.pending_replies import PendingReply
 from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
@@ -61,10 +66,10 @@ class _Room(Protocol):
     def make_room(self, length: int) -> None: ...
 
 
-class HotPath:
+class FastPath:
     """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
 
-    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
         self._sources = sources
         self._around = around
         self._store = sources.store
@@ -76,9 +81,9 @@ class HotPath:
         self._free: list[int] = []
         self._ended: list[int] = []
         self._make_buffers()
-        self._conditions = HotConditions(sources, around)
-        self._tables = HotTables(self.core, sources)
-        self._accounts = HotAccounts(self.core, sources.access)
+        self._conditions = FastPathEligibility(sources, around)
+        self._tables = FastPathTables(self.core, sources)
+        self._accounts = FastPathAccounts(self.core, sources.access)
         log = sources.store.log
         dledger = sources.store.dledger
         self._dledger = dledger
@@ -101,11 +106,11 @@ class HotPath:
             receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
             self.core.file_size = log.row.file_size
-        self.ready = HotReady(self.core, receive_ready, self.let_go_early) if CAN_WATCH else None
+        self.ready = EpollSet(self.core, receive_ready, self.let_go_early) if CAN_WATCH else None
         self.core.dledger = dledger is not None
         self._cells: array[int] | None = None
         self._staging_generation = -1
-        self._dispatch = HotDispatch(self.core, self._tables, sources.store)
+        self._dispatch = FastPathDispatcher(self.core, self._tables, sources.store)
         self.refresh()
 
     # Turns
@@ -389,14 +394,16 @@ class HotPath:
         core, passed = self.core, self._conditions.passed
         if passed >= self._staging.state[END]:
             return
-        held: list[Waiting[RemotingCommand | bytes]] = []
+        held: list[PendingReply[RemotingCommand | bytes]] = []
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
             if entry.log_end > passed:
                 data = bytes(self._out[entry.start : entry.start + entry.length])
                 channel = self._channels[entry.peer]
                 if channel is not None:
-                    held.append(Waiting(channel, entry.log_end, data, data, count=entry.replies))
+                    held.append(
+                        PendingReply(channel, entry.log_end, data, data, count=entry.replies)
+                    )
                 entry.length = 0
         if held:
             self._around.gate.hold(self._conditions.marks, held)

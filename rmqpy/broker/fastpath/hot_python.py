@@ -23,7 +23,12 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.broker.base.hosts import born_host
-from rmqpy.broker.fastpath.eligibility import HotConditions, HotSources, HotSurroundings, may_send
+from rmqpy.broker.fastpath.eligibility import (
+    FastPathDependencies,
+    FastPathEligibility,
+    FastPathInputs,
+    may_send,
+)
 from rmqpy.broker.fastpath.hot_rows import HotRows
 from rmqpy.broker.fastpath.hot_shapes import PropertyPlans, SendLine, SendShapes, cut_header
 from rmqpy.broker.fastpath.reply_templates import ReplyField, send_template
@@ -39,7 +44,7 @@ from rmqpy.codec.layout import (
 from rmqpy.codec.message import HEADS, offset_msg_id
 from rmqpy.codec.units import index_key_hasher
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import (
     BORN_HOST_V6,
     STORE_HOST_V6,
@@ -47,8 +52,8 @@ from rmqpy.model.flags import (
     transaction_type,
 )
 from rmqpy.model.message import Host
-from rmqpy.net.pending_replies import Waiting
-from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel, ReadySet
+from rmqpy.net.pending_replies import PendingReply
+from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel, PollSet
 from rmqpy.remoting.command import FLAG_ONEWAY, SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2
@@ -86,18 +91,18 @@ class HotPython:
 
     receive: Callable[[Any, int, int], int] | None = None
     """The driver reads the sockets."""
-    ready: ReadySet | None = None
+    ready: PollSet | None = None
     full = False
     """Which it knows, then."""
 
-    def __init__(self, sources: HotSources, around: HotSurroundings) -> None:
+    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
         assert isinstance(sources.store.log, ClassicCommitLog)
         self._sources = sources
         self._around = around
         self._store = sources.store
         self._log = sources.store.log
         self._staging = self._log.staging
-        self._conditions = HotConditions(sources, around)
+        self._conditions = FastPathEligibility(sources, around)
         parts = sources.store.parts
         self.rows = HotRows(parts.queues, parts.index)
         """What dispatch takes."""
@@ -143,14 +148,14 @@ class HotPython:
         self._take_over()
         owing, self._owing = self._owing, []
         passed = self._conditions.passed
-        held: list[Waiting[RemotingCommand | bytes]] = []
+        held: list[PendingReply[RemotingCommand | bytes]] = []
         for peer in owing:
             frames = b"".join(peer.replies)
             if peer.log_end <= passed:
                 peer.channel.write(frames)
             else:
                 held.append(
-                    Waiting(peer.channel, peer.log_end, frames, frames, count=peer.requests)
+                    PendingReply(peer.channel, peer.log_end, frames, frames, count=peer.requests)
                 )
             peer.replies.clear()
             peer.requests = 0
@@ -403,7 +408,7 @@ class HotPython:
         """None: nothing that would be answered here."""
         try:
             header = SendMessageRequestHeaderV2.decode(command.ext_fields)
-        except Refusal:
+        except RequestRejectedError:
             return None
         plain = not header.batch and transaction_type(header.sys_flag) == TRANSACTION_NOT_TYPE
         if not plain or command.flag & ~FLAG_ONEWAY or not may_send(header.topic):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.fastpath.reply_templates import (
     BINARY_REMARK_LENGTH,
     ReplyField,
@@ -23,7 +23,7 @@ for _field in ReplyField:
     assert getattr(lib, f"RMQ_{_field.name}") == _field, _field
 
 
-def set_reply_templates(core: Cdata, identity: Identity) -> list[Cdata] | None:
+def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | None:
     """Fill ``core.replies``; what is returned has to be kept alive. None: a setting is so long that
     C has no room for the replies.
     """

@@ -38,7 +38,7 @@ from rmqpy.codec.properties import (
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT,
 )
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command
 
@@ -188,7 +188,7 @@ def _is_opaque(text: bytes) -> bool:
 def _decoded(header: bytes) -> RemotingCommand | None:
     try:
         return decode_command(memoryview(_WORD.pack(len(header)) + header))
-    except RemoteFault:
+    except RemoteProtocolError:
         return None
 
 

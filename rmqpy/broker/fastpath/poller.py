@@ -1,7 +1,7 @@
 """The connections of the hot path that can be read, all of them in one C call.
 
 The loop watches one descriptor, an epoll set of the C core, instead of one a connection: it costs a
-callback a turn, and not a callback a connection and turn. A ``net.feed.ReadySet``.
+callback a turn, and not a callback a connection and turn. A ``net.feed.PollSet``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CAN_WATCH: Final = sys.platform == "linux"
 """Whether the system has epoll."""
 
 
-class HotReady:
+class EpollSet:
     """See the module's text. ``receive``: ``rmq_receive_ready``, by the rules of the log."""
 
     def __init__(

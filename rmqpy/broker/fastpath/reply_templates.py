@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.command import SERIALIZE_ROCKETMQ, RemotingCommand
@@ -50,7 +50,7 @@ class ReplyTemplate:
     binary: bool
 
 
-def send_template(identity: Identity, serialize_type: int) -> ReplyTemplate:
+def send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplate:
     """The reply to a stored message."""
     header = SendMessageResponseHeader(
         msg_id=str(_mark(ReplyField.MSG_ID)),

@@ -2,8 +2,8 @@
 
 Nothing here is decided: a line is *learned* after Python has handled a request of its kind, from
 the tables that Python asked, and all lines are forgotten when one of those tables has changed
-(:meth:`.hot_conditions.HotConditions.changed`). So C answers only what Python has answered in the
-same way before.
+(:meth:`.hot_conditions.FastPathEligibility.changed`). So C answers only what Python has answered
+in the same way before.
 
 ====================  =====================================================================
 line                  holds as long as
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.broker.fastpath.eligibility import HotSources, may_send
+from rmqpy.broker.fastpath.eligibility import FastPathInputs, may_send
 from rmqpy.broker.filter.tags import EVERYTHING, is_tag_expression
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
 from rmqpy.codec.native import ffi, lib
@@ -104,7 +104,7 @@ class _Queue:
 
 
 @define(slots=True, eq=False, repr=False)
-class _Topic:
+class _TopicSlot:
     """Keeps alive what one ``rmq_topic`` points to."""
 
     number: int
@@ -112,10 +112,10 @@ class _Topic:
     queues: Cdata
 
 
-class HotTables:
+class FastPathTables:
     """See the module's text."""
 
-    def __init__(self, core: Cdata, sources: HotSources) -> None:
+    def __init__(self, core: Cdata, sources: FastPathInputs) -> None:
         self._core = core
         self._sources = sources
         self._watched: set[QueueName] = set()
@@ -136,7 +136,7 @@ class HotTables:
     def clear(self) -> None:
         """Forget everything: what a line was made from has changed."""
         core = self._core
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicSlot] = {}
         self._queues: dict[QueueName, _Queue] = {}
         self._queue_names: list[QueueName] = []
         self._readers: dict[tuple[str, str], int] = {}
@@ -254,7 +254,7 @@ class HotTables:
         slot.key_length = len(key)
         return slot
 
-    def _topic(self, topic: str) -> _Topic | None:
+    def _topic(self, topic: str) -> _TopicSlot | None:
         line = self._topics.get(topic)
         if line is not None:
             return line
@@ -270,7 +270,7 @@ class HotTables:
             count = max(config.read_queue_nums, config.write_queue_nums)
         unknown = [-1] * min(max(1, count), QUEUES_OF_TOPIC_MAX)
         count = len(unknown)
-        line = _Topic(
+        line = _TopicSlot(
             len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
         )
         self._topics[topic] = line

@@ -13,13 +13,13 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.filter.tags import ExpressionFault
+from rmqpy.broker.filter.tags import FilterSyntaxError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
-class EvaluationFault(ValueError):
+class FilterEvaluationError(ValueError):
     """A message has values that the expression cannot be applied to."""
 
 
@@ -32,7 +32,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 
 @define(slots=True, frozen=True)
-class Node:
+class SqlNode:
     """A part of an expression. ``is_boolean`` says that its value is true, false or unknown."""
 
     evaluate: Evaluate
@@ -42,35 +42,35 @@ class Node:
     property: str | None = None
 
 
-def constant(value: Value, is_boolean: bool = False) -> Node:
-    return Node(lambda _properties: value, is_boolean, is_constant=True, constant=value)
+def constant(value: Value, is_boolean: bool = False) -> SqlNode:
+    return SqlNode(lambda _properties: value, is_boolean, is_constant=True, constant=value)
 
 
 def decimal(text: str) -> int:
     value = int(text.rstrip("lL"))
     if value > LONG_MAX:
-        raise ExpressionFault(f"{text} is greater than {LONG_MAX}")
+        raise FilterSyntaxError(f"{text} is greater than {LONG_MAX}")
     return value if value <= INT_MAX else Long(value)
 
 
 def double(text: str) -> float:
     value = float(text)
     if math.isinf(value) or value == 0.0:
-        raise ExpressionFault(f"{text} is no double above 0")
+        raise FilterSyntaxError(f"{text} is no double above 0")
     return value
 
 
-def truth_of(node: Node) -> Node:
+def truth_of(node: SqlNode) -> SqlNode:
     """``node`` as a truth value: a property is none, whatever its text."""
     if node.is_boolean:
         return node
     if node.property is None:
-        raise ExpressionFault("Expression will not result in a boolean value")
+        raise FilterSyntaxError("Expression will not result in a boolean value")
     inner = node.evaluate
-    return Node(lambda properties: None if inner(properties) is None else False, True)
+    return SqlNode(lambda properties: None if inner(properties) is None else False, True)
 
 
-def inverse(node: Node) -> Node:
+def not_(node: SqlNode) -> SqlNode:
     inner = node.evaluate
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -78,13 +78,13 @@ def inverse(node: Node) -> Node:
         if value is None:
             return None
         if not isinstance(value, bool):
-            raise EvaluationFault("NOT of no truth value")
+            raise FilterEvaluationError("NOT of no truth value")
         return not value
 
-    return Node(evaluate, is_boolean=True)
+    return SqlNode(evaluate, is_boolean=True)
 
 
-def negative(node: Node) -> Node:
+def negative(node: SqlNode) -> SqlNode:
     inner = node.evaluate
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -93,10 +93,10 @@ def negative(node: Node) -> Node:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return Node(evaluate)
+    return SqlNode(evaluate)
 
 
-def junction(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
+def and_or(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
     """AND (False decides) or OR (True decides), three-valued."""
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -120,19 +120,19 @@ def membership(value_of: Evaluate, texts: frozenset[str], negated: bool) -> Eval
     return evaluate
 
 
-def is_null(node: Node) -> Node:
+def is_null(node: SqlNode) -> SqlNode:
     """Null alone is null; of a known value it is false."""
     inner = node.evaluate
-    return Node(lambda properties: inner(properties) is None, is_boolean=True)
+    return SqlNode(lambda properties: inner(properties) is None, is_boolean=True)
 
 
-def equal(left: Node, right: Node) -> Node:
+def equal(left: SqlNode, right: SqlNode) -> SqlNode:
     for node in (left, right):
         if node.is_constant and node.constant is None:
-            raise ExpressionFault("NULL cannot be compared: use IS NULL")
+            raise FilterSyntaxError("NULL cannot be compared: use IS NULL")
     both_constant = left.is_constant and right.is_constant
     if both_constant and left.is_boolean and not right.is_boolean:
-        raise ExpressionFault("a truth value cannot be compared with something else")
+        raise FilterSyntaxError("a truth value cannot be compared with something else")
     left_of, right_of = left.evaluate, right.evaluate
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -143,7 +143,7 @@ def equal(left: Node, right: Node) -> Node:
             return None if one is None else False
         return _compare(one, other) == 0
 
-    return Node(evaluate, is_boolean=True)
+    return SqlNode(evaluate, is_boolean=True)
 
 
 ORDERS: Final[dict[str, Callable[[int], bool]]] = {
@@ -154,11 +154,11 @@ ORDERS: Final[dict[str, Callable[[int], bool]]] = {
 }
 
 
-def ordered(left: Node, sign: str, right: Node) -> Node:
+def ordered(left: SqlNode, sign: str, right: SqlNode) -> SqlNode:
     for node in (left, right):
         is_number = isinstance(node.constant, int | float) and not node.is_boolean
         if node.is_boolean or (node.is_constant and not is_number):
-            raise ExpressionFault(f"only numbers can be compared by {sign}")
+            raise FilterSyntaxError(f"only numbers can be compared by {sign}")
     left_of, right_of, holds = left.evaluate, right.evaluate, ORDERS[sign]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -172,20 +172,20 @@ def ordered(left: Node, sign: str, right: Node) -> Node:
             return holds(_compare(_to_double(one), _to_double(other)))
         return holds(_compare(one, other))
 
-    return Node(evaluate, is_boolean=True)
+    return SqlNode(evaluate, is_boolean=True)
 
 
-def check_range(low: Node, high: Node) -> None:
+def check_range(low: SqlNode, high: SqlNode) -> None:
     if not (low.is_constant and high.is_constant):
         return
     if low.constant is None or high.constant is None:
-        raise ExpressionFault("Illegal values of between, values can not be null!")
+        raise FilterSyntaxError("Illegal values of between, values can not be null!")
     try:
         upside_down = _compare(high.constant, low.constant) < 0
-    except EvaluationFault as fault:
-        raise ExpressionFault(str(fault)) from fault
+    except FilterEvaluationError as fault:
+        raise FilterSyntaxError(str(fault)) from fault
     if upside_down:
-        raise ExpressionFault(
+        raise FilterSyntaxError(
             f"Illegal values of between, left value({low.constant}) must less than or equal to "
             f"right value({high.constant})"
         )
@@ -218,7 +218,7 @@ def _compare_truth(one: str | int | float | bool, other: str | int | float | boo
     if isinstance(one, str):
         return (one.lower() == "true") - int(other)
     if isinstance(other, str):
-        raise EvaluationFault("a truth value on the left of a text")
+        raise FilterEvaluationError("a truth value on the left of a text")
     return -1
 
 
@@ -238,7 +238,7 @@ def _converted(text: str, like: int | float) -> int | float:
         return _to_double(text)
     limit = LONG_MAX if isinstance(like, Long) else INT_MAX
     if _INTEGER.fullmatch(text) is None or not -limit - 1 <= int(text) <= limit:
-        raise EvaluationFault(f"{text[:64]!r} is no integer up to {limit}")
+        raise FilterEvaluationError(f"{text[:64]!r} is no integer up to {limit}")
     return int(text)
 
 
@@ -262,4 +262,4 @@ def _to_double(text: str) -> float:
             return float.fromhex(bare.rstrip("fFdD"))
         except OverflowError:
             return math.copysign(math.inf, -1 if bare.startswith("-") else 1)
-    raise EvaluationFault(f"{text[:64]!r} is no number")
+    raise FilterEvaluationError(f"{text[:64]!r} is no number")

@@ -37,22 +37,22 @@ from attrs import define
 from rmqpy.broker.filter.sql_evaluator import (
     ORDERS,
     Evaluate,
-    EvaluationFault,
-    Node,
+    FilterEvaluationError,
+    SqlNode,
+    and_or,
     check_range,
     constant,
     decimal,
     double,
     equal,
-    inverse,
     is_null,
-    junction,
     membership,
     negative,
+    not_,
     ordered,
     truth_of,
 )
-from rmqpy.broker.filter.tags import ExpressionFault
+from rmqpy.broker.filter.tags import FilterSyntaxError
 
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 NESTING_MAX: Final = 50
@@ -73,14 +73,14 @@ class Expression:
         """Whether it is true of these properties; what cannot be evaluated does not match."""
         try:
             return self.evaluate(properties) is True
-        except EvaluationFault:
+        except FilterEvaluationError:
             return False
 
 
 def compile_expression(text: str) -> Expression:
     """Raises ExpressionFault with the reason."""
     if len(text) > EXPRESSION_LENGTH_MAX:
-        raise ExpressionFault(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
+        raise FilterSyntaxError(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
     return Expression(text, truth_of(_Parser(text).parse()).evaluate)
 
 
@@ -113,7 +113,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while place < len(text):
         found = _TOKENS.match(text, place)
         if found is None:
-            raise ExpressionFault(f"{text[place]!r} at character {place} cannot be read")
+            raise FilterSyntaxError(f"{text[place]!r} at character {place} cannot be read")
         kind, content = found.lastgroup or "", found.group()
         if kind == "sign" or (kind == "word" and content.upper() in _WORDS):
             kind = content.upper()
@@ -131,16 +131,16 @@ class _Parser:
         self._token = next(self._rest)
         self._depth = 0
 
-    def parse(self) -> Node:
+    def parse(self) -> SqlNode:
         return self._or()
 
-    def _or(self) -> Node:
+    def _or(self) -> SqlNode:
         return self._chain(self._and, "OR", True)
 
-    def _and(self) -> Node:
+    def _and(self) -> SqlNode:
         return self._chain(self._equality, "AND", False)
 
-    def _chain(self, part: Callable[[], Node], word: str, decisive: bool) -> Node:
+    def _chain(self, part: Callable[[], SqlNode], word: str, decisive: bool) -> SqlNode:
         parts = [part()]
         while self._token.kind == word:
             self._next()
@@ -148,9 +148,9 @@ class _Parser:
         if len(parts) == 1:
             return parts[0]
         evaluations = tuple(truth_of(node).evaluate for node in parts)
-        return Node(junction(evaluations, decisive), is_boolean=True)
+        return SqlNode(and_or(evaluations, decisive), is_boolean=True)
 
-    def _equality(self) -> Node:
+    def _equality(self) -> SqlNode:
         self._enter()
         left = self._comparison()
         links = 0
@@ -163,14 +163,14 @@ class _Parser:
                     self._next()
                 self._expect("NULL")
                 left = is_null(left)
-                left = inverse(left) if negated else left
+                left = not_(left) if negated else left
             else:
                 left = equal(left, self._comparison())
-                left = inverse(left) if sign == "<>" else left
+                left = not_(left) if sign == "<>" else left
         self._leave()
         return left
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> SqlNode:
         self._enter()
         left = self._unary()
         links = 0
@@ -195,7 +195,7 @@ class _Parser:
         self._leave()
         return left
 
-    def _between(self, value: Node, negated: bool) -> Node:
+    def _between(self, value: SqlNode, negated: bool) -> SqlNode:
         self._next()
         low = self._unary()
         self._expect("AND")
@@ -206,9 +206,9 @@ class _Parser:
             check_range(low, high)
             parts = (ordered(value, ">=", low), ordered(value, "<=", high))
         evaluations = tuple(node.evaluate for node in parts)
-        return Node(junction(evaluations, decisive=negated), is_boolean=True)
+        return SqlNode(and_or(evaluations, decisive=negated), is_boolean=True)
 
-    def _in(self, left: Node, negated: bool) -> Node:
+    def _in(self, left: SqlNode, negated: bool) -> SqlNode:
         self._next()
         self._expect("(")
         texts = {self._string()}
@@ -217,10 +217,10 @@ class _Parser:
             texts.add(self._string())
         self._expect(")")
         if left.property is None:
-            raise ExpressionFault("IN needs a property on its left")
-        return Node(membership(left.evaluate, frozenset(texts), negated), is_boolean=True)
+            raise FilterSyntaxError("IN needs a property on its left")
+        return SqlNode(membership(left.evaluate, frozenset(texts), negated), is_boolean=True)
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SqlNode:
         self._enter()
         kind = self._token.kind
         if kind == "+":
@@ -231,13 +231,13 @@ class _Parser:
             node = negative(self._unary())
         elif kind == "NOT":
             self._next()
-            node = inverse(truth_of(self._unary()))
+            node = not_(truth_of(self._unary()))
         else:
             node = self._primary()
         self._leave()
         return node
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SqlNode:
         kind = self._token.kind
         if kind == "(":
             self._next()
@@ -246,7 +246,7 @@ class _Parser:
             return node
         if kind == "word":
             name = self._take().text
-            return Node(lambda properties: properties.get(name), property=name)
+            return SqlNode(lambda properties: properties.get(name), property=name)
         if kind == "string":
             return constant(self._string())
         if kind == "decimal":
@@ -278,7 +278,7 @@ class _Parser:
     def _enter(self) -> None:
         self._depth += 1
         if self._depth > RULES_A_LEVEL * NESTING_MAX:
-            raise ExpressionFault(f"nested more than {NESTING_MAX} times")
+            raise FilterSyntaxError(f"nested more than {NESTING_MAX} times")
 
     def _leave(self) -> None:
         self._depth -= 1
@@ -287,9 +287,9 @@ class _Parser:
     def _one_more(links: int) -> int:
         """A comparison of a comparison of ..."""
         if links == NESTING_MAX:
-            raise ExpressionFault(f"a chain of more than {NESTING_MAX} comparisons")
+            raise FilterSyntaxError(f"a chain of more than {NESTING_MAX} comparisons")
         return links + 1
 
-    def _unexpected(self) -> ExpressionFault:
+    def _unexpected(self) -> FilterSyntaxError:
         what = repr(self._token.text) if self._token.kind != _END else "the end"
-        return ExpressionFault(f"{what} at character {self._token.place} was not expected")
+        return FilterSyntaxError(f"{what} at character {self._token.place} was not expected")

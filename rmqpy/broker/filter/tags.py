@@ -18,7 +18,7 @@ TAG_SEPARATOR: Final = "||"
 TAGS_LIMIT: Final = 1024
 
 
-class ExpressionFault(ValueError):
+class FilterSyntaxError(ValueError):
     """The text is no SQL92 expression, or one that can never be evaluated."""
 
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from rmqpy.acl.rules import AccessRules
-from rmqpy.acl.signature import ACCESS_KEY, Gatekeeper
+from rmqpy.acl.signature import ACCESS_KEY, AccessChecker
 from rmqpy.acl.watcher import AccessFiles, access_paths
 from rmqpy.broker.processors.access_demands import broker_demands
 from rmqpy.broker.processors.admin.acl import AccessAdminProcessor
 from rmqpy.config.security import SecurityMode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 LOG_PERIOD_MS: Final = 10_000
 """Refused requests are logged one by one at first, then with their number once in this time."""
@@ -33,20 +33,20 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
-class AccessControl:
+class BrokerAccessControl:
     """``check`` raises Refusal; ``start`` reads the files and raises ConfigFault."""
 
-    _broker: Broker
+    _broker: BrokerServer
     _files: AccessFiles
-    _keeper: Gatekeeper
+    _keeper: AccessChecker
     _logged_ms: int = -LOG_PERIOD_MS
     _logged: int = 0
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> AccessControl:
+    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> BrokerAccessControl:
         """For ``aclEnable=true``. Adds the account requests to ``broker``."""
         configuration = around.configuration
-        keeper = Gatekeeper(broker_demands(broker.store))
+        keeper = AccessChecker(broker_demands(broker.store))
         secure = configuration.security.security_mode is SecurityMode.SECURE
         files = AccessFiles(
             *access_paths(
@@ -71,7 +71,7 @@ class AccessControl:
         """Raises Refusal unless the peer may do what it asks for."""
         try:
             self._keeper.check(channel.peer[0], request)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             self._log(channel, request, refusal)
             raise
 
@@ -98,7 +98,9 @@ class AccessControl:
             "accessRequestsRefused": str(self._keeper.refused),
         }
 
-    def _log(self, channel: Channel, request: RemotingCommand, refusal: Refusal) -> None:
+    def _log(
+        self, channel: Channel, request: RemotingCommand, refusal: RequestRejectedError
+    ) -> None:
         now_ms = self._broker.clients.clock.monotonic_ms()
         if now_ms - self._logged_ms < LOG_PERIOD_MS:
             return
@@ -114,5 +116,5 @@ class AccessControl:
         )
 
 
-def _use(keeper: Gatekeeper, rules: AccessRules) -> None:
+def _use(keeper: AccessChecker, rules: AccessRules) -> None:
     keeper.rules = rules

@@ -15,10 +15,10 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.acl.rules import PUB, SUB, Need, retry_resource
-from rmqpy.acl.signature import Declared, Level
-from rmqpy.broker.base.store_api import QueueReader
-from rmqpy.codec.message import RecordFault, decode_message
+from rmqpy.acl.rules import PUB, SUB, RequiredPermission, retry_resource
+from rmqpy.acl.signature import AccessDemand, AccessLevel
+from rmqpy.broker.base.store_api import MessageReader
+from rmqpy.codec.message import InvalidRecordError, decode_message
 from rmqpy.codec.properties import PROPERTY_REAL_TOPIC
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.names import (
@@ -149,10 +149,10 @@ ELSEWHERE: Final = frozenset(
 """Codes that neither a broker nor a name server answers at the ports of clients."""
 
 
-def broker_demands(queues: QueueReader) -> Mapping[int, Declared]:
+def broker_demands(queues: MessageReader) -> Mapping[int, AccessDemand]:
     """The table, for a broker with these queues."""
     placed = _Placed(queues)
-    open_to_accounts: dict[int, Callable[[RemotingCommand], Sequence[Need]]] = {
+    open_to_accounts: dict[int, Callable[[RemotingCommand], Sequence[RequiredPermission]]] = {
         RequestCode.SEND_MESSAGE: _send_v1,
         RequestCode.SEND_MESSAGE_V2: _send_v2,
         RequestCode.SEND_BATCH_MESSAGE: _send_v2,
@@ -178,30 +178,33 @@ def broker_demands(queues: QueueReader) -> Mapping[int, Declared]:
         RequestCode.CHECK_CLIENT_CONFIG: _check_client,
     }
     return {
-        **{code: Declared(Level.ACCOUNT, needs) for code, needs in open_to_accounts.items()},
-        **{code: Declared(Level.ADMINISTRATOR) for code in ADMINISTRATION},
-        **{code: Declared(Level.SECRETS) for code in SECRETS},
+        **{
+            code: AccessDemand(AccessLevel.ACCOUNT, needs)
+            for code, needs in open_to_accounts.items()
+        },
+        **{code: AccessDemand(AccessLevel.ADMINISTRATOR) for code in ADMINISTRATION},
+        **{code: AccessDemand(AccessLevel.SECRETS) for code in SECRETS},
     }
 
 
-def _topic(name: str, right: int) -> Need:
-    return Need(name, _NOBODY if name in _OF_OTHERS and right == SUB else right)
+def _topic(name: str, right: int) -> RequiredPermission:
+    return RequiredPermission(name, _NOBODY if name in _OF_OTHERS and right == SUB else right)
 
 
-def _group(name: str) -> Need:
-    return Need(retry_resource(name), SUB)
+def _group(name: str) -> RequiredPermission:
+    return RequiredPermission(retry_resource(name), SUB)
 
 
-def _written(topic: str) -> Sequence[Need]:
+def _written(topic: str) -> Sequence[RequiredPermission]:
     """Who writes to the retry topic of a group reads as that group."""
-    return [_group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB)]
+    return [_group(topic) if topic.startswith(RETRY_PREFIX) else RequiredPermission(topic, PUB)]
 
 
-def _send_v1(request: RemotingCommand) -> Sequence[Need]:
+def _send_v1(request: RemotingCommand) -> Sequence[RequiredPermission]:
     return _written(SendMessageRequestHeader.decode(request.ext_fields).topic)
 
 
-def _send_v2(request: RemotingCommand) -> Sequence[Need]:
+def _send_v2(request: RemotingCommand) -> Sequence[RequiredPermission]:
     """Of each message: the header as a whole is the processor's to read."""
     topic = request.ext_fields.get("b")
     if topic is None:
@@ -209,7 +212,7 @@ def _send_v2(request: RemotingCommand) -> Sequence[Need]:
     return _written(topic)
 
 
-def _pull(request: RemotingCommand) -> Sequence[Need]:
+def _pull(request: RemotingCommand) -> Sequence[RequiredPermission]:
     fields = request.ext_fields
     topic, group = fields.get("topic"), fields.get("consumerGroup")
     if topic is None or group is None:
@@ -218,16 +221,16 @@ def _pull(request: RemotingCommand) -> Sequence[Need]:
     return [_topic(topic, SUB), _group(group)]
 
 
-def _query(request: RemotingCommand) -> Sequence[Need]:
+def _query(request: RemotingCommand) -> Sequence[RequiredPermission]:
     return [_topic(QueryMessageRequestHeader.decode(request.ext_fields).topic, SUB)]
 
 
-def _query_offset(request: RemotingCommand) -> Sequence[Need]:
+def _query_offset(request: RemotingCommand) -> Sequence[RequiredPermission]:
     header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
     return [_topic(header.topic, SUB), _group(header.consumer_group)]
 
 
-def _update_offset(request: RemotingCommand) -> Sequence[Need]:
+def _update_offset(request: RemotingCommand) -> Sequence[RequiredPermission]:
     header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
     return [_topic(header.topic, SUB), _group(header.consumer_group)]
 
@@ -239,11 +242,11 @@ def _queue(
         | GetMinOffsetRequestHeader
         | GetEarliestMsgStoretimeRequestHeader
     ],
-) -> Callable[[RemotingCommand], Sequence[Need]]:
+) -> Callable[[RemotingCommand], Sequence[RequiredPermission]]:
     return lambda request: [_topic(header.decode(request.ext_fields).topic, SUB)]
 
 
-def _heartbeat(request: RemotingCommand) -> Sequence[Need]:
+def _heartbeat(request: RemotingCommand) -> Sequence[RequiredPermission]:
     needs = []
     for consumer in HeartbeatData.decode(request.body).consumer_data_set:
         needs.append(_group(consumer.group_name))
@@ -251,27 +254,27 @@ def _heartbeat(request: RemotingCommand) -> Sequence[Need]:
     return needs
 
 
-def _unregister(request: RemotingCommand) -> Sequence[Need]:
+def _unregister(request: RemotingCommand) -> Sequence[RequiredPermission]:
     group = UnregisterClientRequestHeader.decode(request.ext_fields).consumer_group
     return [] if group is None else [_group(group)]
 
 
-def _consumer_list(request: RemotingCommand) -> Sequence[Need]:
+def _consumer_list(request: RemotingCommand) -> Sequence[RequiredPermission]:
     header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
     return [_group(header.consumer_group)]
 
 
-def _lock(request: RemotingCommand) -> Sequence[Need]:
+def _lock(request: RemotingCommand) -> Sequence[RequiredPermission]:
     wish = LockBatchRequestBody.decode(request.body)
     return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
 
 
-def _unlock(request: RemotingCommand) -> Sequence[Need]:
+def _unlock(request: RemotingCommand) -> Sequence[RequiredPermission]:
     wish = UnlockBatchRequestBody.decode(request.body)
     return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
 
 
-def _check_client(request: RemotingCommand) -> Sequence[Need]:
+def _check_client(request: RemotingCommand) -> Sequence[RequiredPermission]:
     wish = CheckClientRequestBody.decode(request.body)
     return [_group(wish.group), _topic(wish.subscription_data.topic, SUB)]
 
@@ -280,20 +283,20 @@ def _check_client(request: RemotingCommand) -> Sequence[Need]:
 class _Placed:
     """Requests that name a message by its place in the log."""
 
-    queues: QueueReader
+    queues: MessageReader
 
-    def view(self, request: RemotingCommand) -> Sequence[Need]:
+    def view(self, request: RemotingCommand) -> Sequence[RequiredPermission]:
         return self._at(ViewMessageRequestHeader.decode(request.ext_fields).offset, SUB)
 
-    def send_back(self, request: RemotingCommand) -> Sequence[Need]:
+    def send_back(self, request: RemotingCommand) -> Sequence[RequiredPermission]:
         header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
         return [_group(header.group), *self._at(header.offset, SUB)]
 
-    def end_transaction(self, request: RemotingCommand) -> Sequence[Need]:
+    def end_transaction(self, request: RemotingCommand) -> Sequence[RequiredPermission]:
         header = EndTransactionRequestHeader.decode(request.ext_fields)
         return self._at(header.commit_log_offset, PUB)
 
-    def _at(self, offset: int, right: int) -> Sequence[Need]:
+    def _at(self, offset: int, right: int) -> Sequence[RequiredPermission]:
         """The right on the topic of the message at ``offset``; nothing where there is none, which
         the answer will say.
         """
@@ -302,7 +305,7 @@ class _Placed:
             if record is None:
                 return []
             message = decode_message(record)
-        except RecordFault:
+        except InvalidRecordError:
             return []
         topic = message.topic
         if topic in _OF_OTHERS:

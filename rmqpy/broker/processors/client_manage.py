@@ -7,16 +7,16 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.filter.tags import ExpressionFault, is_tag_expression
+from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.broker.state.clients import Client, ClientTable, ConsumerGroup, check_client_id
-from rmqpy.broker.state.consumer_filters import FilterTable, compile_filter, filter_refusal
-from rmqpy.broker.state.queue_locks import QueueLocks
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.consumer_filters import ConsumerFilterTable, compile_filter, filter_refusal
+from rmqpy.broker.state.queue_locks import QueueLockTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -47,9 +47,9 @@ class HeartbeatProcessor:
     clock: Clock
     clients: ClientTable
     topics: TopicTable
-    groups: GroupTable
-    locks: QueueLocks
-    filters: FilterTable
+    groups: SubscriptionGroupTable
+    locks: QueueLockTable
+    filters: ConsumerFilterTable
 
     def handlers(self) -> HandlerTable:
         return {
@@ -92,7 +92,7 @@ class HeartbeatProcessor:
         header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
         group = self.clients.consumer_group(header.consumer_group)
         if group is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"no consumer of group {header.consumer_group} is online",
             )
@@ -123,11 +123,15 @@ class HeartbeatProcessor:
         expression_type = subscription.expression_type
         if not is_tag_expression(expression_type):
             if not self.groups.identity.broker.enable_property_filter:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+                raise RequestRejectedError(
+                    ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type)
+                )
             try:
                 compile_filter(expression_type, subscription.sub_string)
-            except ExpressionFault as fault:
-                raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
+            except FilterSyntaxError as fault:
+                raise RequestRejectedError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)
+                ) from fault
         return RemotingCommand.response_to(request)
 
     def notify(self, group: ConsumerGroup) -> None:
@@ -169,7 +173,7 @@ class HeartbeatProcessor:
 def _check_broker_name(name: str) -> None:
     """A host name, often: dots are good. It is a key of the lock table, which has to stay small."""
     if len(name) > names.GROUP_LENGTH_MAX:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"a broker name of {len(name)} characters is longer than {names.GROUP_LENGTH_MAX}",
         )

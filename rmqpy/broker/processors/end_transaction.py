@@ -17,17 +17,17 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
-from rmqpy.broker.services.half_messages import final_message, half_again, op_message
-from rmqpy.broker.services.internal_messages import OwnMessages
-from rmqpy.codec.message import RecordFault, decode_message, parse_offset_msg_id
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
+from rmqpy.broker.services.half_messages import final_message, op_message, renew_half_message
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
+from rmqpy.codec.message import InvalidRecordError, decode_message, parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_CHECK_TIMES
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import TRANSACTION_CHECK_MAX_TIME_TOPIC, TRANSACTION_HALF_TOPIC
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -44,9 +44,9 @@ NOT_FOUND: Final = "Find prepared transaction message failed"
 class TransactionProcessor:
     """See the module's text."""
 
-    identity: Identity
-    queues: QueueReader
-    messages: OwnMessages
+    identity: BrokerContext
+    queues: MessageReader
+    messages: InternalMessageWriter
     clock: Clock
 
     def handlers(self) -> HandlerTable:
@@ -58,7 +58,7 @@ class TransactionProcessor:
     def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = EndTransactionRequestHeader.decode(request.ext_fields)
         if self.identity.is_slave:
-            raise Refusal(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave")
+            raise RequestRejectedError(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave")
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return RemotingCommand.response_to(request)
         half = self._half(header)
@@ -67,7 +67,7 @@ class TransactionProcessor:
             try:
                 drafts.append(final_message(half, len(self.identity.store.delay_levels_ms)))
             except ValueError as fault:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from fault
+                raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(fault)) from fault
         now_ms = self.clock.now_ms()
         drafts.append(op_message(half.queue_offset, half.queue_id, self.identity, now_ms))
         return self._write(channel, request, drafts)
@@ -78,23 +78,25 @@ class TransactionProcessor:
         try:
             _, offset = parse_offset_msg_id(header.msg_id or "")
         except ValueError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         half = self._message(offset)
         if half.topic not in (TRANSACTION_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"the message at {offset} is of topic {half.topic}"
             )
         properties = {**half.properties, PROPERTY_TRANSACTION_CHECK_TIMES: "0"}
-        return self._write(channel, request, [half_again(half, properties)])
+        return self._write(channel, request, [renew_half_message(half, properties)])
 
     def _half(self, header: EndTransactionRequestHeader) -> StoredMessage:
         half = self._message(header.commit_log_offset)
         if half.topic != TRANSACTION_HALF_TOPIC:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
         if half.properties.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != header.tran_state_table_offset:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+            )
         return half
 
     def _message(self, physical_offset: int) -> StoredMessage:
@@ -102,15 +104,17 @@ class TransactionProcessor:
         try:
             if record is not None:
                 return decode_message(record)
-        except RecordFault:
+        except InvalidRecordError:
             pass  # what cannot be read is not there
-        raise Refusal(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
+        raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
 
     def _write(
-        self, channel: Channel, request: RemotingCommand, drafts: list[MessageDraft]
+        self, channel: Channel, request: RemotingCommand, drafts: list[OutgoingMessage]
     ) -> RemotingCommand | None:
         if not self.messages.has_room:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait"
+            )
 
         def done(status: PutMessageStatus) -> None:
             if request.is_oneway:

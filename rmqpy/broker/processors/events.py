@@ -6,16 +6,16 @@ import logging
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.message_copy import encoded
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.message_copy import encode_java_properties
 from rmqpy.broker.processors.pull import OffsetMoved
-from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.codec.properties import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import MessageQueue, OffsetMovedEvent
 
 IPV6_BYTES = 16
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class OffsetMovedEvents:
     """Records that a consumer asked for an offset which its queue does not have."""
 
-    identity: Identity
-    messages: OwnMessages
+    identity: BrokerContext
+    messages: InternalMessageWriter
     clock: Clock
 
     def write(self, moved: OffsetMoved) -> None:
@@ -39,11 +39,11 @@ class OffsetMovedEvents:
             offset_new=moved.new,
         ).encode()
         host = self.identity.store_host
-        draft = MessageDraft(
+        draft = OutgoingMessage(
             topic=names.OFFSET_MOVED_EVENT_TOPIC.encode(),
             queue_id=0,
             body=body,
-            properties=encoded(
+            properties=encode_java_properties(
                 {PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group, PROPERTY_DELAY: "0"}
             ),
             sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host[0]) == IPV6_BYTES else 0,

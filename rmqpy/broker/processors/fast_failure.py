@@ -26,12 +26,12 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import Store
-from rmqpy.broker.base.turn_slice import TurnSlice
+from rmqpy.broker.base.turn_slice import AdminTimeBudget
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -48,26 +48,26 @@ PUTS: Final = frozenset(
 """What Java's SendMessageProcessor handles."""
 
 
-def refuse_behind_slow_write(store: Store, code: int) -> None:
+def reject_if_page_cache_busy(store: Store, code: int) -> None:
     """Raises Refusal for a send while the page cache is busy."""
     if code in PUTS and store.page_cache_busy:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
         )
 
 
 @define(slots=True, eq=False, repr=False)
-class QueueAge:
-    """A ``net.server.Sieve``."""
+class FastFailure:
+    """A ``net.server.OverloadFilter``."""
 
-    _identity: Identity
+    _identity: BrokerContext
     _store: Store
     _clock: Clock
     refused: int = 0
-    _slice: TurnSlice = field(init=False)
+    _slice: AdminTimeBudget = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._slice = TurnSlice(self._clock)
+        self._slice = AdminTimeBudget(self._clock)
 
     @property
     def patience_ms(self) -> int:

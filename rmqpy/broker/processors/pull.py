@@ -28,26 +28,26 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, Matcher, QueueReader, RecordFilter
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, Matcher, MessageReader, RecordFilter
 from rmqpy.broker.filter.tags import is_tag_expression, matcher_of, matcher_of_expression
-from rmqpy.broker.processors.slow_consumers import SlowReaders
-from rmqpy.broker.services.pull_hold import HeldPull, PullHold
+from rmqpy.broker.processors.slow_consumers import SlowConsumerGuard
+from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.broker.state.consumer_filters import (
-    FilterTable,
+    ConsumerFilterTable,
     compile_filter,
     filter_refusal,
     record_filter,
 )
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import GetMessageStatus, RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import SubscriptionGroupConfig
@@ -84,7 +84,7 @@ class OffsetMoved:
 
 
 @define(slots=True, frozen=True)
-class Selection:
+class PullFilter:
     """What a reader wants: by the tags code of a unit, and by the record; None is everything."""
 
     matcher: Matcher | None = None
@@ -95,15 +95,15 @@ class Selection:
 class PullSurroundings:
     """What pulling needs to know and to use."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
-    groups: GroupTable
+    groups: SubscriptionGroupTable
     clients: ClientTable
-    offsets: ConsumerOffsets
-    filters: FilterTable
-    queues: QueueReader
-    hold: PullHold
-    slow_readers: SlowReaders
+    offsets: ConsumerOffsetTable
+    filters: ConsumerFilterTable
+    queues: MessageReader
+    hold: PullRequestHold
+    slow_readers: SlowConsumerGuard
     statistics: Statistics
     clock: Clock
     offset_moved: Callable[[OffsetMoved], None]
@@ -184,30 +184,32 @@ class PullProcessor:
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
         around = self.around
         if not around.identity.readable:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the broker {around.identity.host} may not be read"
             )
         group = around.groups.find_or_create(header.consumer_group)
         if group is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group {header.consumer_group} does not exist; create it first",
             )
         if not group.consume_enable:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"subscription group {header.consumer_group} may not consume",
             )
         topic = around.topics.get(header.topic)
         if topic is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {header.topic} does not exist; create it first",
             )
         if not topic.perm & PERM_READ:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"topic {header.topic} may not be read")
+            raise RequestRejectedError(
+                ResponseCode.NO_PERMISSION, f"topic {header.topic} may not be read"
+            )
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId {header.queue_id} is illegal: topic {header.topic} has "
                 f"{topic.read_queue_nums} queues to read",
@@ -216,65 +218,65 @@ class PullProcessor:
 
     def _selection(
         self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig
-    ) -> Selection:
+    ) -> PullFilter:
         if header.sys_flag & PULL_SUBSCRIPTION:
             return self._selection_of_request(header)
         group = self.around.clients.consumer_group(header.consumer_group)
         if group is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"no consumer of group {header.consumer_group} is online",
             )
         if group.is_broadcast and not config.consume_broadcast_enable:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"subscription group {header.consumer_group} may not consume by broadcast",
             )
         subscription = group.subscription(header.topic)
         if subscription is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"group {header.consumer_group} does not subscribe to topic {header.topic}",
             )
         if subscription.sub_version < header.sub_version:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         if is_tag_expression(subscription.expression_type):
-            return Selection(matcher_of(subscription), self._wanted_retries(header))
+            return PullFilter(matcher_of(subscription), self._wanted_retries(header))
         return self._registered(header, subscription.expression_type)
 
-    def _selection_of_request(self, header: PullMessageRequestHeader) -> Selection:
+    def _selection_of_request(self, header: PullMessageRequestHeader) -> PullFilter:
         """The expression stands in the request itself."""
         try:
             if is_tag_expression(header.expression_type):
-                return Selection(matcher_of_expression(header.subscription))
+                return PullFilter(matcher_of_expression(header.subscription))
             expression = compile_filter(header.expression_type, header.subscription)
         except ValueError as error:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"the subscription cannot be read: {error}",
             ) from error
         self._check_property_filter(header.expression_type)
-        return Selection(wanted=record_filter(expression))
+        return PullFilter(wanted=record_filter(expression))
 
     def _registered(
         self, header: PullMessageRequestHeader, expression_type: str | None
-    ) -> Selection:
+    ) -> PullFilter:
         """The filter that the last heartbeat registered."""
         found = self.around.filters.get(header.consumer_group, header.topic)
         if found is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
         if found.client_version < header.sub_version:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
         self._check_property_filter(expression_type)
-        return Selection(wanted=record_filter(found.expression))
+        return PullFilter(wanted=record_filter(found.expression))
 
     def _wanted_retries(self, header: PullMessageRequestHeader) -> RecordFilter | None:
         if not self.around.identity.broker.filter_support_retry:
@@ -284,7 +286,7 @@ class PullProcessor:
 
     def _check_property_filter(self, expression_type: str | None) -> None:
         if not self.around.identity.broker.enable_property_filter:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
 
     def _wants(self, wanted: RecordFilter | None) -> Callable[[int], bool] | None:
         if wanted is None:
@@ -303,7 +305,7 @@ class PullProcessor:
         channel: Channel,
         request: RemotingCommand,
         header: PullMessageRequestHeader,
-        selection: Selection,
+        selection: PullFilter,
     ) -> bool:
         broker = self.around.identity.broker
         wait_ms = (
@@ -311,7 +313,7 @@ class PullProcessor:
             if broker.long_polling_enable
             else broker.short_polling_time_mills
         )
-        pull = HeldPull(
+        pull = HeldPullRequest(
             channel,
             request,
             header.queue_offset,

@@ -7,11 +7,11 @@ from typing import Final
 from attrs import define
 
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 
 
 @define(slots=True, frozen=True)
-class PutAnswer:
+class PutResponse:
     """``stored`` says that the message is in the log all the same: the reply carries its place."""
 
     code: ResponseCode
@@ -19,36 +19,40 @@ class PutAnswer:
     stored: bool = False
 
 
-_ILLEGAL: Final = PutAnswer(
+_ILLEGAL: Final = PutResponse(
     ResponseCode.MESSAGE_ILLEGAL,
     "the message is illegal, maybe msg body or properties length not matched. "
     "msg body length limit %dB, msg properties length limit 32KB.",
 )
 
-_ANSWERS: Final[dict[PutMessageStatus, PutAnswer]] = {
-    PutMessageStatus.PUT_OK: PutAnswer(ResponseCode.SUCCESS, stored=True),
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: PutAnswer(ResponseCode.FLUSH_DISK_TIMEOUT, stored=True),
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: PutAnswer(ResponseCode.FLUSH_SLAVE_TIMEOUT, stored=True),
-    PutMessageStatus.SLAVE_NOT_AVAILABLE: PutAnswer(ResponseCode.SLAVE_NOT_AVAILABLE, stored=True),
-    PutMessageStatus.SERVICE_NOT_AVAILABLE: PutAnswer(
+_ANSWERS: Final[dict[PutMessageStatus, PutResponse]] = {
+    PutMessageStatus.PUT_OK: PutResponse(ResponseCode.SUCCESS, stored=True),
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: PutResponse(ResponseCode.FLUSH_DISK_TIMEOUT, stored=True),
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: PutResponse(
+        ResponseCode.FLUSH_SLAVE_TIMEOUT, stored=True
+    ),
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: PutResponse(
+        ResponseCode.SLAVE_NOT_AVAILABLE, stored=True
+    ),
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: PutResponse(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "service not available now. It may be caused by one of the following reasons: "
         "the broker's disk is full, messages are put to the slave, message store has been "
         "shut down, etc.",
     ),
-    PutMessageStatus.CREATE_MAPEDFILE_FAILED: PutAnswer(
+    PutMessageStatus.CREATE_MAPEDFILE_FAILED: PutResponse(
         ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
     ),
     PutMessageStatus.MESSAGE_ILLEGAL: _ILLEGAL,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: _ILLEGAL,
-    PutMessageStatus.OS_PAGECACHE_BUSY: PutAnswer(
+    PutMessageStatus.OS_PAGECACHE_BUSY: PutResponse(
         ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
     ),
-    PutMessageStatus.UNKNOWN_ERROR: PutAnswer(ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+    PutMessageStatus.UNKNOWN_ERROR: PutResponse(ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
 }
 
 
-def answer_to(status: PutMessageStatus) -> PutAnswer:
+def response_for(status: PutMessageStatus) -> PutResponse:
     """The line of the table."""
     return _ANSWERS[status]
 
@@ -59,7 +63,7 @@ def remark_of(status: PutMessageStatus, max_message_size: int) -> str | None:
     return remark % max_message_size if remark is not None and "%d" in remark else remark
 
 
-def refusal_of(status: PutMessageStatus, max_message_size: int) -> Refusal:
+def refusal_of(status: PutMessageStatus, max_message_size: int) -> RequestRejectedError:
     """What answers a message that was not stored."""
     remark = remark_of(status, max_message_size)
-    return Refusal(answer_to(status).code, remark or status.value)
+    return RequestRejectedError(response_for(status).code, remark or status.value)

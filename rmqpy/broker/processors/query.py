@@ -6,11 +6,11 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
@@ -38,8 +38,8 @@ BODY_LIMIT: Final = 8 << 20
 class QueryProcessor:
     """See the module's text."""
 
-    identity: Identity
-    queues: QueueReader
+    identity: BrokerContext
+    queues: MessageReader
 
     def handlers(self) -> HandlerTable:
         return {
@@ -81,7 +81,7 @@ class QueryProcessor:
         header = ViewMessageRequestHeader.decode(request.ext_fields)
         record = self.queues.message_at(header.offset)
         if record is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at the offset {header.offset}"
             )
         return RemotingCommand.response_to(request, body=bytes(record))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.message_copy import encoded
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.message_copy import encode_java_properties
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.processors.send import MSG_REGION, TRACE_ON
-from rmqpy.broker.processors.send_request import SendDrafts
-from rmqpy.broker.services.internal_messages import OwnMessages
-from rmqpy.broker.state.client_calls import ClientCalls
+from rmqpy.broker.processors.send_request import SendRequestParser
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
+from rmqpy.broker.state.client_calls import ClientRequests
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.codec.message import offset_msg_id
 from rmqpy.codec.properties import (
@@ -26,8 +26,8 @@ from rmqpy.codec.properties import (
 from rmqpy.config.keys import host_and_port
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -41,14 +41,14 @@ from rmqpy.remoting.headers import (
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class ReplyProcessor:
+class ReplyMessageProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     clients: ClientTable
-    calls: ClientCalls
-    drafts: SendDrafts
-    messages: OwnMessages
+    calls: ClientRequests
+    drafts: SendRequestParser
+    messages: InternalMessageWriter
     clock: Clock
 
     def handlers(self) -> HandlerTable:
@@ -95,11 +95,11 @@ class ReplyProcessor:
 
         try:
             self.calls.call(waiting, push, answered)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             return self._failed(request, str(refusal.remark), place)
         return None
 
-    def _stored(self, draft: MessageDraft) -> SendMessageResponseHeader | None:
+    def _stored(self, draft: OutgoingMessage) -> SendMessageResponseHeader | None:
         """Where the reply is in the log; None if it is not."""
         if not (self.identity.broker.store_reply_message_enable and self.messages.has_room):
             return None
@@ -133,7 +133,7 @@ class ReplyProcessor:
         self,
         channel: Channel,
         header: AnySendHeader,
-        draft: MessageDraft,
+        draft: OutgoingMessage,
         properties: dict[str, str],
     ) -> RemotingCommand:
         pushed = ReplyMessageRequestHeader(
@@ -145,7 +145,7 @@ class ReplyProcessor:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            properties=encoded(properties).decode(),
+            properties=encode_java_properties(properties).decode(),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
             born_host=host_and_port(*channel.peer),

@@ -13,18 +13,18 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, MessageSink
-from rmqpy.broker.processors.put_status import answer_to, refusal_of, remark_of
-from rmqpy.broker.processors.send_request import SendDrafts
-from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, StoreWriter
+from rmqpy.broker.processors.put_status import refusal_of, remark_of, response_for
+from rmqpy.broker.processors.send_request import SendRequestParser
+from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.codec.message import offset_msg_id
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
-from rmqpy.model.message import MessageDraft
-from rmqpy.net.pending_replies import SendGate, Waiting
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.net.pending_replies import PendingReply, SendGate
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, decode_command, encode_command
@@ -46,19 +46,19 @@ _log = logging.getLogger(__name__)
 class SendSurroundings:
     """What sending needs to know and to use."""
 
-    identity: Identity
-    drafts: SendDrafts
-    sink: MessageSink
+    identity: BrokerContext
+    drafts: SendRequestParser
+    sink: StoreWriter
     gate: SendGate
-    replication: Replication
+    replication: ReplicationStatus
     statistics: Statistics
     clock: Clock
 
 
 @define(slots=True, eq=False, repr=False)
-class _Pending:
+class _PendingSend:
     request: RemotingCommand
-    draft: MessageDraft
+    draft: OutgoingMessage
     queue_id: int
     """What the sender is told; the message may wait in another queue."""
 
@@ -68,7 +68,7 @@ class SendProcessor:
     """``receive`` each send of a ``handle`` call, then ``finish`` once."""
 
     around: SendSurroundings
-    _pending: list[_Pending] = field(factory=list, init=False)
+    _pending: list[_PendingSend] = field(factory=list, init=False)
     _answers: list[bytes] = field(factory=list, init=False)
 
     def handlers(self) -> HandlerTable:
@@ -92,7 +92,7 @@ class SendProcessor:
 
     def late(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
         """The frame for a reply that may not leave as it is (the gate asks for it)."""
-        answer = answer_to(status)
+        answer = response_for(status)
         response.code = answer.code
         response.remark = remark_of(status, self.around.identity.store.max_message_size)
         if not answer.stored:
@@ -126,8 +126,8 @@ class SendProcessor:
                 self._put_batch(channel, request, drafts.batch(channel, request, header))
             else:
                 draft, queue_id = drafts.single(channel, request, header)
-                self._pending.append(_Pending(request, draft, queue_id))
-        except Refusal as refusal:
+                self._pending.append(_PendingSend(request, draft, queue_id))
+        except RequestRejectedError as refusal:
             return self._refused(request, refusal)
         return None
 
@@ -145,12 +145,14 @@ class SendProcessor:
             results = self._put([sent.draft for sent in pending], batch=False)
         except Exception as error:  # noqa: BLE001 - logged and answered
             _log.exception("storing messages from %s failed", channel.peer)
-            refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            refusal = RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+            )
             for sent in pending:
                 self._answer(sent.request, self._refused(sent.request, refusal))
             return
         assert len(results) == len(pending), (len(results), len(pending))
-        waiting: dict[bool, list[Waiting[RemotingCommand | bytes]]] = {}
+        waiting: dict[bool, list[PendingReply[RemotingCommand | bytes]]] = {}
         for sent, result in zip(pending, results, strict=True):
             held = self._held(channel, sent, result)
             if held is not None:
@@ -159,13 +161,13 @@ class SendProcessor:
             self.around.gate.hold(self._marks(wait_store_ok), replies)
 
     def _put_batch(
-        self, channel: Channel, request: RemotingCommand, drafts: Sequence[MessageDraft]
+        self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
     ) -> None:
         self._put_pending(channel)
         if not self.around.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
-        held = self._held(channel, _Pending(request, drafts[0], drafts[0].queue_id), result)
+        held = self._held(channel, _PendingSend(request, drafts[0], drafts[0].queue_id), result)
         if held is not None:
             self.around.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
 
@@ -177,11 +179,11 @@ class SendProcessor:
             return marks
         return (*marks, *replication.marks)
 
-    def _put(self, drafts: Sequence[MessageDraft], batch: bool) -> list[PutResult]:
+    def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
         clock, statistics = self.around.clock, self.around.statistics
         began_ms = clock.monotonic_ms()
         results = self.around.sink.put(drafts, batch)
-        stored = [result for result in results if answer_to(result.status).stored]
+        stored = [result for result in results if response_for(result.status).stored]
         statistics.messages_put(
             sum(len(result.physical_offsets) for result in stored),
             sum(result.end - result.physical_offsets[0] for result in stored),
@@ -191,11 +193,11 @@ class SendProcessor:
         return results
 
     def _held(
-        self, channel: Channel, sent: _Pending, result: PutResult
-    ) -> Waiting[RemotingCommand | bytes] | None:
+        self, channel: Channel, sent: _PendingSend, result: PutResult
+    ) -> PendingReply[RemotingCommand | bytes] | None:
         """The reply to a stored message; what was not stored is answered at once."""
         request, draft = sent.request, sent.draft
-        answer = answer_to(result.status)
+        answer = response_for(result.status)
         if not answer.stored:
             refusal = refusal_of(result.status, self.around.identity.store.max_message_size)
             if result.remark:
@@ -208,7 +210,7 @@ class SendProcessor:
         remark = None
         if draft.wait_store_ok and self.around.replication.lacks_slaves:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
-            answer = answer_to(status)
+            answer = response_for(status)
             remark = remark_of(status, identity.store.max_message_size)
         host = identity.store_host
         offsets = result.physical_offsets
@@ -224,13 +226,13 @@ class SendProcessor:
                 msg_region=identity.broker.region_id,
             ),
         )
-        return Waiting(channel, result.end, encode_command(response), response)
+        return PendingReply(channel, result.end, encode_command(response), response)
 
     def _answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         if not request.is_oneway:
             self._answers.append(encode_command(response))
 
-    def _refused(self, request: RemotingCommand, refusal: Refusal) -> RemotingCommand:
+    def _refused(self, request: RemotingCommand, refusal: RequestRejectedError) -> RemotingCommand:
         response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
         response.ext_fields = self._reply_fields()
         return response
@@ -241,8 +243,8 @@ class SendProcessor:
         return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
 
 
-def _busy() -> Refusal:
-    return Refusal(
+def _busy() -> RequestRejectedError:
+    return RequestRejectedError(
         ResponseCode.SYSTEM_BUSY,
         "[OVERLOAD]system busy, start flow control for a while",
     )

@@ -24,15 +24,15 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.message_copy import copy_of
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
-from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.state.delay_levels import redirect
 from rmqpy.broker.state.statistics import Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import DLQ_QUEUES, TopicTable
-from rmqpy.codec.message import RecordFault, decode_message, offset_msg_id
+from rmqpy.codec.message import InvalidRecordError, decode_message, offset_msg_id
 from rmqpy.codec.properties import (
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -41,9 +41,9 @@ from rmqpy.codec.properties import (
 )
 from rmqpy.model import names
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_WRITE
-from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.remoting.bodies import SubscriptionGroupConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -63,11 +63,11 @@ _log = logging.getLogger(__name__)
 class SendBackProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
-    groups: GroupTable
-    queues: QueueReader
-    messages: OwnMessages
+    groups: SubscriptionGroupTable
+    queues: MessageReader
+    messages: InternalMessageWriter
     statistics: Statistics
     pick_queue: Callable[[int], int]
 
@@ -91,7 +91,9 @@ class SendBackProcessor:
             else self._retry(header, retry_queue, message)
         )
         if not self.messages.has_room:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait"
+            )
         topic = message.properties.get(PROPERTY_RETRY_TOPIC, message.topic)
 
         def done(status: PutMessageStatus) -> None:
@@ -111,12 +113,12 @@ class SendBackProcessor:
     def _group(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
         group = self.groups.find_or_create(header.group)
         if group is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {header.group}",
             )
         if not self.identity.writeable:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self.identity.host}] sending message is forbidden",
             )
@@ -128,9 +130,9 @@ class SendBackProcessor:
         sys_flag = TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if unit_mode else 0
         topic = self.topics.create_for_group(name, group.retry_queue_nums, sys_flag)
         if topic is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
         if not topic.perm & PERM_WRITE:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
             )
         return self.pick_queue(group.retry_queue_nums)
@@ -140,31 +142,31 @@ class SendBackProcessor:
         try:
             if record is not None:
                 return decode_message(record)
-        except RecordFault as fault:
+        except InvalidRecordError as fault:
             _log.error("the message at %d cannot be read: %s", physical_offset, fault)
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
         )
 
     def _retry(
         self, header: ConsumerSendMsgBackRequestHeader, queue_id: int, message: StoredMessage
-    ) -> MessageDraft:
+    ) -> OutgoingMessage:
         level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         draft, properties = _sent_back(message, names.retry_topic(header.group), queue_id, level)
         redirect(draft, properties, len(self.identity.store.delay_levels_ms))
         return draft
 
-    def _dead_letter(self, group: str, message: StoredMessage) -> MessageDraft:
+    def _dead_letter(self, group: str, message: StoredMessage) -> OutgoingMessage:
         name = names.dlq_topic(group)
         if self.topics.create_for_group(name, DLQ_QUEUES) is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
         draft, _ = _sent_back(message, name, self.pick_queue(DLQ_QUEUES), 0)
         return draft
 
 
 def _sent_back(
     message: StoredMessage, topic: str, queue_id: int, level: int
-) -> tuple[MessageDraft, dict[str, str]]:
+) -> tuple[OutgoingMessage, dict[str, str]]:
     """The message for its next round, and its properties."""
     properties = dict(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)

@@ -31,16 +31,16 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.hosts import born_host
-from rmqpy.broker.base.message_copy import waits
+from rmqpy.broker.base.message_copy import wait_store_msg_ok
 from rmqpy.broker.processors.put_status import refusal_of
 from rmqpy.broker.services.half_messages import is_half, make_half
 from rmqpy.broker.state.delay_levels import delay_level, redirect
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import DLQ_QUEUES, NewTopic, TopicTable
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
-from rmqpy.codec.message import BatchItem, RecordFault, batch_records
+from rmqpy.codec.message import BatchItem, InvalidRecordError, batch_records
 from rmqpy.codec.properties import (
     PROPERTY_CLUSTER,
     PROPERTY_WAIT,
@@ -50,7 +50,7 @@ from rmqpy.codec.properties import (
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import (
     BORN_HOST_V6,
     MULTI_TAGS,
@@ -59,12 +59,12 @@ from rmqpy.model.flags import (
     has_queue_unit,
     transaction_type,
 )
-from rmqpy.model.message import Host, MessageDraft
+from rmqpy.model.message import Host, OutgoingMessage
 from rmqpy.remoting.bodies import MULTI_TAG, TopicConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import AnySendHeader
-from rmqpy.remoting.java_values import in_java_order
+from rmqpy.remoting.java_values import hashmap_ordered
 
 IPV6_BYTES: Final = 16
 TOPIC_FLAG_UNIT: Final = 1
@@ -72,26 +72,26 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class SendDrafts:
+class SendRequestParser:
     """See the module. Every method raises Refusal."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
-    groups: GroupTable
+    groups: SubscriptionGroupTable
     clock: Clock
     pick_queue: Callable[[int], int]
     """A queue id below its argument, at random."""
 
     def single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
-    ) -> tuple[MessageDraft, int]:
+    ) -> tuple[OutgoingMessage, int]:
         """The message, and the queue that the sender is told; it may wait in another one."""
         draft = self._draft(channel, header, self._check(header))
         queue_id = draft.queue_id
         self._bury_if_exhausted(header, draft)
         properties = decode_properties(_raw(header))
         properties[PROPERTY_CLUSTER] = self.identity.cluster
-        draft.wait_store_ok = waits(properties)
+        draft.wait_store_ok = wait_store_msg_ok(properties)
         _move_wait(properties)
         draft.flag = header.flag
         draft.body = request.body
@@ -107,30 +107,30 @@ class SendDrafts:
 
     def batch(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
-    ) -> list[MessageDraft]:
+    ) -> list[OutgoingMessage]:
         """The messages of a batch, one at least."""
         topic = self._check(header)
         properties = decode_properties(_raw(header))
         if transaction_type(header.sys_flag) != TRANSACTION_NOT_TYPE or delay_level(properties) > 0:
             raise self._refusal(PutMessageStatus.MESSAGE_ILLEGAL)
         properties[PROPERTY_CLUSTER] = self.identity.cluster
-        common = encode_properties(dict(in_java_order(properties)))
+        common = encode_properties(dict(hashmap_ordered(properties)))
         self._check_sizes(len(request.body), len(common))
         try:
             items = batch_records(request.body)
-        except RecordFault as fault:
-            raise Refusal(
+        except InvalidRecordError as fault:
+            raise RequestRejectedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be split: {fault}"
             ) from fault
         if not items:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+            raise RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         model = self._draft(channel, header, topic)
-        model.wait_store_ok = waits(properties)
+        model.wait_store_ok = wait_store_msg_ok(properties)
         return [self._batch_draft(model, item, common) for item in items]
 
     def reply(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
-    ) -> MessageDraft:
+    ) -> OutgoingMessage:
         """The message of a reply (:mod:`.replies`), checked as a send is; its properties stay as
         they came.
         """
@@ -149,11 +149,11 @@ class SendDrafts:
         identity, topic = self.identity, header.topic
         accept_from_ms = identity.broker.start_accept_send_request_time_stamp
         if self.clock.now_ms() < accept_from_ms:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {accept_from_ms}"
             )
         if not identity.writeable and self.topics.is_ordered(topic):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the broker {identity.host} may not be written to"
             )
         config = self.topics.get(topic)
@@ -162,7 +162,7 @@ class SendDrafts:
         else:
             names.check_send_topic(topic)
         if header.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId {header.queue_id} is illegal: topic {topic} has "
                 f"{config.read_queue_nums} queues to read and {config.write_queue_nums} to write",
@@ -188,7 +188,7 @@ class SendDrafts:
             sys_flag = TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if header.unit_mode else 0
             created = self.topics.create_for_group(topic, 1, sys_flag)
         if created is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic} does not exist and may not be created from {header.default_topic}; "
                 "create it first",
@@ -198,15 +198,15 @@ class SendDrafts:
     def _check_half(self) -> None:
         identity = self.identity
         if identity.broker.reject_transaction_message:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{identity.host}] sending transaction message is forbidden",
             )
 
-    def _check_type(self, draft: MessageDraft) -> None:
+    def _check_type(self, draft: OutgoingMessage) -> None:
         """A prepared message that is no half message would have no place in any queue."""
         if not has_queue_unit(draft.sys_flag):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the sysFlag says that the message is part of a transaction, its properties do not",
             )
@@ -219,14 +219,14 @@ class SendDrafts:
 
     # -- drafts
 
-    def _bury_if_exhausted(self, header: AnySendHeader, draft: MessageDraft) -> None:
+    def _bury_if_exhausted(self, header: AnySendHeader, draft: OutgoingMessage) -> None:
         """A message that a consumer sends to its retry topic once too often is a dead letter."""
         if not names.is_retry_topic(header.topic):
             return
         group = names.group_of_retry_topic(header.topic)
         config = self.groups.find_or_create(group)
         if config is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
             )
         times_max = header.max_reconsume_times
@@ -235,16 +235,18 @@ class SendDrafts:
         if draft.reconsume_times >= times_max:
             topic = names.dlq_topic(group)
             if self.topics.create_for_group(topic, DLQ_QUEUES) is None:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
+                raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
             draft.topic = topic.encode()
             draft.queue_id = 0
 
-    def _batch_draft(self, model: MessageDraft, item: BatchItem, common: bytes) -> MessageDraft:
+    def _batch_draft(
+        self, model: OutgoingMessage, item: BatchItem, common: bytes
+    ) -> OutgoingMessage:
         own = item.properties
         separator = b"\x02" if own and not own.endswith(b"\x02") else b""
         stored = own + separator + common
         self._check_sizes(len(item.body), len(stored))
-        return MessageDraft(
+        return OutgoingMessage(
             topic=model.topic,
             queue_id=model.queue_id,
             body=item.body,
@@ -258,7 +260,9 @@ class SendDrafts:
             wait_store_ok=model.wait_store_ok,
         )
 
-    def _draft(self, channel: Channel, header: AnySendHeader, topic: TopicConfig) -> MessageDraft:
+    def _draft(
+        self, channel: Channel, header: AnySendHeader, topic: TopicConfig
+    ) -> OutgoingMessage:
         """All but flag, body, properties and waiting."""
         store_host = self.identity.store_host
         born = born_host(channel.peer)
@@ -266,11 +270,11 @@ class SendDrafts:
         queue_id = header.queue_id
         if queue_id < 0:
             if topic.write_queue_nums <= 0:
-                raise Refusal(
+                raise RequestRejectedError(
                     ResponseCode.SYSTEM_ERROR, f"topic {topic.topic_name} has no queue to write to"
                 )
             queue_id = self.pick_queue(topic.write_queue_nums)
-        return MessageDraft(
+        return OutgoingMessage(
             topic=topic.topic_name.encode(),
             queue_id=queue_id,
             body=b"",
@@ -282,7 +286,7 @@ class SendDrafts:
             reconsume_times=header.reconsume_times or 0,
         )
 
-    def _refusal(self, status: PutMessageStatus) -> Refusal:
+    def _refusal(self, status: PutMessageStatus) -> RequestRejectedError:
         return refusal_of(status, self.identity.store.max_message_size)
 
 
@@ -303,7 +307,7 @@ def stored_properties(properties: dict[str, str]) -> dict[str, str]:
     are stored. Which and in what order depends on their names alone.
     """
     _move_wait(properties)
-    in_order = dict(in_java_order(properties))
+    in_order = dict(hashmap_ordered(properties))
     in_order.pop(PROPERTY_WAIT, None)
     return in_order
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqpy.broker.base.store_api import Store
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 
 _NEED_WHOLE_QUEUES: Final = frozenset(
     {
@@ -23,10 +23,10 @@ _NEED_WHOLE_QUEUES: Final = frozenset(
 )
 
 
-def refuse_unsettled(store: Store, code: int) -> None:
+def reject_while_rebuilding(store: Store, code: int) -> None:
     """Raises Refusal when the answer has to wait for the consume queues."""
     if code in _NEED_WHOLE_QUEUES and store.settling:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             "the consume queues are being brought in line with the log,"
             f" {store.dispatch_behind_bytes} bytes to go",

@@ -18,8 +18,8 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 
 PERIOD_MS: Final = 180_000
 QUEUES_MAX: Final = 20_000
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
-class SlowReaders:
+class SlowConsumerGuard:
     """See the module's text. The hot path leaves all pulls to Python while the setting is on."""
 
-    identity: Identity
-    groups: GroupTable
+    identity: BrokerContext
+    groups: SubscriptionGroupTable
     _behind: dict[tuple[str, str, int], int] = field(factory=dict, init=False)
 
     def has_read(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:

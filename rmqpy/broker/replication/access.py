@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
-class ReplicationDoor:
+class ReplicationAllowList:
     """``admits`` is asked for each new connection."""
 
     known: tuple[AddressPattern, ...]
@@ -40,7 +40,7 @@ class ReplicationDoor:
     _warned: set[str] = field(factory=set)
 
     @classmethod
-    def of(cls, security: SecuritySettings, hosts: Sequence[str] = ()) -> ReplicationDoor:
+    def of(cls, security: SecuritySettings, hosts: Sequence[str] = ()) -> ReplicationAllowList:
         """``hosts``: names or addresses of the members of a DLedger group."""
         given = split_patterns(security.replication_addresses)
         members = [address for host in hosts for address in _addresses(host)]

@@ -22,22 +22,22 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import Store
-from rmqpy.broker.replication.master_discovery import Master, MasterChoice
-from rmqpy.broker.replication.master_log_check import MasterCheck, Verdict
+from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
+from rmqpy.broker.replication.master_log_check import LogCheckResult, MasterLogCheck
 from rmqpy.config.keys import split_address
-from rmqpy.ha.frames import Transfer
-from rmqpy.ha.link import LinkSettings, Redial, SlaveLink
+from rmqpy.ha.frames import TransferFrame
+from rmqpy.ha.link import LinkSettings, ReconnectBackoff, SlaveLink
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.net.ha import Connection, Follower
+from rmqpy.net.ha import HaClientHandler, HaConnection
 from rmqpy.remoting.channel import Network
 
 FAILURES_MAX: Final = 2
 FIRST_TRY_MS: Final = 100
 
-Dial = Callable[[tuple[str, int], Follower], Connection]
+Dial = Callable[[tuple[str, int], HaClientHandler], HaConnection]
 
 _log = logging.getLogger(__name__)
 
@@ -46,28 +46,28 @@ _log = logging.getLogger(__name__)
 class FollowingSurroundings:
     """What following needs to know and to use."""
 
-    identity: Identity
+    identity: BrokerContext
     store: Store
     scheduler: Scheduler
     network: Network
     dial: Dial
-    choice: MasterChoice
+    choice: MasterDiscovery
 
 
 @define(slots=True, eq=False, repr=False)
-class Following:
-    """See the module's text. A ``net.ha_driver.Follower``."""
+class HaFollower:
+    """See the module's text. A ``net.ha_driver.HaClientHandler``."""
 
     around: FollowingSurroundings
-    _redial: Redial = field(factory=Redial, init=False)
+    _redial: ReconnectBackoff = field(factory=ReconnectBackoff, init=False)
     _state: str = field(default="not started", init=False)
     _last_fault: str = field(default="", init=False)
     _compared: str = field(default="", init=False)
     _failures: int = field(default=0, init=False)
     _timer: Timer | None = field(default=None, init=False)
-    _check: MasterCheck | None = field(default=None, init=False)
-    _connection: Connection | None = field(default=None, init=False)
-    _verdict: Verdict | None = field(default=None, init=False)
+    _check: MasterLogCheck | None = field(default=None, init=False)
+    _connection: HaConnection | None = field(default=None, init=False)
+    _verdict: LogCheckResult | None = field(default=None, init=False)
     _stopped: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -125,23 +125,23 @@ class Following:
             candidates = candidates[:1]
         self._ask(candidates, [])
 
-    def _ask(self, rest: list[Master], heard: list[Verdict]) -> None:
+    def _ask(self, rest: list[MasterAddress], heard: list[LogCheckResult]) -> None:
         """One after the other, then :meth:`_choose`."""
         if not rest:
             self._choose(heard)
             return
 
-        def done(verdict: Verdict) -> None:
+        def done(verdict: LogCheckResult) -> None:
             self._check = None
             if not self._stopped:
                 self._ask(rest[1:], [*heard, verdict])
 
         self._state = f"asking {rest[0].address}"
         around = self.around
-        self._check = MasterCheck(around.identity, around.store, around.network, rest[0], done)
+        self._check = MasterLogCheck(around.identity, around.store, around.network, rest[0], done)
         self._check.start()
 
-    def _choose(self, heard: list[Verdict]) -> None:
+    def _choose(self, heard: list[LogCheckResult]) -> None:
         good = [verdict for verdict in heard if verdict.good]
         followed = [verdict for verdict in good if verdict.master == self.around.choice.followed]
         if followed:
@@ -160,7 +160,7 @@ class Following:
 
     # --------------------------------------------------------------------------------- connection
 
-    def _connect(self, verdict: Verdict) -> None:
+    def _connect(self, verdict: LogCheckResult) -> None:
         try:
             address = split_address(verdict.master.ha_address)
         except ValueError as error:
@@ -187,7 +187,7 @@ class Following:
             begin_at=self._begin_at(verdict, settings),
         )
 
-    def store(self, transfer: Transfer) -> None:
+    def store(self, transfer: TransferFrame) -> None:
         """Raises StoreFault."""
         self._failures = 0
         self._last_fault = ""
@@ -205,7 +205,7 @@ class Following:
             return
         self._wait(self._redial.after(link), reason)
 
-    def _begin_at(self, verdict: Verdict, settings: LinkSettings) -> PhysicalOffset | None:
+    def _begin_at(self, verdict: LogCheckResult, settings: LinkSettings) -> PhysicalOffset | None:
         """Where an empty slave begins that is to have everything; None: the last file will do."""
         if not self.around.identity.store.ha_fetch_from_beginning:
             return None

@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import HA_PORT_DISTANCE, Identity
+from rmqpy.broker.base.context import HA_PORT_DISTANCE, BrokerContext
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.keys import host_and_port, split_address
 
@@ -25,7 +25,7 @@ FRESH_PERIODS: Final = 4
 
 
 @define(slots=True, frozen=True)
-class Master:
+class MasterAddress:
     """A broker's addresses: for requests, and for its slaves."""
 
     address: str
@@ -34,16 +34,16 @@ class Master:
 
 @define(slots=True, frozen=True)
 class _Answer:
-    master: Master
+    master: MasterAddress
     at_ms: int
 
 
 @define(slots=True, eq=False, repr=False)
-class MasterChoice:
+class MasterDiscovery:
     """See the module's text. ``followed`` is written by whoever follows."""
 
-    identity: Identity
-    followed: Master | None = None
+    identity: BrokerContext
+    followed: MasterAddress | None = None
     on_new: list[Callable[[], None]] = field(factory=list)
     """Called when a master is named that was no candidate before."""
     _answers: dict[str, _Answer] = field(factory=dict, init=False)
@@ -56,13 +56,13 @@ class MasterChoice:
             for listener in self.on_new:
                 listener()
 
-    def _take(self, server: str, master: Master | None, now_ms: int) -> None:
+    def _take(self, server: str, master: MasterAddress | None, now_ms: int) -> None:
         if master is None or master.address == self.identity.address:
             self._answers.pop(server, None)
         else:
             self._answers[server] = _Answer(master, now_ms)
 
-    def candidates(self, now_ms: int) -> list[Master]:
+    def candidates(self, now_ms: int) -> list[MasterAddress]:
         """Whom to ask, in this order; empty when nobody is known."""
         named = self._named(now_ms)
         fixed = self.identity.store.ha_master_address
@@ -88,7 +88,7 @@ class MasterChoice:
             if server in self._answers
         )
 
-    def _named(self, now_ms: int) -> list[Master]:
+    def _named(self, now_ms: int) -> list[MasterAddress]:
         """The fresh answers in the order of the name servers; where none is fresh, the old ones."""
         fresh_ms = FRESH_PERIODS * self.identity.broker.register_period_ms
         known = [self._answers.get(server) for server in self.identity.broker.name_servers]
@@ -97,19 +97,19 @@ class MasterChoice:
         return [answer.master for answer in fresh or answers]
 
 
-def _master_of(answer: RegistrationAnswer) -> Master | None:
+def _master_of(answer: RegistrationAnswer) -> MasterAddress | None:
     try:
         split_address(answer.master_address)
         if answer.ha_address:
             split_address(answer.ha_address)
     except ValueError:
         return None
-    return Master(answer.master_address, answer.ha_address)
+    return MasterAddress(answer.master_address, answer.ha_address)
 
 
-def _fixed_master(ha_address: str, named: Iterable[Master]) -> Master:
+def _fixed_master(ha_address: str, named: Iterable[MasterAddress]) -> MasterAddress:
     for master in named:
         if master.ha_address == ha_address:
             return master
     host, port = split_address(ha_address)
-    return Master(host_and_port(host, port - HA_PORT_DISTANCE), ha_address)
+    return MasterAddress(host_and_port(host, port - HA_PORT_DISTANCE), ha_address)

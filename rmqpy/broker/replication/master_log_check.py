@@ -20,8 +20,8 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.replication.master_discovery import Master
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.replication.master_discovery import MasterAddress
 from rmqpy.codec.layout import (
     MAGIC_BYTES,
     MAGIC_POSITION,
@@ -29,9 +29,9 @@ from rmqpy.codec.layout import (
 )
 from rmqpy.config.keys import BrokerRole
 from rmqpy.config.properties_file import parse_properties
-from rmqpy.ha.compare import Search
+from rmqpy.ha.compare import DivergenceSearch
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, NetworkFault, RemoteFault, RmqError
+from rmqpy.model.errors import ConfigError, NetworkError, RemoteProtocolError, RmqError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.channel import Network
@@ -56,12 +56,12 @@ class ComparedLog(Protocol):
 
 
 @define(slots=True, frozen=True)
-class Verdict:
+class LogCheckResult:
     """``refused``: why this broker must not be followed; else empty. ``unreachable``: it has not
     answered, nothing is known. ``compared``: what is known of the two logs, in words.
     """
 
-    master: Master
+    master: MasterAddress
     refused: str = ""
     unreachable: bool = False
     compared: str = ""
@@ -75,14 +75,14 @@ class Verdict:
 
 
 @define(slots=True, eq=False, repr=False)
-class MasterCheck:
+class MasterLogCheck:
     """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
 
-    identity: Identity
+    identity: BrokerContext
     log: ComparedLog
     network: Network
-    master: Master
-    done: Callable[[Verdict], None]
+    master: MasterAddress
+    done: Callable[[LogCheckResult], None]
     _cancelled: bool = field(default=False, init=False)
     _begin: int = field(default=0, init=False)
     _end: int = field(default=0, init=False)
@@ -101,11 +101,11 @@ class MasterCheck:
             if self._cancelled:
                 return
             if response is None:
-                self._refuse(f"it does not answer: {error}", isinstance(error, NetworkFault))
+                self._refuse(f"it does not answer: {error}", isinstance(error, NetworkError))
                 return
             try:
                 then(response)
-            except (ConfigFault, RemoteFault, ValueError, KeyError) as fault:
+            except (ConfigError, RemoteProtocolError, ValueError, KeyError) as fault:
                 self._refuse(f"its answer to {command.code} cannot be read: {fault}")
 
         self.network.request(self.master.address, command, TIMEOUT_MS, answered)
@@ -163,9 +163,9 @@ class MasterCheck:
         if begin >= end:
             self._accept("nothing to compare yet")
             return
-        self._search(Search(begin, end, self.log.read_log))
+        self._search(DivergenceSearch(begin, end, self.log.read_log))
 
-    def _search(self, search: Search) -> None:
+    def _search(self, search: DivergenceSearch) -> None:
         span = search.wanted
         if span is None:
             self._judge(search)
@@ -184,7 +184,7 @@ class MasterCheck:
         )
         self._ask(RemotingCommand.request(RequestCode.RMQPY_COMPARE_LOG, header), answered)
 
-    def _judge(self, search: Search) -> None:
+    def _judge(self, search: DivergenceSearch) -> None:
         if search.parted is None:
             self._accept(f"the same up to {search.end}")
         else:
@@ -196,11 +196,11 @@ class MasterCheck:
             )
 
     def _accept(self, compared: str) -> None:
-        self.done(Verdict(self.master, compared=compared, begin=self._begin, end=self._end))
+        self.done(LogCheckResult(self.master, compared=compared, begin=self._begin, end=self._end))
 
     def _refuse(self, reason: str, unreachable: bool = False) -> None:
         reason = f"{self.master.address}: {reason}"
-        self.done(Verdict(self.master, refused=reason, unreachable=unreachable))
+        self.done(LogCheckResult(self.master, refused=reason, unreachable=unreachable))
 
 
 def frame_start(log: ComparedLog, offset: int) -> int:
@@ -225,4 +225,4 @@ def frame_start(log: ComparedLog, offset: int) -> int:
 def _check_success(response: RemotingCommand) -> None:
     """Raises RemoteFault for a refusal."""
     if response.code != ResponseCode.SUCCESS:
-        raise RemoteFault(f"it refuses with {response.code}: {response.remark}")
+        raise RemoteProtocolError(f"it refuses with {response.code}: {response.remark}")

@@ -32,18 +32,18 @@ from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import FAST_PORT_DISTANCE, Identity
-from rmqpy.broker.replication.master_discovery import Master, MasterChoice
+from rmqpy.broker.base.context import FAST_PORT_DISTANCE, BrokerContext
+from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
 from rmqpy.broker.replication.table_versions import KNOWN_VERSION, VERSION
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
-from rmqpy.broker.state.delay_levels import DelayOffsets
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.config.keys import host_and_port, split_address
 from rmqpy.model import names
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.remoting.bodies import (
     ConsumerOffsetSerializeWrapper,
     DataVersion,
@@ -55,7 +55,7 @@ from rmqpy.remoting.channel import Network
 from rmqpy.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
@@ -78,12 +78,12 @@ _log = logging.getLogger(__name__)
 class SyncSurroundings:
     """What the sync needs to know and to change."""
 
-    identity: Identity
-    choice: MasterChoice
+    identity: BrokerContext
+    choice: MasterDiscovery
     topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    delays: DelayOffsets
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    delays: DelayOffsetTable
     scheduler: Scheduler
     network: Network
     register: Callable[[], None]
@@ -91,7 +91,7 @@ class SyncSurroundings:
 
 
 @define(slots=True, frozen=True)
-class Taken:
+class TableMerge:
     """What becomes of a table: theirs and of ours what is ``kept``, under this ``version``."""
 
     version: DataVersion
@@ -99,7 +99,7 @@ class Taken:
 
 
 @define(slots=True, eq=False, repr=False)
-class Lineage:
+class TableHistory:
     """One kind of table over time: which names a master is known to have had."""
 
     strict: bool
@@ -113,7 +113,7 @@ class Lineage:
         own: tuple[Mapping[str, object], DataVersion],
         theirs: tuple[Mapping[str, object], DataVersion],
         expendable: frozenset[str],
-    ) -> Taken:
+    ) -> TableMerge:
         """The table to have from now on. ``expendable`` names are made at each start anyway."""
         if master != self._master:
             self._master, self._seen = master, set()
@@ -127,7 +127,7 @@ class Lineage:
         )
         self._seen |= their_table.keys()
         if later or not missing:
-            return Taken(their_version, frozenset())
+            return TableMerge(their_version, frozenset())
         table = {**their_table, **{name: own_table[name] for name in missing}}
         version = own_version
         if table != own_table:
@@ -135,11 +135,11 @@ class Lineage:
                 max(own_version.timestamp, their_version.timestamp),
                 max(own_version.counter, their_version.counter) + 1,
             )
-        return Taken(version, frozenset(missing))
+        return TableMerge(version, frozenset(missing))
 
 
 @define(slots=True, frozen=True)
-class Told:
+class LastMasterTable:
     """What a master said last of a table, and which version of our own has come of it."""
 
     master: str
@@ -148,22 +148,22 @@ class Told:
 
 
 @define(slots=True, eq=False, repr=False)
-class SlaveSync:
+class MetadataSync:
     """See the module's text."""
 
     around: SyncSurroundings
-    _topics: Lineage = field(init=False)
-    _groups: Lineage = field(init=False)
+    _topics: TableHistory = field(init=False)
+    _groups: TableHistory = field(init=False)
     _timer: Timer | None = field(default=None, init=False)
     _look_timer: Timer | None = field(default=None, init=False)
-    _told: dict[int, Told] = field(factory=dict, init=False)
+    _told: dict[int, LastMasterTable] = field(factory=dict, init=False)
     _faults: dict[int, str] = field(factory=dict, init=False)
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
     _fetched: set[int] = field(factory=set, init=False)
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
         """Over the tables of ``broker``."""
         return cls(
             SyncSurroundings(
@@ -181,7 +181,7 @@ class SlaveSync:
 
     def __attrs_post_init__(self) -> None:
         strict = self.around.identity.store.enable_dledger_commit_log
-        self._topics, self._groups = Lineage(strict), Lineage(strict)
+        self._topics, self._groups = TableHistory(strict), TableHistory(strict)
         self.around.choice.on_new.append(self._named)
 
     def start(self) -> None:
@@ -256,7 +256,7 @@ class SlaveSync:
             groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
             self._ask_groups(master, groups)
 
-    def _known(self, code: int, master: Master) -> str:
+    def _known(self, code: int, master: MasterAddress) -> str:
         """The version of the master's that our table has come of, and is no other since."""
         told = self._told.get(code)
         current = told is not None and told.master == master.address and told.own is self._own(code)
@@ -267,11 +267,11 @@ class SlaveSync:
         topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
         return around.topics.data_version if topics else around.groups.data_version
 
-    def _ask_topics(self, master: Master, known: str) -> None:
+    def _ask_topics(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
         self._ask(request, _fast_address(master), master, self._take_topics)
 
-    def _ask_groups(self, master: Master, known: str) -> None:
+    def _ask_groups(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, known)
         self._ask(request, master.address, master, self._take_groups)
 
@@ -279,8 +279,8 @@ class SlaveSync:
         self,
         request: RemotingCommand,
         address: str,
-        master: Master,
-        take: Callable[[Master, bytes], None],
+        master: MasterAddress,
+        take: Callable[[MasterAddress, bytes], None],
     ) -> None:
         code = request.code
 
@@ -289,14 +289,14 @@ class SlaveSync:
                 return
             try:
                 if response is None:
-                    raise error or RemoteFault("no answer")
+                    raise error or RemoteProtocolError("no answer")
                 if response.code != ResponseCode.SUCCESS:
-                    raise RemoteFault(f"refused with {response.code}: {response.remark}")
+                    raise RemoteProtocolError(f"refused with {response.code}: {response.remark}")
                 version = response.ext_fields.get(VERSION, "")
                 if response.body or not version:
                     take(master, response.body)
                 if version:
-                    self._told[code] = Told(master.address, version, self._own(code))
+                    self._told[code] = LastMasterTable(master.address, version, self._own(code))
                     self._plan_look()
             except RmqError as fault:
                 self._failed(code, f"{address}: {fault}")
@@ -312,7 +312,7 @@ class SlaveSync:
             _log.warning("fetching %d from the master: %s", code, fault)
         self._faults[code] = fault
 
-    def _take_topics(self, master: Master, body: bytes) -> None:
+    def _take_topics(self, master: MasterAddress, body: bytes) -> None:
         told = TopicConfigSerializeWrapper.decode(body)
         topics = self.around.topics
         if told.data_version.same_as(topics.data_version):
@@ -327,7 +327,7 @@ class SlaveSync:
         if not taken.version.same_as(topics.data_version):
             topics.replace(told, taken.kept, taken.version)
 
-    def _take_groups(self, master: Master, body: bytes) -> None:
+    def _take_groups(self, master: MasterAddress, body: bytes) -> None:
         told = SubscriptionGroupWrapper.decode(body)
         groups = self.around.groups
         if told.data_version.same_as(groups.data_version):
@@ -342,10 +342,10 @@ class SlaveSync:
         if not taken.version.same_as(groups.data_version):
             groups.replace(told, taken.kept, taken.version)
 
-    def _take_offsets(self, _master: Master, body: bytes) -> None:
+    def _take_offsets(self, _master: MasterAddress, body: bytes) -> None:
         self.around.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
 
-    def _take_delays(self, _master: Master, body: bytes) -> None:
+    def _take_delays(self, _master: MasterAddress, body: bytes) -> None:
         if body:
             self.around.delays.merge(DelayOffsetSerializeWrapper.decode(body))
 
@@ -362,7 +362,7 @@ def _table_request(code: RequestCode, known: str) -> RemotingCommand:
     return request
 
 
-def _fast_address(master: Master) -> str:
+def _fast_address(master: MasterAddress) -> str:
     host, port = split_address(master.address)
     return host_and_port(host, port - FAST_PORT_DISTANCE)
 

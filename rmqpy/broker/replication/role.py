@@ -22,9 +22,9 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.replication.master_services import MasterServices
-from rmqpy.broker.services.registration import Registration
+from rmqpy.broker.services.registration import RegistrationService
 from rmqpy.config.keys import BrokerRole
 from rmqpy.dledger.member import Role
 from rmqpy.model.clock import Scheduler
@@ -46,9 +46,9 @@ class RoleStore(Protocol):
 class RoleChange:
     """Applies a role to the broker's parts, in the order that keeps queue offsets dense."""
 
-    identity: Identity
+    identity: BrokerContext
     store: RoleStore
-    registration: Registration
+    registration: RegistrationService
     services: MasterServices
     leadership_lost: Callable[[], None]
     """Tells senders whose messages no quorum has confirmed."""

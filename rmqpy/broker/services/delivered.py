@@ -13,9 +13,9 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.store_api import QueueReader
+from rmqpy.broker.base.store_api import MessageReader
 from rmqpy.codec.hashes import java_string_hash
-from rmqpy.codec.message import RecordFault, decode_message
+from rmqpy.codec.message import InvalidRecordError, decode_message
 from rmqpy.codec.properties import PROPERTY_TAGS
 from rmqpy.model.message import StoredMessage
 
@@ -25,7 +25,7 @@ UNITS_AT_ONCE: Final = 1024
 
 
 @define(slots=True, frozen=True)
-class Awaited:
+class ExpectedCopy:
     """A delayed message, the queue that it is for, and when it is due."""
 
     message: StoredMessage
@@ -35,13 +35,13 @@ class Awaited:
 
 
 @define(slots=True, eq=False, repr=False)
-class DeliveredSearch:
+class DeliveryDeduplicator:
     """One search a level. Cursors go on behind each find: two equal messages are two messages."""
 
-    queues: QueueReader
+    queues: MessageReader
     _cursors: dict[tuple[str, int], int] = field(factory=dict, init=False)
 
-    def step(self, awaited: Awaited) -> bool | None:
+    def step(self, awaited: ExpectedCopy) -> bool | None:
         """Whether the copy is there; None when the search has to go on (call again)."""
         target = (awaited.topic, awaited.queue_id)
         cursor = self._cursors.get(target)
@@ -68,7 +68,7 @@ class DeliveredSearch:
             return False
         try:
             found = decode_message(record)
-        except RecordFault:
+        except InvalidRecordError:
             return False
         return (
             found.born_timestamp_ms == message.born_timestamp_ms

@@ -3,8 +3,8 @@ commit).
 
 A task is taken on the loop, run where it may block, and reported back; one of a kind runs at a
 time. A flush of the log serves everybody who waited when it began; whoever came later is served by
-the next. That one waits a moment for company (:class:`Company`). Nobody waits for a flush of the
-derived files.
+the next. That one waits a moment for company (:class:`GroupCommitDelay`). Nobody waits for a flush
+of the derived files.
 
 A failed flush is final: what may be lost cannot be told, so the store accepts nothing more and
 every waiting sender is told that its message is not safe.
@@ -102,7 +102,7 @@ class _Flushing(ABC, Generic[T]):
 
 
 @define(slots=True, eq=False, repr=False)
-class Company:
+class GroupCommitDelay:
     """Whether a flush had better wait for more who need it.
 
     A sync costs the same for one message as for a thousand. Senders that wait for their answers
@@ -136,7 +136,7 @@ class Company:
         self._alone_next = min(2 * self._alone_next, ALONE_MAX)
 
 
-class LogFlushing(_Flushing[FlushTask]):
+class LogFlusher(_Flushing[FlushTask]):
     """Of the commit log."""
 
     def __init__(
@@ -144,7 +144,7 @@ class LogFlushing(_Flushing[FlushTask]):
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
-        self._company = Company()
+        self._company = GroupCommitDelay()
         self._timer: Timer | None = None
 
     def begin_if_awaited(self) -> None:
@@ -194,7 +194,7 @@ class LogFlushing(_Flushing[FlushTask]):
         self.begin_if_awaited()
 
 
-class QueueFlushing(_Flushing[QueueFlush]):
+class QueueFlusher(_Flushing[QueueFlush]):
     """Of consume queues, key index and checkpoint."""
 
     def _take(self) -> QueueFlush | None:

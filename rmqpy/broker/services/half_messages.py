@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.message_copy import copy_of, encoded, waits
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.message_copy import copy_of, encode_java_properties, wait_store_msg_ok
 from rmqpy.broker.state.delay_levels import redirect
 from rmqpy.codec.properties import (
     PROPERTY_REAL_QUEUE_ID,
@@ -34,7 +34,7 @@ from rmqpy.model.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
 )
-from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_HALF_TOPIC,
@@ -51,17 +51,17 @@ def is_half(properties: dict[str, str]) -> bool:
     return properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
-def make_half(draft: MessageDraft, properties: dict[str, str]) -> None:
+def make_half(draft: OutgoingMessage, properties: dict[str, str]) -> None:
     """Turn ``draft`` into a half message; ``properties`` are changed with it."""
     properties[PROPERTY_REAL_TOPIC] = draft.topic.decode()
     properties[PROPERTY_REAL_QUEUE_ID] = str(draft.queue_id)
     draft.topic = TRANSACTION_HALF_TOPIC.encode()
     draft.queue_id = HALF_QUEUE
     draft.sys_flag &= ~TRANSACTION_MASK
-    draft.properties = encoded(properties)
+    draft.properties = encode_java_properties(properties)
 
 
-def final_message(half: StoredMessage, level_max: int) -> MessageDraft:
+def final_message(half: StoredMessage, level_max: int) -> OutgoingMessage:
     """What consumers get of a committed transaction. Raises ValueError when the half message does
     not say where it belongs.
     """
@@ -72,19 +72,21 @@ def final_message(half: StoredMessage, level_max: int) -> MessageDraft:
     draft = copy_of(half, topic, int(properties.get(PROPERTY_REAL_QUEUE_ID, "")), properties)
     draft.sys_flag = half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
     draft.prepared_transaction_offset = half.physical_offset
-    draft.wait_store_ok = waits(properties)
+    draft.wait_store_ok = wait_store_msg_ok(properties)
     redirect(draft, properties, level_max)
     return draft
 
 
-def op_message(half_offset: int, queue_id: int, identity: Identity, now_ms: int) -> MessageDraft:
+def op_message(
+    half_offset: int, queue_id: int, identity: BrokerContext, now_ms: int
+) -> OutgoingMessage:
     """The note that the half message at queue offset ``half_offset`` is resolved."""
     host = identity.store_host
-    return MessageDraft(
+    return OutgoingMessage(
         topic=TRANSACTION_OP_HALF_TOPIC.encode(),
         queue_id=queue_id,
         body=str(half_offset).encode(),
-        properties=encoded({PROPERTY_TAGS: REMOVE_TAG, PROPERTY_WAIT: "true"}),
+        properties=encode_java_properties({PROPERTY_TAGS: REMOVE_TAG, PROPERTY_WAIT: "true"}),
         sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host[0]) == IPV6_BYTES else 0,
         born_timestamp_ms=now_ms,
         born_host=host,
@@ -93,11 +95,11 @@ def op_message(half_offset: int, queue_id: int, identity: Identity, now_ms: int)
     )
 
 
-def half_again(half: StoredMessage, properties: dict[str, str]) -> MessageDraft:
+def renew_half_message(half: StoredMessage, properties: dict[str, str]) -> OutgoingMessage:
     """The half message once more, at the end of the half queue."""
     return copy_of(half, TRANSACTION_HALF_TOPIC, HALF_QUEUE, properties)
 
 
-def given_up(half: StoredMessage) -> MessageDraft:
+def discarded_message(half: StoredMessage) -> OutgoingMessage:
     """The half message where nobody checks it any more."""
     return copy_of(half, TRANSACTION_CHECK_MAX_TIME_TOPIC, 0, half.properties)

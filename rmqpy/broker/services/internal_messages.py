@@ -21,11 +21,11 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.store_api import MessageSink
+from rmqpy.broker.base.store_api import StoreWriter
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.results import PutResult
 
@@ -37,20 +37,20 @@ Done = Callable[[PutMessageStatus], None]
 
 
 @define(slots=True, frozen=True)
-class _Waiting:
+class _WaitingMessage:
     end: int
     deadline_ms: int
     done: Done
 
 
 @define(slots=True, eq=False, repr=False)
-class OwnMessages:
+class InternalMessageWriter:
     """See the module's text."""
 
-    sink: MessageSink
+    sink: StoreWriter
     scheduler: Scheduler
     statistics: Statistics
-    _lanes: dict[tuple[Watermark, ...], deque[_Waiting]] = field(factory=dict, init=False)
+    _lanes: dict[tuple[Watermark, ...], deque[_WaitingMessage]] = field(factory=dict, init=False)
     _subscribed: set[Watermark] = field(factory=set, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
@@ -62,7 +62,7 @@ class OwnMessages:
     def has_room(self) -> bool:
         return self.waiting < WAITING_LIMIT
 
-    def write(self, drafts: Sequence[MessageDraft], done: Done) -> list[PutResult]:
+    def write(self, drafts: Sequence[OutgoingMessage], done: Done) -> list[PutResult]:
         """Stage ``drafts``, in their order, for the commit of this turn: written, or confirmed by a
         quorum, they are stored; nobody waits for a flush or a replica. One result each; when one is
         refused, ``done`` hears its status at once, and those before it are stored all the same.
@@ -93,7 +93,7 @@ class OwnMessages:
     def _wait(self, end: int, done: Done) -> None:
         marks = tuple(self.sink.acknowledged(False))
         lane = self._lanes.setdefault(marks, deque())
-        lane.append(_Waiting(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))
+        lane.append(_WaitingMessage(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))
         for mark in marks:
             if mark not in self._subscribed:
                 self._subscribed.add(mark)

@@ -39,7 +39,7 @@ _Key = tuple[str, int]
 
 
 @define(slots=True, eq=False, repr=False)
-class HeldPull:
+class HeldPullRequest:
     """A pull that waits for a message at or behind ``offset``."""
 
     channel: Channel
@@ -51,19 +51,19 @@ class HeldPull:
     """Whether the message at a physical offset is one for the reader, where tags do not tell."""
 
 
-class PullHold:
+class PullRequestHold:
     """The waiting pulls of all queues. ``resume`` answers one of them."""
 
     def __init__(
-        self, clock: Clock, resume: Callable[[HeldPull], None], limit: int = HELD_LIMIT
+        self, clock: Clock, resume: Callable[[HeldPullRequest], None], limit: int = HELD_LIMIT
     ) -> None:
         self._clock = clock
         self._resume = resume
         self._limit = limit
         self.on_watch: Callable[[str, int, bool], None] = lambda _topic, _queue_id, _wanted: None
         """Told when the first reader of a queue begins to wait, and when none waits any more."""
-        self._waiting: dict[_Key, list[HeldPull]] = {}
-        self._due: list[HeldPull] = []
+        self._waiting: dict[_Key, list[HeldPullRequest]] = {}
+        self._due: list[HeldPullRequest] = []
         self._count = 0
 
     @property
@@ -71,7 +71,7 @@ class PullHold:
         """Pulls that wait now."""
         return self._count
 
-    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> bool:
+    def hold(self, topic: str, queue_id: int, pull: HeldPullRequest) -> bool:
         """Keep ``pull``; False when no more may wait."""
         if self._count >= self._limit:
             return False
@@ -112,7 +112,9 @@ class PullHold:
             self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
         self.wake()
 
-    def _split(self, key: _Key, waiting: list[HeldPull], due: Callable[[HeldPull], bool]) -> None:
+    def _split(
+        self, key: _Key, waiting: list[HeldPullRequest], due: Callable[[HeldPullRequest], bool]
+    ) -> None:
         staying = []
         for pull in waiting:
             if due(pull):
@@ -127,5 +129,5 @@ class PullHold:
             self.on_watch(*key, False)
 
 
-def _overdue(now_ms: int, end: int) -> Callable[[HeldPull], bool]:
+def _overdue(now_ms: int, end: int) -> Callable[[HeldPullRequest], bool]:
     return lambda pull: pull.channel.closed or pull.deadline_ms <= now_ms or end > pull.offset

@@ -23,8 +23,8 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.pace import Paced
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.pace import Throttled
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -61,17 +61,17 @@ class RegistrationAnswer:
 
 
 @define(slots=True, eq=False, repr=False)
-class _Round:
+class _RegistrationRound:
     """One registration with all name servers."""
 
     answered: bool = False
 
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
-class Registration:
+class RegistrationService:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
     scheduler: Scheduler
     network: Network
@@ -82,10 +82,10 @@ class Registration:
     _announcing: bool = field(default=False, init=False)
     _awaited: list[Callable[[], None]] = field(factory=list, init=False)
     """Who waits until the name servers know the table as it is now."""
-    _pace: Paced = field(init=False)
+    _pace: Throttled = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._pace = Paced(self.scheduler, self._send_announcement)
+        self._pace = Throttled(self.scheduler, self._send_announcement)
 
     def start(self) -> None:
         """Register now and go on doing so."""
@@ -108,7 +108,7 @@ class Registration:
         """One round: every name server, with answers."""
         if self.identity.broker_id < 0:
             return
-        this_round = _Round()
+        this_round = _RegistrationRound()
         command: RemotingCommand | None = None
         for server in self.identity.broker.name_servers:
             if self.identity.broker.force_register or self.identity.is_slave:
@@ -179,7 +179,7 @@ class Registration:
         period_ms = self.identity.broker.register_period_ms
         self._timer = self.scheduler.call_later(period_ms, self._repeat)
 
-    def _ask(self, server: str, this_round: _Round) -> None:
+    def _ask(self, server: str, this_round: _RegistrationRound) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if response is not None and response.code == ResponseCode.SUCCESS:
                 try:
@@ -195,7 +195,7 @@ class Registration:
 
         self.network.request(server, self._ask_command(), self._timeout_ms, answered)
 
-    def _send(self, server: str, command: RemotingCommand, this_round: _Round) -> None:
+    def _send(self, server: str, command: RemotingCommand, this_round: _RegistrationRound) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             taken = _success(server, "registration", response, error)
             if taken is not None:

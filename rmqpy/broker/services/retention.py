@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, Store
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
@@ -17,7 +17,7 @@ from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.retention import Pause, Round
+from rmqpy.store.retention import CleaningPause, Round
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class StoreCleaning:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: BrokerContext,
         store: Store,
         topics: TopicTable,
         scheduler: Scheduler,
@@ -97,7 +97,7 @@ class StoreCleaning:
         except BaseException:
             self._round = None
             raise
-        if isinstance(step, Pause):
+        if isinstance(step, CleaningPause):
             self._timer = self._scheduler.call_later(step.delay_ms, lambda: self._go_on(None))
         else:
             self._scheduler.run_blocking(step.run, lambda _none, failed: self._go_on(failed))

@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Final, Self
 from attrs import define, field
 
 from rmqpy.broker.base.message_copy import copy_of
-from rmqpy.broker.base.store_api import QueueReader
-from rmqpy.broker.services.delivered import Awaited, DeliveredSearch
-from rmqpy.broker.services.internal_messages import OwnMessages
-from rmqpy.broker.state.delay_levels import DelayOffsets
-from rmqpy.codec.message import RecordFault, decode_message
+from rmqpy.broker.base.store_api import MessageReader
+from rmqpy.broker.services.delivered import DeliveryDeduplicator, ExpectedCopy
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
+from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.codec.message import InvalidRecordError, decode_message
 from rmqpy.codec.properties import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 FIRST_STEP_MS: Final = 1_000
 POLL_MS: Final = 100
@@ -65,7 +65,7 @@ class _Level:
     number: int
     delay_ms: int
     next: int
-    search: DeliveredSearch | None
+    search: DeliveryDeduplicator | None
     pending: deque[_Delivery] = field(factory=deque)
     """Deliveries that are not all done, in order of their offsets."""
     not_before_ms: int = 0
@@ -81,15 +81,15 @@ class DeliverySurroundings:
     """What delivery uses. ``delays_ms`` has the delay of level n at n - 1."""
 
     delays_ms: tuple[int, ...]
-    offsets: DelayOffsets
-    queues: QueueReader
-    messages: OwnMessages
+    offsets: DelayOffsetTable
+    queues: MessageReader
+    messages: InternalMessageWriter
     scheduler: Scheduler
     turn: Turn
 
 
 @define(slots=True, eq=False, repr=False)
-class DelayDelivery:
+class ScheduleMessageService:
     """See the module's text."""
 
     around: DeliverySurroundings
@@ -97,7 +97,7 @@ class DelayDelivery:
     _timer: Timer | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
         """Over the store and the delay offsets of ``broker``."""
         return cls(
             DeliverySurroundings(
@@ -116,7 +116,7 @@ class DelayDelivery:
             return
         around = self.around
         self._levels = [
-            _Level(level, delay_ms, around.offsets.get(level), DeliveredSearch(around.queues))
+            _Level(level, delay_ms, around.offsets.get(level), DeliveryDeduplicator(around.queues))
             for level, delay_ms in enumerate(around.delays_ms, 1)
         ]
         self._plan(FIRST_STEP_MS)
@@ -229,7 +229,7 @@ class DelayDelivery:
             self._write(level, delivery, awaited)
         return level.next > delivery.offset
 
-    def _awaited(self, physical_offset: int, due_ms: int) -> Awaited | None:
+    def _awaited(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
         """What is to be delivered; None when that cannot be, which is logged."""
         record = self.around.queues.message_at(physical_offset)
         if record is None:
@@ -238,12 +238,12 @@ class DelayDelivery:
         try:
             message = decode_message(record)
             topic, queue_id = _real_queue(message)
-        except (RecordFault, ValueError) as fault:
+        except (InvalidRecordError, ValueError) as fault:
             _log.error("delayed message at %d cannot be delivered: %s", physical_offset, fault)
             return None
-        return Awaited(message, topic, queue_id, due_ms)
+        return ExpectedCopy(message, topic, queue_id, due_ms)
 
-    def _write(self, level: _Level, delivery: _Delivery, awaited: Awaited) -> None:
+    def _write(self, level: _Level, delivery: _Delivery, awaited: ExpectedCopy) -> None:
         def done(status: PutMessageStatus) -> None:
             if level not in self._levels:
                 return
@@ -277,7 +277,7 @@ class DelayDelivery:
             self.around.offsets.advance(level.number, level.pending.popleft().offset + 1)
 
 
-def delivery_of(awaited: Awaited) -> MessageDraft:
+def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:
     """The copy that consumers get: everything as it was, DELAY and REAL_TOPIC too (as in Java)."""
     message = awaited.message
     return copy_of(message, awaited.topic, awaited.queue_id, message.properties)

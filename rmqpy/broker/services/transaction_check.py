@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import QueueReader
-from rmqpy.broker.services.half_messages import REMOVE_TAG, given_up, half_again
-from rmqpy.broker.services.internal_messages import OwnMessages
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import MessageReader
+from rmqpy.broker.services.half_messages import REMOVE_TAG, discarded_message, renew_half_message
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.schedule import Turn
 from rmqpy.broker.state.clients import ClientTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.codec.message import (
-    RecordFault,
+    InvalidRecordError,
     decode_message,
     encode_stored,
     offset_msg_id,
@@ -57,7 +57,7 @@ from rmqpy.codec.properties import (
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus, RequestCode
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
-from rmqpy.model.message import MessageDraft, StoredMessage
+from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_GROUP,
@@ -67,11 +67,11 @@ from rmqpy.model.names import (
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import CheckTransactionStateRequestHeader
-from rmqpy.remoting.java_values import in_java_order
+from rmqpy.remoting.java_values import hashmap_ordered
 from rmqpy.store.results import PutResult
 
 if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import Broker, BrokerSurroundings
+    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 STEP_MESSAGES: Final = 128
 STEP_PAUSE_MS: Final = 1
@@ -86,28 +86,28 @@ _log = logging.getLogger(__name__)
 class CheckSurroundings:
     """What the check uses."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
     clients: ClientTable
-    offsets: ConsumerOffsets
-    queues: QueueReader
-    messages: OwnMessages
+    offsets: ConsumerOffsetTable
+    queues: MessageReader
+    messages: InternalMessageWriter
     scheduler: Scheduler
     turn: Turn
 
 
 @define(slots=True, eq=False, repr=False)
-class TransactionChecks:
+class TransactionCheckService:
     """See the module's text."""
 
     around: CheckSurroundings
     _timer: Timer | None = field(default=None, init=False)
-    _rounds: dict[int, _Round] = field(factory=dict, init=False)
+    _rounds: dict[int, _CheckRound] = field(factory=dict, init=False)
     """The round that runs, by the id of the half queue."""
     _asked: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, broker: Broker, around: BrokerSurroundings) -> Self:
+    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
         """Over the store and the tables of ``broker``."""
         return cls(
             CheckSurroundings(
@@ -144,7 +144,7 @@ class TransactionChecks:
         topic = self.around.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
         for queue_id in range(topic.read_queue_nums if topic is not None else 0):
             if queue_id not in self._rounds:
-                running = _Round(self.around, queue_id, self._ask, self._ended)
+                running = _CheckRound(self.around, queue_id, self._ask, self._ended)
                 self._rounds[queue_id] = running
                 running.step()
 
@@ -159,10 +159,10 @@ class TransactionChecks:
             _log.info("no producer of group %s is online to be asked", group)
             return
         self._asked += 1
-        channels[self._asked % len(channels)].write(encode_command(question(half)))
+        channels[self._asked % len(channels)].write(encode_command(check_request(half)))
 
 
-def question(half: StoredMessage) -> RemotingCommand:
+def check_request(half: StoredMessage) -> RemotingCommand:
     """The one-way request that asks about ``half``; its body is the message as it will be, not as
     it waits.
     """
@@ -174,7 +174,7 @@ def question(half: StoredMessage) -> RemotingCommand:
         transaction_id=unique_id,
         offset_msg_id=offset_msg_id(half.store_host, half.physical_offset),
     )
-    properties = dict(in_java_order({**half.properties, PROPERTY_WAIT: "false"}))
+    properties = dict(hashmap_ordered({**half.properties, PROPERTY_WAIT: "false"}))
     body = encode_stored(
         evolve(
             half,
@@ -188,7 +188,7 @@ def question(half: StoredMessage) -> RemotingCommand:
     return command
 
 
-class _Round:
+class _CheckRound:
     """One walk over one half queue."""
 
     def __init__(
@@ -372,16 +372,16 @@ class _Round:
                     )
                 )
 
-        return self._write(half_again(half, properties), stored, placed)
+        return self._write(renew_half_message(half, properties), stored, placed)
 
     def _give_up(self, half: StoredMessage) -> bool:
         if self._around.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
             return False
         _log.warning("half message %d is given up: %s", half.physical_offset, half.properties)
-        return self._write(given_up(half), lambda: None, [])
+        return self._write(discarded_message(half), lambda: None, [])
 
     def _write(
-        self, draft: MessageDraft, stored: Callable[[], None], placed: list[PutResult]
+        self, draft: OutgoingMessage, stored: Callable[[], None], placed: list[PutResult]
     ) -> bool:
         """Write a message on behalf of the half message at ``_next``, which is done with it."""
         offset = self._next
@@ -435,7 +435,7 @@ class _Round:
         record = self._around.queues.message_at(physical_offset)
         try:
             return decode_message(record) if record is not None else None
-        except RecordFault as fault:
+        except InvalidRecordError as fault:
             _log.error("the message at %d cannot be read: %s", physical_offset, fault)
             return None
 

@@ -29,12 +29,12 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, Store
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import BrokerStatsData, BrokerStatsItem
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -103,7 +103,7 @@ def _difference(samples: deque[_Sample]) -> BrokerStatsItem:
 class ItemStatistics:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     store: Store
     statistics: Statistics
     scheduler: Scheduler
@@ -140,7 +140,7 @@ class ItemStatistics:
         header = ViewBrokerStatsDataRequestHeader.decode(request.ext_fields)
         item = self.find(header.stats_name, header.stats_key)
         if item is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
             )

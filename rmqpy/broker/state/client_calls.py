@@ -20,7 +20,7 @@ from attrs import define, field
 
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -40,7 +40,7 @@ class _Call:
 
 
 @define(slots=True, eq=False, repr=False)
-class ClientCalls:
+class ClientRequests:
     """See the module's text."""
 
     scheduler: Scheduler
@@ -56,7 +56,9 @@ class ClientCalls:
     ) -> None:
         """Ask; ``done`` gets the answer, None when there is none in time."""
         if len(self._calls) >= CALLS_MAX:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients wait already")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients wait already"
+            )
         opaque = request.opaque = self._next_opaque()
         timer = self.scheduler.call_later(timeout_ms, lambda: self._end(opaque, None))
         self._calls[opaque] = _Call(channel, done, timer)

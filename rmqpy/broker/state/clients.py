@@ -26,7 +26,7 @@ from attrs import define, field
 
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
 from rmqpy.remoting.channel import Channel
 
@@ -94,7 +94,7 @@ class ConsumerGroup:
 def check_client_id(client_id: str) -> None:
     """Refuse what is too long to be a client's id (``ip@instance[@unit]``)."""
     if len(client_id) > CLIENT_ID_LENGTH_MAX:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"a client id of {len(client_id)} characters is longer than {CLIENT_ID_LENGTH_MAX}",
         )

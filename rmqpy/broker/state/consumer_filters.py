@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.base.store_api import RecordFilter
-from rmqpy.broker.filter.tags import ExpressionFault, is_tag_expression
-from rmqpy.codec.errors import RecordFault
+from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import record_properties
 from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     ConsumerFilterData,
     ConsumerFilterWrapper,
@@ -50,7 +50,7 @@ def filter_refusal(expression_type: str | None) -> str:
 def compile_filter(expression_type: str | None, expression: str | None) -> Expression:
     """Raises ExpressionFault for an unknown type or a text that is no expression."""
     if expression_type != SQL92:
-        raise ExpressionFault(f"there are no {expression_type} expressions")
+        raise FilterSyntaxError(f"there are no {expression_type} expressions")
     # Most brokers never see one: a start shall not pay for the language.
     from rmqpy.broker.filter.sql_parser import compile_expression
 
@@ -63,7 +63,7 @@ def record_filter(expression: Expression) -> RecordFilter:
     def wanted(record: memoryview) -> bool:
         try:
             return expression.matches(record_properties(record))
-        except RecordFault:
+        except InvalidRecordError:
             return False
 
     return wanted
@@ -82,7 +82,7 @@ class ConsumerFilter:
 
 
 @define(slots=True, eq=False, repr=False)
-class FilterTable:
+class ConsumerFilterTable:
     """See the module's text."""
 
     clock: Clock
@@ -126,7 +126,7 @@ class FilterTable:
         def wanted(record: memoryview) -> bool:
             try:
                 properties = record_properties(record)
-            except RecordFault:
+            except InvalidRecordError:
                 return False
             found = self.get(group, properties.get(PROPERTY_RETRY_TOPIC, ""))
             return found is None or found.expression.matches(properties)
@@ -147,7 +147,7 @@ class FilterTable:
             return
         try:
             expression = compile_filter(subscription.expression_type, text)
-        except ExpressionFault as fault:
+        except FilterSyntaxError as fault:
             _log.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
             if self._filters.pop(key, None) is not None:
                 self.on_change()
@@ -197,7 +197,7 @@ class FilterTable:
                     names.check_topic(line.topic)
                     names.check_group(line.consumer_group)
                     expression = compile_filter(line.expression_type, line.expression)
-                except (ValueError, Refusal) as fault:
+                except (ValueError, RequestRejectedError) as fault:
                     _log.error("the saved filter %s is left out: %s", line, fault)
                     continue
                 self._filters[line.consumer_group, line.topic] = ConsumerFilter(

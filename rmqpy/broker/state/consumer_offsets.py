@@ -16,10 +16,10 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
-class ConsumerOffsets:
+class ConsumerOffsetTable:
     """The table, by ``topic@group`` and queue."""
 
     on_change: Callable[[], None] = lambda: None
@@ -55,7 +55,7 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take over what a consumer says. Refused when the names or numbers cannot be right."""
         if not 0 <= queue_id < QUEUE_ID_LIMIT:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -109,7 +109,9 @@ class ConsumerOffsets:
         names.check_topic(topic)
         names.check_group(group)
         if len(self._table) >= OFFSET_KEYS_LIMIT:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{OFFSET_KEYS_LIMIT} offset tables are enough")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, f"{OFFSET_KEYS_LIMIT} offset tables are enough"
+            )
         queues: dict[int, int] = {}
         self._table[key] = queues
         return queues
@@ -129,8 +131,8 @@ _NOTHING: Final[Mapping[int, int]] = {}
 class OffsetProcessor:
     """Codes 14, 15 and 43."""
 
-    offsets: ConsumerOffsets
-    queues: QueueReader
+    offsets: ConsumerOffsetTable
+    queues: MessageReader
 
     def handlers(self) -> HandlerTable:
         return {
@@ -148,7 +150,7 @@ class OffsetProcessor:
         offset = self.offsets.get(header.consumer_group, topic, queue_id)
         if offset < 0:
             if not self._begins_in_memory(topic, queue_id):
-                raise Refusal(
+                raise RequestRejectedError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "no offset of this group; it may be a group that reads for the first time",
                 )

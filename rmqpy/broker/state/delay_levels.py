@@ -18,13 +18,13 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.message_copy import encoded
+from rmqpy.broker.base.message_copy import encode_java_properties
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.codec.properties import PROPERTY_DELAY, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import has_queue_unit
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.channel import Channel
@@ -44,12 +44,12 @@ def delay_level(properties: dict[str, str]) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR, f"property DELAY is no number: {text[:64]!r}"
         ) from None
 
 
-def redirect(draft: MessageDraft, properties: dict[str, str], level_max: int) -> bool:
+def redirect(draft: OutgoingMessage, properties: dict[str, str], level_max: int) -> bool:
     """Turn ``draft`` into a delayed message if ``properties`` ask for it; whether it is one now.
 
     Only messages of the types none and commit are delayed. ``properties`` are changed with it.
@@ -62,12 +62,12 @@ def redirect(draft: MessageDraft, properties: dict[str, str], level_max: int) ->
     properties[PROPERTY_REAL_QUEUE_ID] = str(draft.queue_id)
     draft.topic = SCHEDULE_TOPIC.encode()
     draft.queue_id = level - 1
-    draft.properties = encoded(properties)
+    draft.properties = encode_java_properties(properties)
     return True
 
 
 @define(slots=True, eq=False, repr=False)
-class DelayOffsets:
+class DelayOffsetTable:
     """Level to the queue offset of the first message that is not delivered yet."""
 
     on_change: Callable[[], None] = lambda: None

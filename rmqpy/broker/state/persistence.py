@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from attrs import define
 
-from rmqpy.broker.base.pace import Paced
+from rmqpy.broker.base.pace import Throttled
 from rmqpy.model.clock import Scheduler
-from rmqpy.model.files import FileLayer
-from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class TableFile:
     """One file and its backup."""
 
-    files: FileLayer
+    files: FileSystem
     path: str
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
@@ -40,7 +40,7 @@ class TableFile:
 
     def save(self, content: bytes) -> None:
         """Replace the content, keeping the former one as backup. Blocks until it is durable."""
-        replace_with_backup(self.files, self.path, content)
+        write_atomically(self.files, self.path, content)
 
 
 class TableWriter:
@@ -55,7 +55,7 @@ class TableWriter:
         self.held = False
         """Nothing is written."""
         self._closed: Callable[[], None] | None = None
-        self._pace = Paced(scheduler, self._begin)
+        self._pace = Throttled(scheduler, self._begin)
 
     def mark(self) -> None:
         """The table has changed; written by the next :meth:`write`."""

@@ -28,7 +28,7 @@ class _Lock:
 
 
 @define(slots=True)
-class QueueLocks:
+class QueueLockTable:
     """The lock table of all groups."""
 
     _clock: Clock

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.config.keys import BrokerRole
 from rmqpy.net.ha import SlaveView
 from rmqpy.store.files.watermark import Watermark
@@ -28,7 +28,7 @@ from rmqpy.store.files.watermark import Watermark
 ALONE = Watermark("replicated")
 
 
-class Slaves(Protocol):
+class ConnectedSlaves(Protocol):
     """The slaves that are connected (``net.ha_driver.HaServer``)."""
 
     replicated: Watermark
@@ -42,14 +42,14 @@ class Slaves(Protocol):
 
 
 @define(slots=True, eq=False, repr=False)
-class Replication:
+class ReplicationStatus:
     """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
     replication; both are set by whoever puts the broker together.
     """
 
-    identity: Identity
+    identity: BrokerContext
     log_end: Callable[[], int]
-    slaves: Slaves | None = None
+    slaves: ConnectedSlaves | None = None
     others: list[Callable[[], Mapping[str, str]]] = field(factory=list)
 
     @property

@@ -26,15 +26,15 @@ from typing import Final, Protocol, Self, TypeVar
 
 from attrs import define
 
-from rmqpy.broker.state.consumer_filters import FilterTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
-from rmqpy.broker.state.delay_levels import DelayOffsets
+from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.delay_levels import DelayOffsetTable
 from rmqpy.broker.state.persistence import TableFile, TableWriter
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model.clock import Scheduler
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.remoting.bodies import (
     ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 W = TypeVar("W", bound=Body)
 
 
-class Table(Protocol[W]):
+class PersistentTable(Protocol[W]):
     """A table that can be saved whole."""
 
     def wrapper(self) -> W: ...
@@ -69,14 +69,14 @@ class Tables:
     """What is saved."""
 
     topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    delays: DelayOffsets
-    filters: FilterTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    delays: DelayOffsetTable
+    filters: ConsumerFilterTable
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class SavedTables:
+class PersistentTables:
     """The writers of all tables."""
 
     topics: TableWriter
@@ -89,7 +89,7 @@ class SavedTables:
     def load(
         cls,
         tables: Tables,
-        files: FileLayer,
+        files: FileSystem,
         root: str,
         scheduler: Scheduler,
         announce: Callable[[], None],
@@ -100,11 +100,11 @@ class SavedTables:
         """
         folder = f"{root}/config"
 
-        def kept(name: str, table: Table[W], decode: Callable[[bytes], W]) -> TableWriter:
+        def kept(name: str, table: PersistentTable[W], decode: Callable[[bytes], W]) -> TableWriter:
             file = TableFile(files, f"{folder}/{name}")
             try:
                 saved = file.load(decode)
-            except StoreFault as fault:
+            except StoreError as fault:
                 if name != TOPICS_FILE:
                     raise
                 _log.error("%s", fault)
@@ -143,7 +143,7 @@ class SavedTables:
         self.topics.close(rest)
 
 
-def _set_aside(files: FileLayer, path: str, quarantine: str) -> None:
+def _set_aside(files: FileSystem, path: str, quarantine: str) -> None:
     """Keep what cannot be read, and its backup, before they are replaced."""
     for name in (path, path + BACKUP_SUFFIX):
         if files.exists(name):

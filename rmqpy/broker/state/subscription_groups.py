@@ -15,10 +15,10 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 
 CREATED_GROUPS_LIMIT: Final = 10_000
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
-class GroupTable:
+class SubscriptionGroupTable:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     clock: Clock
     on_change: Callable[[], None] = lambda: None
     data_version: DataVersion = field(init=False)
@@ -91,7 +91,7 @@ class GroupTable:
         for name, config in saved.subscription_group_table.items():
             try:
                 names.check_group(name)
-            except Refusal as refusal:
+            except RequestRejectedError as refusal:
                 _log.error("group %r of the saved table is left out: %s", name, refusal)
                 continue
             self._groups[name] = evolve(config, group_name=name)

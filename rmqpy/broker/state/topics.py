@@ -18,10 +18,10 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
@@ -55,7 +55,7 @@ class NewTopic:
 class TopicTable:
     """See the module's text. ``on_change`` is told the topic, or None when many changed."""
 
-    identity: Identity
+    identity: BrokerContext
     clock: Clock
     on_change: Callable[[TopicConfig | None], None] = lambda _topic: None
     data_version: DataVersion = field(init=False)
@@ -181,7 +181,7 @@ class TopicTable:
         for name, topic in saved.topic_config_table.items():
             try:
                 names.check_topic(name)
-            except Refusal as refusal:
+            except RequestRejectedError as refusal:
                 _log.error("topic %r of the saved table is left out: %s", name, refusal)
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
@@ -218,7 +218,7 @@ class TopicTable:
     def _create(self, topic: TopicConfig) -> TopicConfig | None:
         try:
             names.check_topic(topic.topic_name)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             _log.warning("topic %r not created: %s", topic.topic_name, refusal)
             return None
         if len(self._topics) - len(self._system) >= CREATED_TOPICS_LIMIT:

@@ -20,10 +20,10 @@ from enum import Enum
 
 from attrs import define, field
 
-from rmqpy.client.consuming.consumer_stats import ConsumeRates
-from rmqpy.client.consuming.process_queue import HoldLimits, ProcessQueue
+from rmqpy.client.consuming.consumer_stats import ConsumerStats
+from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
 from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import MessageQueue
@@ -41,7 +41,7 @@ class ConsumeResult(Enum):
     LATER = "LATER"
 
 
-Listener = Callable[[Sequence[ReceivedMessage]], Awaitable[ConsumeResult | None]]
+Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
 """Consumes messages of one queue; None means SUCCESS, an exception LATER."""
 
 
@@ -59,10 +59,10 @@ class ConsumeSettings:
     end_ms: int = 5_000
     pause_ms: int = 1_000
     fault_pause_ms: int = 3_000
-    limits: HoldLimits = field(factory=HoldLimits)
+    limits: FlowControlLimits = field(factory=FlowControlLimits)
 
 
-class Surroundings(ABC):
+class ConsumerContext(ABC):
     """What a queue needs of its consumer."""
 
     @property
@@ -71,18 +71,18 @@ class Surroundings(ABC):
 
     @property
     @abstractmethod
-    def rates(self) -> ConsumeRates: ...
+    def rates(self) -> ConsumerStats: ...
 
     @abstractmethod
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
         """Ask the broker; raises RmqError."""
 
     @abstractmethod
-    async def send_back(self, message: ReceivedMessage) -> bool:
+    async def send_back(self, message: MessageExt) -> bool:
         """Have ``message`` delivered again later; False when that could not be done."""
 
     @abstractmethod
-    def gives_up(self, message: ReceivedMessage) -> bool:
+    def gives_up(self, message: MessageExt) -> bool:
         """Whether an ordered queue shall not try ``message`` once more."""
 
 
@@ -96,7 +96,7 @@ class Subscription:
 
 
 @define(slots=True, eq=False, repr=False)
-class Consuming:
+class QueueConsumer:
     """Pulls, and hands out. ``start`` begins, ``drop`` ends it: what is held then is somebody
     else's.
     """
@@ -106,8 +106,8 @@ class Consuming:
     subscription: Subscription
     listener: Listener
     settings: ConsumeSettings
-    around: Surroundings
-    work: asyncio.Queue[Consuming] | None
+    around: ConsumerContext
+    work: asyncio.Queue[QueueConsumer] | None
     """Where the workers look, None in ordered consumption."""
 
     stored_offset: int | None = None
@@ -172,7 +172,7 @@ class Consuming:
         self._idle.set()
         self._room.set()
 
-    async def _sent_back(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+    async def _sent_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
         """Those whom the broker has; the others come once more from here, after a while."""
         outcomes = await asyncio.gather(*(self.around.send_back(each) for each in messages))
         kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
@@ -182,7 +182,7 @@ class Consuming:
             self._offer(len(kept))
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+    async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
         clock = self.around.clock
         start_ms = clock.monotonic_ms()
         self.held.last_consume_ms = clock.now_ms()
@@ -282,7 +282,7 @@ class Consuming:
             if result is ConsumeResult.LATER:
                 await self._once_more(messages)
 
-    async def _once_more(self, messages: list[ReceivedMessage]) -> None:
+    async def _once_more(self, messages: list[MessageExt]) -> None:
         given_up = [each for each in messages if self.around.gives_up(each)]
         sent = [each for each in given_up if await self.around.send_back(each)]
         self.held.done(sent)

@@ -8,15 +8,15 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.client.consuming.consume_service import ConsumeResult, Consuming, Listener
-from rmqpy.client.consuming.consumer_stats import ConsumeRates
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.consuming.consume_service import ConsumeResult, Listener, QueueConsumer
+from rmqpy.client.consuming.consumer_stats import ConsumerStats
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.core.server_requests import Answerer
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
@@ -38,12 +38,12 @@ LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
 
 
-class Consumed(Protocol):
+class ConsumerView(Protocol):
     """The part of a push consumer that is asked about."""
 
     listener: Listener
-    consuming: dict[MessageQueue, Consuming]
-    rates: ConsumeRates
+    consuming: dict[MessageQueue, QueueConsumer]
+    rates: ConsumerStats
     start_ms: int
 
     @property
@@ -62,10 +62,10 @@ class Consumed(Protocol):
 
 
 @define(slots=True, frozen=True)
-class ConsumerAnswers:
+class ConsumerCommands:
     """Of one consumer."""
 
-    consumer: Consumed
+    consumer: ConsumerView
 
     def answerers(self) -> Mapping[int, Answerer]:
         """By request code."""
@@ -113,14 +113,16 @@ class ConsumerAnswers:
         header = ConsumeMessageDirectlyResultRequestHeader.decode(request.ext_fields)
         try:
             stored = decode_message(memoryview(request.body))
-        except RecordFault as fault:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}") from None
+        except InvalidRecordError as fault:
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}"
+            ) from None
         queue = MessageQueue(stored.topic, header.broker_name or "", stored.queue_id)
         outcome = ConsumeMessageDirectlyResult(order=self.consumer.ordered)
         clock = self.consumer.clock
         start_ms = clock.monotonic_ms()
         try:
-            result = await self.consumer.listener([ReceivedMessage(queue=queue, stored=stored)])
+            result = await self.consumer.listener([MessageExt(queue=queue, stored=stored)])
         except Exception as error:
             LOG.exception("the listener failed on a message that was given to it directly")
             outcome.consume_result, outcome.remark = "CR_THROW_EXCEPTION", repr(error)
@@ -131,7 +133,7 @@ class ConsumerAnswers:
         return outcome.encode()
 
 
-def _queue_info(consuming: Consuming) -> ProcessQueueInfo:
+def _queue_info(consuming: QueueConsumer) -> ProcessQueueInfo:
     held = consuming.held
     first, last = held.offsets
     return ProcessQueueInfo(

@@ -18,7 +18,7 @@ TOPICS_MAX = 10_000
 
 
 @define(slots=True)
-class _Totals:
+class _StatTotals:
     pulls: int = 0
     pull_ms: int = 0
     pulled: int = 0
@@ -29,16 +29,16 @@ class _Totals:
 
 
 @define(slots=True)
-class _Topic:
-    totals: _Totals = field(factory=_Totals)
-    samples: deque[tuple[int, _Totals]] = field(factory=lambda: deque(maxlen=SAMPLES))
+class _TopicStats:
+    totals: _StatTotals = field(factory=_StatTotals)
+    samples: deque[tuple[int, _StatTotals]] = field(factory=lambda: deque(maxlen=SAMPLES))
 
 
-class ConsumeRates:
+class ConsumerStats:
     """``sample`` is due every ``SAMPLE_MS``."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicStats] = {}
 
     def pulled(self, topic: str, count: int, spent_ms: int) -> None:
         totals = self._of(topic)
@@ -74,10 +74,10 @@ class ConsumeRates:
             consume_failed_msgs=end.failed - begin.failed,
         )
 
-    def _of(self, topic: str) -> _Totals:
+    def _of(self, topic: str) -> _StatTotals:
         known = self._topics.get(topic)
         if known is None:
             if len(self._topics) >= TOPICS_MAX:
                 del self._topics[next(iter(self._topics))]
-            known = self._topics[topic] = _Topic()
+            known = self._topics[topic] = _TopicStats()
         return known.totals

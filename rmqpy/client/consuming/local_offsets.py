@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rmqpy.remoting.bodies import MessageQueue, ResetOffsetBody
-from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.store.files.disk import OsFileSystem
 
 
 class LocalOffsets:
@@ -19,7 +19,7 @@ class LocalOffsets:
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
         self.path = directory / client_id / group / "offsets.json"
-        self._files = Disk()
+        self._files = OsFileSystem()
 
     def load(self) -> dict[MessageQueue, int]:
         """Empty where there is no file. Raises StoreFault when neither it nor the one before it
@@ -31,4 +31,4 @@ class LocalOffsets:
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Durable when it returns. Raises OSError."""
         body = ResetOffsetBody(offset_table=dict(offsets))
-        replace_with_backup(self._files, str(self.path), body.encode())
+        write_atomically(self._files, str(self.path), body.encode())

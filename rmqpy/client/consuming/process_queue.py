@@ -20,11 +20,11 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class HoldLimits:
+class FlowControlLimits:
     """How much of a queue may be held before pulling pauses (Java's pullThresholdForQueue,
     pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).
     """
@@ -46,11 +46,11 @@ class ProcessQueue:
     last_pull_ms: int = 0
     last_consume_ms: int = 0
     byte_count: int = 0
-    _held: dict[int, ReceivedMessage] = field(factory=dict)
-    _waiting: deque[ReceivedMessage] = field(factory=deque)
+    _held: dict[int, MessageExt] = field(factory=dict)
+    _waiting: deque[MessageExt] = field(factory=deque)
     _reached: int = -1
 
-    def put(self, messages: Iterable[ReceivedMessage]) -> int:
+    def put(self, messages: Iterable[MessageExt]) -> int:
         """Add what a pull brought; what is here already or was done is left out. Returns how many
         were added.
         """
@@ -66,19 +66,19 @@ class ProcessQueue:
             count += 1
         return count
 
-    def take(self, max_count: int) -> list[ReceivedMessage]:
+    def take(self, max_count: int) -> list[MessageExt]:
         """The next messages to consume, in order; empty when there are none."""
         if self.dropped:
             return []
         return [self._waiting.popleft() for _ in range(min(max_count, len(self._waiting)))]
 
-    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+    def done(self, messages: Sequence[MessageExt]) -> None:
         """They are consumed, or sent back: never again."""
         for message in messages:
             if self._held.pop(message.queue_offset, None) is not None:
                 self.byte_count -= len(message.stored.body)
 
-    def again(self, messages: Sequence[ReceivedMessage]) -> None:
+    def again(self, messages: Sequence[MessageExt]) -> None:
         """Hand the taken ``messages`` out once more, before all others."""
         self._waiting.extendleft(reversed(messages))
 
@@ -110,7 +110,7 @@ class ProcessQueue:
             return 0, 0
         return next(iter(self._held)), self._reached - 1
 
-    def is_full(self, limits: HoldLimits, ordered: bool) -> bool:
+    def is_full(self, limits: FlowControlLimits, ordered: bool) -> bool:
         """Whether pulling pauses. The span bounds what a slow message makes the next start repeat;
         in ordered consumption nothing overtakes, so there is none.
         """

@@ -14,7 +14,7 @@ from attrs import define
 
 from rmqpy.client.core.instance import ClientInstance
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
-class Reservations:
+class QueueLocks:
     """``instance`` gives the open client; it raises while there is none."""
 
     group: str
@@ -43,7 +43,7 @@ class Reservations:
                 response = await instance.invoke(
                     address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
                 )
-            except NetworkFault as fault:
+            except NetworkError as fault:
                 LOG.warning("no locks from %s: %s", name, fault)
                 continue
             if response.code == ResponseCode.SUCCESS:
@@ -60,7 +60,7 @@ class Reservations:
             try:
                 address = await instance.address(held[0].topic, name)
                 await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
-            except NetworkFault as fault:
+            except NetworkError as fault:
                 LOG.warning("%s keeps locks for up to a minute: %s", name, fault)
 
 

@@ -19,7 +19,7 @@ Strategy = Callable[[str, Collection[MessageQueue], Collection[str]], list[Messa
 """(own client id, all queues, all client ids) → own queues; none where the own id is missing."""
 
 
-def averagely(
+def allocate_averagely(
     client_id: str, queues: Collection[MessageQueue], client_ids: Collection[str]
 ) -> list[MessageQueue]:
     """Java's AllocateMessageQueueAveragely."""

@@ -17,7 +17,7 @@ import logging
 from attrs import define
 
 from rmqpy.client.core.instance import ClientInstance
-from rmqpy.client.core.message import ReceivedMessage
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.core.routes import publish_queues
 from rmqpy.codec.properties import (
     PROPERTY_DELAY,
@@ -29,7 +29,7 @@ from rmqpy.codec.properties import (
     encode_properties,
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.names import INNER_PRODUCER_GROUP, retry_topic
 from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 
@@ -46,7 +46,7 @@ class SendBack:
     group: str
     max_reconsume_times: int
 
-    async def send(self, message: ReceivedMessage) -> bool:
+    async def send(self, message: MessageExt) -> bool:
         """Whether somebody has it now."""
         try:
             await self._hand_back(message)
@@ -61,7 +61,7 @@ class SendBack:
             return False
         return True
 
-    async def _hand_back(self, message: ReceivedMessage) -> None:
+    async def _hand_back(self, message: MessageExt) -> None:
         queue = message.queue
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.stored.physical_offset,
@@ -75,17 +75,17 @@ class SendBack:
         address = await self.instance.address(queue.topic, queue.broker_name)
         response = await self.instance.invoke(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
         if response.code != ResponseCode.SUCCESS:
-            raise Refusal(response.code, response.remark or "no remark")
+            raise RequestRejectedError(response.code, response.remark or "no remark")
 
-    async def _send_copy(self, message: ReceivedMessage) -> None:
+    async def _send_copy(self, message: MessageExt) -> None:
         topic = retry_topic(self.group)
         queues = publish_queues(topic, await self.instance.route(topic))
         if not queues:
-            raise NetworkFault(f"no broker takes messages of {topic}")
+            raise NetworkError(f"no broker takes messages of {topic}")
         queue = self.instance.randomness.choice(queues)
         address = self.instance.master_address(queue.broker_name)
         if address is None:
-            raise NetworkFault(f"the broker {queue.broker_name} has no master now")
+            raise NetworkError(f"the broker {queue.broker_name} has no master now")
         stored, times = message.stored, message.stored.reconsume_times
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,
@@ -104,9 +104,9 @@ class SendBack:
         command = self.instance.request(RequestCode.SEND_MESSAGE_V2, header, stored.body)
         response = await self.instance.transport.invoke(address, command)
         if response.code != ResponseCode.SUCCESS:
-            raise Refusal(response.code, response.remark or "no remark")
+            raise RequestRejectedError(response.code, response.remark or "no remark")
 
-    def _properties(self, message: ReceivedMessage) -> bytes:
+    def _properties(self, message: MessageExt) -> bytes:
         properties = dict(message.properties)
         properties.pop(PROPERTY_TRANSACTION_PREPARED, None)
         times = message.stored.reconsume_times
@@ -118,4 +118,4 @@ class SendBack:
         try:
             return encode_properties(properties)
         except ValueError as error:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+            raise RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None

@@ -24,12 +24,12 @@ from attrs import define
 
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import ClientInstance, NameServers
-from rmqpy.client.core.message import ReceivedMessage, host_address
-from rmqpy.codec.errors import RecordFault
+from rmqpy.client.core.message import MessageExt, host_address
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message, parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.message import StoredMessage
@@ -87,7 +87,7 @@ class PullResult:
     next_begin_offset: int
     min_offset: int
     max_offset: int
-    messages: list[ReceivedMessage]
+    messages: list[MessageExt]
 
 
 @define(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class Consumer(GroupMember):
         )
         try:
             response = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
@@ -228,7 +228,7 @@ class Consumer(GroupMember):
             response = await instance.invoke(
                 address, RequestCode.PULL_MESSAGE, header, timeout_ms=timeout_ms
             )
-        except NetworkFault:
+        except NetworkError:
             instance.suspect(queue.topic)
             self._suggested.pop(queue, None)
             raise
@@ -238,7 +238,7 @@ class Consumer(GroupMember):
 
     async def view_message(
         self, offset_msg_id: str, queue: MessageQueue | None = None
-    ) -> ReceivedMessage:
+    ) -> MessageExt:
         """The message at an offset id, from the broker in it (its queue then has no broker name).
 
         With ``queue`` its broker is asked: a store that has moved keeps the ids of its old address.
@@ -246,7 +246,7 @@ class Consumer(GroupMember):
         try:
             host, physical_offset = parse_offset_msg_id(offset_msg_id)
         except ValueError as error:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+            raise RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         header = ViewMessageRequestHeader(offset=physical_offset)
         if queue is not None:
             response = await self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
@@ -258,12 +258,12 @@ class Consumer(GroupMember):
             raise _refusal(response)
         records, fault = decode_records(response.body)
         if len(records) != 1 or fault is not None:
-            raise RemoteFault(
+            raise RemoteProtocolError(
                 f"the answer for {offset_msg_id} holds {len(records)} messages: {fault}"
             )
         stored = records[0]
         broker_name = queue.broker_name if queue is not None else ""
-        return ReceivedMessage(
+        return MessageExt(
             queue=MessageQueue(stored.topic, broker_name, stored.queue_id), stored=stored
         )
 
@@ -276,7 +276,7 @@ class Consumer(GroupMember):
         begin_ms: int = 0,
         end_ms: int = _END_OF_TIME_MS,
         unique: bool = False,
-    ) -> list[ReceivedMessage]:
+    ) -> list[MessageExt]:
         """Messages of ``topic`` with ``key`` among their keys (``unique``: as unique id).
 
         Every broker of the topic is asked; raises only when none of them answers.
@@ -294,7 +294,7 @@ class Consumer(GroupMember):
         answers = await asyncio.gather(
             *(self._query_one(topic, name, header) for name in names), return_exceptions=True
         )
-        found: list[ReceivedMessage] = []
+        found: list[MessageExt] = []
         faults: list[RmqError] = []
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, RmqError):
@@ -312,7 +312,7 @@ class Consumer(GroupMember):
 
     async def _query_one(
         self, topic: str, broker_name: str, header: QueryMessageRequestHeader
-    ) -> list[ReceivedMessage]:
+    ) -> list[MessageExt]:
         instance = self._open()
         address = await instance.address(topic, broker_name)
         response = await instance.invoke(address, RequestCode.QUERY_MESSAGE, header)
@@ -322,9 +322,9 @@ class Consumer(GroupMember):
             raise _refusal(response)
         records, fault = decode_records(response.body)
         if fault is not None:
-            raise RemoteFault(f"an answer of {address} holds what is no message: {fault}")
+            raise RemoteProtocolError(f"an answer of {address} holds what is no message: {fault}")
         return [
-            ReceivedMessage(
+            MessageExt(
                 queue=MessageQueue(record.topic, broker_name, record.queue_id), stored=record
             )
             for record in records
@@ -339,7 +339,7 @@ class Consumer(GroupMember):
         next_begin_offset = header.next_begin_offset
         if fault is not None:
             if not records:
-                raise RemoteFault(f"a pull of {queue} brought what is no message: {fault}")
+                raise RemoteProtocolError(f"a pull of {queue} brought what is no message: {fault}")
             LOG.warning("a pull of %s brought what is no message: %s", queue, fault)
             next_begin_offset = records[-1].queue_offset + 1
         return PullResult(
@@ -348,7 +348,7 @@ class Consumer(GroupMember):
             min_offset=header.min_offset,
             max_offset=header.max_offset,
             messages=[
-                ReceivedMessage(queue=queue, stored=record)
+                MessageExt(queue=queue, stored=record)
                 for record in records
                 if tags is None or record.properties.get(PROPERTY_TAGS) in tags
             ],
@@ -362,7 +362,7 @@ class Consumer(GroupMember):
         address = await instance.address(queue.topic, queue.broker_name)
         try:
             response = await instance.invoke(address, code, header)
-        except NetworkFault:
+        except NetworkError:
             instance.suspect(queue.topic)
             raise
         if response.code != ResponseCode.SUCCESS:
@@ -376,13 +376,13 @@ def exact_tags(expression: str) -> frozenset[str] | None:
         return None
     tags = frozenset(part.strip() for part in expression.split("||") if part.strip())
     if not tags:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the expression {expression!r} names no tag"
         )
     return tags
 
 
-def decode_records(body: bytes) -> tuple[list[StoredMessage], RecordFault | None]:
+def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError | None]:
     """The records of an answer back to back, and the fault at which reading stopped."""
     records: list[StoredMessage] = []
     view = memoryview(body)
@@ -390,14 +390,14 @@ def decode_records(body: bytes) -> tuple[list[StoredMessage], RecordFault | None
     while position < len(view):
         try:
             record = decode_message(view, position)
-        except RecordFault as fault:
+        except InvalidRecordError as fault:
             return records, fault
         records.append(record)
         position += record.size
     return records, None
 
 
-def _has_key(message: ReceivedMessage, topic: str, key: str, unique: bool) -> bool:
+def _has_key(message: MessageExt, topic: str, key: str, unique: bool) -> bool:
     # The index finds by hash: other keys with the same hash come along.
     if message.topic != topic:
         return False
@@ -406,5 +406,5 @@ def _has_key(message: ReceivedMessage, topic: str, key: str, unique: bool) -> bo
     return key in message.properties.get(PROPERTY_KEYS, "").split(" ")
 
 
-def _refusal(response: RemotingCommand) -> Refusal:
-    return Refusal(response.code, response.remark or "no remark")
+def _refusal(response: RemotingCommand) -> RequestRejectedError:
+    return RequestRejectedError(response.code, response.remark or "no remark")

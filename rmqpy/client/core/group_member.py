@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from rmqpy.client.core.instance import ClientInstance, NameServers, settings_of
-from rmqpy.model.errors import NetworkFault
+from rmqpy.model.errors import NetworkError
 from rmqpy.model.names import check_group
 
 
@@ -86,5 +86,5 @@ class GroupMember(ABC):
 
     def _open(self) -> ClientInstance:
         if self._instance is None:
-            raise NetworkFault(f"the {type(self).__name__} of {self.group} is not started")
+            raise NetworkError(f"the {type(self).__name__} of {self.group} is not started")
         return self._instance

@@ -25,12 +25,12 @@ from attrs import define, field
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.client.core.routes import broker_address, route_for_new_topic
-from rmqpy.client.core.server_requests import PushedRequests
+from rmqpy.client.core.server_requests import ServerRequestHandler
 from rmqpy.client.core.unique_id import UniqueIds
 from rmqpy.config.keys import parse_addresses
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, NetworkFault, Refusal, RmqError
+from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import check_group
 from rmqpy.net.client import RemotingClient, parse_address
@@ -62,7 +62,7 @@ def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
     try:
         return parse_addresses(text)
     except ValueError as error:
-        raise ConfigFault(f"name servers {text!r}: {error}; give host:port;host:port") from None
+        raise ConfigError(f"name servers {text!r}: {error}; give host:port;host:port") from None
 
 
 @define(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def settings_of(name_servers: NameServers) -> ClientSettings:
 
 
 @define(frozen=True, kw_only=True)
-class Surroundings:
+class ClientDependencies:
     """What an instance does not make itself. ``ended`` runs behind the end of everything else."""
 
     transport: Transport
@@ -121,9 +121,9 @@ class _Route:
 
 
 class ClientInstance:
-    """Start with :meth:`open`, or give it :class:`Surroundings` and call :meth:`start`."""
+    """Start with :meth:`open`, or give it :class:`ClientDependencies` and call :meth:`start`."""
 
-    def __init__(self, settings: ClientSettings, surroundings: Surroundings) -> None:
+    def __init__(self, settings: ClientSettings, surroundings: ClientDependencies) -> None:
         name = settings.instance_name or f"{surroundings.process_id}#{surroundings.marker.hex()}"
         self.client_id = f"{surroundings.client_ip}@{name}"
         self.transport = surroundings.transport
@@ -135,7 +135,7 @@ class ClientInstance:
             surroundings.marker,
             surroundings.clock,
         )
-        self.pushed = PushedRequests()
+        self.pushed = ServerRequestHandler()
         self._settings = settings
         self._ended = surroundings.ended
         self._name_servers = settings.name_servers
@@ -164,7 +164,7 @@ class ClientInstance:
         client_ip = settings.client_ip or await _address_towards(settings.name_servers[0])
         instance = cls(
             settings,
-            Surroundings(
+            ClientDependencies(
                 transport=transport,
                 clock=scheduler,
                 randomness=random.Random(),
@@ -209,7 +209,7 @@ class ClientInstance:
         """From now on heartbeats name this producer group."""
         check_group(group)
         if group in self._producers:
-            raise ConfigFault(f"the producer group {group} is already in use by this client")
+            raise ConfigError(f"the producer group {group} is already in use by this client")
         self._producers.add(group)
         self._heartbeat_due.set()
 
@@ -217,7 +217,7 @@ class ClientInstance:
         """From now on heartbeats carry what ``data`` tells of this consumer group."""
         check_group(group)
         if group in self._consumers:
-            raise ConfigFault(f"the consumer group {group} is already in use by this client")
+            raise ConfigError(f"the consumer group {group} is already in use by this client")
         self._consumers[group] = data
         self._heartbeat_due.set()
 
@@ -267,10 +267,10 @@ class ClientInstance:
             address = self._name_servers[self._name_server]
             try:
                 return await self.invoke(address, code, header, body)
-            except NetworkFault as fault:
+            except NetworkError as fault:
                 faults.append(f"{address}: {fault}")
                 self._name_server = (self._name_server + 1) % len(self._name_servers)
-        raise NetworkFault("no name server answers: " + "; ".join(faults))
+        raise NetworkError("no name server answers: " + "; ".join(faults))
 
     # -- routes
 
@@ -284,13 +284,13 @@ class ClientInstance:
         """The route of ``topic``; where it does not exist, the one that it will be created with."""
         try:
             return await self.route(topic)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             if refusal.code != ResponseCode.TOPIC_NOT_EXIST or topic == template_topic:
                 raise
             unknown = refusal
         try:
             template = await self.route(template_topic)
-        except Refusal:
+        except RequestRejectedError:
             raise unknown from None
         route = route_for_new_topic(template, queue_count)
         # Known for a moment only: the first message makes the broker create and register it.
@@ -310,7 +310,7 @@ class ClientInstance:
             await self.route(topic)
         found = broker_address(self._addresses.get(broker_name, {}), broker_id)
         if found is None:
-            raise NetworkFault(f"the broker {broker_name} is in no route of {topic}")
+            raise NetworkError(f"the broker {broker_name} is in no route of {topic}")
         return found
 
     def master_address(self, broker_name: str) -> str | None:
@@ -351,7 +351,7 @@ class ClientInstance:
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
         )
         if response.code != ResponseCode.SUCCESS:
-            raise Refusal(response.code, response.remark or f"no route of {topic}")
+            raise RequestRejectedError(response.code, response.remark or f"no route of {topic}")
         loaded = _Route(TopicRouteData.decode(response.body), self.clock.monotonic_ms())
         self._keep(topic, loaded)
         before = self._known_addresses()
@@ -391,7 +391,7 @@ class ClientInstance:
         )
         try:
             response = await self.invoke(address, RequestCode.HEART_BEAT, body=heartbeat.encode())
-        except NetworkFault as fault:
+        except NetworkError as fault:
             LOG.warning("no heartbeat to %s: %s", address, fault)
             return
         if response.code == ResponseCode.SUCCESS:
@@ -412,7 +412,7 @@ class ClientInstance:
         async def tell(address: str) -> None:
             try:
                 await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
-            except NetworkFault as fault:
+            except NetworkError as fault:
                 LOG.warning("not unregistered from %s: %s", address, fault)
 
         await asyncio.gather(*(tell(address) for address in sorted(self._greeted)))

@@ -42,7 +42,7 @@ class _Fault:
 
 
 @define(slots=True)
-class FaultAvoidance:
+class LatencyFaultTolerance:
     """See the module's text. Times are those of a monotonic clock."""
 
     _faults: dict[str, _Fault] = field(factory=dict, init=False)
@@ -50,7 +50,7 @@ class FaultAvoidance:
 
     def note(self, broker: str, latency_ms: int, now_ms: int) -> None:
         """What a send to ``broker`` took; ``FAILURE_MS`` when it failed."""
-        self._faults[broker] = _Fault(latency_ms, now_ms + avoided_for(latency_ms))
+        self._faults[broker] = _Fault(latency_ms, now_ms + not_available_duration_ms(latency_ms))
 
     def is_free(self, broker: str, now_ms: int) -> bool:
         fault = self._faults.get(broker)
@@ -82,6 +82,6 @@ class FaultAvoidance:
         return better[self._turn % len(better)]
 
 
-def avoided_for(latency_ms: int) -> int:
+def not_available_duration_ms(latency_ms: int) -> int:
     """Milliseconds for which a broker is avoided after a send that took so long."""
     return next((avoided for least, avoided in AVOIDED if latency_ms >= least), 0)

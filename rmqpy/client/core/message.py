@@ -2,7 +2,7 @@
 
 A sent message is checked by Java's rules before anything leaves the process, and refused with the
 same response code that Java's client gives. Reserved property names are those of Java's
-MessageConst; they are set through the attributes of :class:`Message` or not at all.
+MessageConst; they are set through the attributes of :class:`DLedgerMessage` or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
 from rmqpy.codec.message import offset_msg_id
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal, RemoteFault
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
 from rmqpy.model.names import check_send_topic, check_topic
@@ -111,7 +111,7 @@ class SendResult:
 
 
 @define(frozen=True, kw_only=True)
-class ReceivedMessage:
+class MessageExt:
     """A message read from a broker; ``stored`` has every field of the record as it is."""
 
     queue: MessageQueue
@@ -204,16 +204,18 @@ def inflated_body(body: bytes, sys_flag: int) -> bytes:
     kind = sys_flag & COMPRESSION_TYPE_MASK
     if kind not in (0, COMPRESSION_ZLIB):
         name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"an unknown type, {kind >> 8}")
-        raise RemoteFault(f"the body is compressed with {name}; only ZLIB can be read")
+        raise RemoteProtocolError(f"the body is compressed with {name}; only ZLIB can be read")
     inflater = zlib.decompressobj()
     try:
         inflated = inflater.decompress(body, INFLATED_BODY_BYTES_MAX)
     except zlib.error as error:
-        raise RemoteFault(f"the compressed body cannot be read: {error}") from error
+        raise RemoteProtocolError(f"the compressed body cannot be read: {error}") from error
     if inflater.unconsumed_tail:
-        raise RemoteFault(f"the compressed body has more than {INFLATED_BODY_BYTES_MAX} bytes")
+        raise RemoteProtocolError(
+            f"the compressed body has more than {INFLATED_BODY_BYTES_MAX} bytes"
+        )
     if not inflater.eof:
-        raise RemoteFault("the compressed body ends too early")
+        raise RemoteProtocolError("the compressed body ends too early")
     return inflated
 
 
@@ -227,5 +229,5 @@ def host_address(host: Host) -> str:
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def _illegal(reason: str) -> Refusal:
-    return Refusal(ResponseCode.MESSAGE_ILLEGAL, reason)
+def _illegal(reason: str) -> RequestRejectedError:
+    return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from rmqpy.codec.hashes import java_string_hash
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.flags import PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import MessageQueue, TopicRouteData
@@ -107,7 +107,7 @@ def _ordered_queues(topic: str, configuration: str) -> list[MessageQueue]:
         if not colon and not count:
             continue
         if not broker_name or not count.isascii() or not count.isdigit():
-            raise RemoteFault(
+            raise RemoteProtocolError(
                 f"the order configuration of {topic}, {configuration!r}, is not broker:count;…"
             )
         for queue_id in range(_checked(int(count[:10]))):
@@ -117,5 +117,7 @@ def _ordered_queues(topic: str, configuration: str) -> list[MessageQueue]:
 
 def _checked(queue_count: int) -> int:
     if queue_count > QUEUES_MAX:
-        raise RemoteFault(f"a route has {queue_count} queues on one broker, more than {QUEUES_MAX}")
+        raise RemoteProtocolError(
+            f"a route has {queue_count} queues on one broker, more than {QUEUES_MAX}"
+        )
     return queue_count

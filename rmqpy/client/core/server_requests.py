@@ -22,11 +22,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal, RmqError
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -47,7 +47,7 @@ _GROUP_FIELD: Final[Mapping[int, str]] = {
 }
 
 
-class PushedRequests:
+class ServerRequestHandler:
     """The ``RequestHandler`` of a client's connections."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class PushedRequests:
         for command in commands:
             try:
                 answerer = self._answerer(command)
-            except Refusal as refusal:
+            except RequestRejectedError as refusal:
                 _answer(channel, command, _refused(command, refusal))
                 continue
             task = asyncio.create_task(self._run(channel, command, answerer))
@@ -97,22 +97,24 @@ class PushedRequests:
         elif code in _GROUP_FIELD:
             group = command.ext_fields.get(_GROUP_FIELD[code], "")
         else:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
             )
         answerer = self._answerers.get((code, group))
         if answerer is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"the group {group} is not one of this client's"
             )
         if len(self._running) >= RUNNING_MAX:
-            raise Refusal(ResponseCode.SYSTEM_BUSY, f"{RUNNING_MAX} requests run already")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, f"{RUNNING_MAX} requests run already"
+            )
         return answerer
 
     async def _run(self, channel: Channel, command: RemotingCommand, answerer: Answerer) -> None:
         try:
             body = await answerer(channel, command)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             response = _refused(command, refusal)
         except RmqError as fault:
             response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
@@ -135,13 +137,15 @@ def _answer(channel: Channel, request: RemotingCommand, response: RemotingComman
         channel.write(encode_command(response))
 
 
-def _refused(request: RemotingCommand, refusal: Refusal) -> RemotingCommand:
+def _refused(request: RemotingCommand, refusal: RequestRejectedError) -> RemotingCommand:
     return RemotingCommand.response_to(request, refusal.code, refusal.remark)
 
 
 def _group_of_message(body: bytes) -> str:
     try:
         message = decode_message(memoryview(body))
-    except RecordFault as fault:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}") from None
+    except InvalidRecordError as fault:
+        raise RequestRejectedError(
+            ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}"
+        ) from None
     return message.properties.get(PROPERTY_PRODUCER_GROUP, "")

@@ -41,7 +41,7 @@ class UniqueIds:
         """The next id."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = month_around(now_ms)
+            self._month_start_ms, self._month_end_ms = month_start_ms(now_ms)
         since_ms = now_ms - self._month_start_ms
         if -_CLOCK_STEP_BACK_MS < since_ms < 0:
             since_ms = 0
@@ -52,7 +52,7 @@ class UniqueIds:
         return (self._prefix + _TAIL.pack(since_ms, counter)).hex().upper()
 
 
-def month_around(now_ms: int) -> tuple[int, int]:
+def month_start_ms(now_ms: int) -> tuple[int, int]:
     """Start of the local month that contains ``now_ms``, and start of the next, in ms."""
     start = datetime.fromtimestamp(now_ms / 1000).replace(
         day=1, hour=0, minute=0, second=0, microsecond=0

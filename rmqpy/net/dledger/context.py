@@ -14,15 +14,15 @@ from rmqpy.model.clock import Scheduler
 from rmqpy.model.message import Host
 from rmqpy.remoting.channel import Network
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-from rmqpy.store.ledger.classic_prefix import OldLog
-from rmqpy.store.queues.expired_ends import QueueEnds
+from rmqpy.store.ledger.classic_prefix import ClassicPrefix
+from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
 """Period of the state loop (Java StateMaintainer)."""
 
 
-class GroupStore(Protocol):
+class DriverStore(Protocol):
     """What a driver needs of the store besides its log; ``MessageStore`` has it."""
 
     @property
@@ -33,7 +33,7 @@ class GroupStore(Protocol):
     def disk_full(self) -> bool: ...
 
     @property
-    def old_log(self) -> OldLog | None: ...
+    def old_log(self) -> ClassicPrefix | None: ...
 
     @property
     def divided_offset(self) -> int | None:
@@ -50,7 +50,7 @@ class GroupStore(Protocol):
     def fail(self, reason: str) -> None: ...
 
     @property
-    def queue_ends(self) -> QueueEnds: ...
+    def queue_ends(self) -> ExpiredQueueEnds: ...
 
     def drop_old_log(self) -> None:
         """Remove the commit log in front of the divide, if there still is one."""
@@ -69,7 +69,7 @@ class GroupStore(Protocol):
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class DriverSurroundings:
+class DriverDependencies:
     """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
     make the log durable, unless that is under way; ``store_host`` stands in the marker; ``vouch``
     says why a Java member may not be joined, ``lacks_tables`` whether this member would lead
@@ -77,7 +77,7 @@ class DriverSurroundings:
     """
 
     log: DLedgerCommitLog
-    store: GroupStore
+    store: DriverStore
     scheduler: Scheduler
     network: Network
     store_host: Host

@@ -31,8 +31,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rmqpy.dledger.handshake import Introduction
-from rmqpy.dledger.member import Disk, LedgerEnd, Membership, Options, Role
+from rmqpy.dledger.handshake import PeerHello
+from rmqpy.dledger.member import DiskState, LedgerEnd, Membership, RaftOptions, Role
 from rmqpy.dledger.messages import Entry
 from rmqpy.dledger.node import (
     Answered,
@@ -40,21 +40,21 @@ from rmqpy.dledger.node import (
     Event,
     Node,
     Proposal,
-    Refused,
+    ProposalRejected,
     Stored,
     Synced,
 )
 from rmqpy.model.clock import Timer
-from rmqpy.model.errors import RemoteFault
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.net.dledger.context import DriverSurroundings
-from rmqpy.net.dledger.peers import Peers
-from rmqpy.net.dledger.push_fast_path import PushLane
-from rmqpy.net.dledger.ready_processor import ReadyCarrier
+from rmqpy.net.dledger.context import DriverDependencies
+from rmqpy.net.dledger.peers import PeerTransport
+from rmqpy.net.dledger.push_fast_path import PushFastPath
+from rmqpy.net.dledger.ready_processor import ReadyProcessor
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.ledger.classic_prefix import FileDigest, OldLogMark
-from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark, FileDigest
+from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_scrub import Scrub
 
 EVENTS_MAX: Final = 32
@@ -69,7 +69,7 @@ class DLedgerDriver:
     """See the module. A ``RequestHandler`` for the peers' port, and the log's ``Proposer``."""
 
     def __init__(
-        self, membership: Membership, options: Options, around: DriverSurroundings
+        self, membership: Membership, options: RaftOptions, around: DriverDependencies
     ) -> None:
         self.membership = membership
         self._alone = len(membership.peers) == 1
@@ -85,7 +85,7 @@ class DLedgerDriver:
             self.entries.committed_index,
             options,
         )
-        self.peers = Peers(
+        self.peers = PeerTransport(
             membership,
             options,
             around.network,
@@ -96,12 +96,14 @@ class DLedgerDriver:
             self.node.take_batches,
             around.vouch,
         )
-        self._lane = PushLane(self.node, self.entries, self.peers)
-        self.carrier = ReadyCarrier(around, self.node, self.peers, self._lane.receipts, self._note)
+        self._lane = PushFastPath(self.node, self.entries, self.peers)
+        self.carrier = ReadyProcessor(
+            around, self.node, self.peers, self._lane.receipts, self._note
+        )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
         self._ask_ends_ms = 0
-        self.disk = Disk.GOOD
+        self.disk = DiskState.GOOD
         self._scrub = Scrub(self.entries, self._fetch)
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
         """(wall clock, sentence): what became of the role, and why."""
@@ -113,12 +115,12 @@ class DLedgerDriver:
         """
         self._planned = self._saving = self._granted = False
 
-    def introduce(self) -> Introduction:
+    def introduce(self) -> PeerHello:
         """What this member says of itself."""
         divided = self._store.divided_offset
         old_log = self._store.old_log
-        mark = OldLogMark() if old_log is None else old_log.mark
-        return Introduction(
+        mark = ClassicPrefixMark() if old_log is None else old_log.mark
+        return PeerHello(
             group=self.membership.group,
             member=self.membership.self_id,
             file_size=self.entries.file_size,
@@ -179,13 +181,13 @@ class DLedgerDriver:
 
     # --------------------------------------------------------------------------------- proposer
 
-    def propose(self, count: int) -> Proposal | Refused:
+    def propose(self, count: int) -> Proposal | ProposalRejected:
         # Behind a grant the answers wait: they may end the leadership in which it was given.
         granted, self._granted = self._granted, False
         self.grants += 1
         if self._planned and not self._busy and not granted:
             self._work()
-        return Refused.DISK_ERROR if self.carrier.dead else self.node.propose(count)
+        return ProposalRejected.DISK_ERROR if self.carrier.dead else self.node.propose(count)
 
     def grant(self) -> tuple[Proposal, int]:
         if self._planned and not self._busy:
@@ -228,7 +230,7 @@ class DLedgerDriver:
 
     def _plan_tick(self) -> None:
         """A leader that is alone has nothing to wait for but its disk."""
-        if self._alone and self.node.role is Role.LEADER and self.disk is Disk.GOOD:
+        if self._alone and self.node.role is Role.LEADER and self.disk is DiskState.GOOD:
             return
         if "tick" not in self._timers and not self.carrier.stopped:
             self._timers["tick"] = self._scheduler.call_later(self._around.tick_ms, self._tick)
@@ -304,36 +306,36 @@ class DLedgerDriver:
             self._plan_tick()
         return True
 
-    def _disk_now(self) -> Disk:
+    def _disk_now(self) -> DiskState:
         if self._store.failure is not None:
-            return Disk.FAILED
+            return DiskState.FAILED
         if self._scrub.damaged and not self._alone:
-            return Disk.DAMAGED
+            return DiskState.DAMAGED
         lacks_tables = self._store.queue_ends.wanted or self._around.lacks_tables()
         if lacks_tables and not self._alone:
-            return Disk.LACKS_TABLES
-        return Disk.FULL if self._store.disk_full else Disk.GOOD
+            return DiskState.LACKS_TABLES
+        return DiskState.FULL if self._store.disk_full else DiskState.GOOD
 
     def _step(self, event: Event) -> None:
         self.grants += 1
         try:
             self.node.step(event)
-        except DamagedEntry as fault:
+        except CorruptEntryError as fault:
             self._entry_damaged(fault)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """One call that may meet a damaged entry."""
         try:
             step()
-        except DamagedEntry as fault:
+        except CorruptEntryError as fault:
             self._entry_damaged(fault)
 
-    def _entry_damaged(self, fault: DamagedEntry) -> None:
+    def _entry_damaged(self, fault: CorruptEntryError) -> None:
         """Who has one does not lead until it is whole."""
         self._scrub.found(fault)
-        if not self._alone and self.disk is not Disk.FAILED:
-            self.disk = Disk.DAMAGED
-            self.node.step(DiskReport(Disk.DAMAGED))
+        if not self._alone and self.disk is not DiskState.FAILED:
+            self.disk = DiskState.DAMAGED
+            self.node.step(DiskReport(DiskState.DAMAGED))
 
     def _want_queue_ends(self, now_ms: int) -> None:
         """Ask the leader, every second, until it answers."""
@@ -352,10 +354,10 @@ class DLedgerDriver:
                 ends.told(body)
             else:
                 ends.nobody_knows()
-        except (RemoteFault, OSError) as error:
+        except (RemoteProtocolError, OSError) as error:
             _log.error("the ends of silent queues are not known yet: %s", error)
 
-    def _damage_met(self, fault: DamagedEntry) -> bool:
+    def _damage_met(self, fault: CorruptEntryError) -> bool:
         """A reader has met it; the next tick does what follows."""
         if self._alone:
             return False

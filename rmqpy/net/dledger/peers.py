@@ -45,8 +45,8 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.dledger.handshake import Introduction, compare, decode_introduction
-from rmqpy.dledger.member import Membership, Options
+from rmqpy.dledger.handshake import PeerHello, compare, decode_introduction
+from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.messages import (
     REQUESTS,
     RESPONSES,
@@ -68,7 +68,7 @@ from rmqpy.dledger.wire import (
 )
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import RemoteFault, RmqError
+from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -89,7 +89,7 @@ _log = logging.getLogger(__name__)
 
 
 @define(slots=True)
-class Asked:
+class PendingRequest:
     """A request of somebody that has no answer yet."""
 
     channel: Channel
@@ -98,7 +98,7 @@ class Asked:
     physical_offset: int = -1
 
 
-class Once:
+class OncePerCauseLog:
     """Logs a sentence the first time that it is about this; the oldest causes are forgotten."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Once:
             self._said.pop(cause, None)
 
 
-class Standing(Enum):
+class PeerStatus(Enum):
     """What is known of a member."""
 
     UNKNOWN = "unknown"
@@ -127,11 +127,11 @@ class Standing(Enum):
 
 
 @define(slots=True, eq=False, repr=False)
-class Way:
+class PeerLink:
     """One member, seen from here."""
 
     name: str
-    standing: Standing = Standing.UNKNOWN
+    standing: PeerStatus = PeerStatus.UNKNOWN
     reason: str = ""
     """Why it is refused."""
 
@@ -144,41 +144,41 @@ class Way:
 
 
 @define(slots=True, eq=False, repr=False)
-class Peers:
+class PeerTransport:
     """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
     queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,
     ``vouch`` says why a Java member may not be joined ("" when it may).
     """
 
     membership: Membership
-    options: Options
+    options: RaftOptions
     network: Network
     clock: Clock
     answered: Callable[[Answered], None]
-    introduce: Callable[[], Introduction]
+    introduce: Callable[[], PeerHello]
     queue_ends: Callable[[], bytes | None]
     takes_batches: Callable[[str, bool], None]
     vouch: Callable[[str], str]
-    ways: dict[str, Way] = field(init=False)
-    once: Once = field(factory=Once)
+    ways: dict[str, PeerLink] = field(init=False)
+    once: OncePerCauseLog = field(factory=OncePerCauseLog)
     _ticket: int = 0
-    _asked: dict[int, Asked] = field(factory=dict)
+    _asked: dict[int, PendingRequest] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.ways = {name: Way(name) for name in self.membership.others}
+        self.ways = {name: PeerLink(name) for name in self.membership.others}
 
     # -------------------------------------------------------------------------------- outgoing
 
     def send(self, send: Send) -> None:
         """A request of the core."""
         way = self.ways[send.to]
-        if way.standing is Standing.REFUSED:
+        if way.standing is PeerStatus.REFUSED:
             if self.clock.monotonic_ms() < way.ask_again_ms:
                 self.answered(Answered(send.ticket, None))
                 return
-            way.standing = Standing.UNKNOWN
-        if way.standing is not Standing.UNKNOWN:
+            way.standing = PeerStatus.UNKNOWN
+        if way.standing is not PeerStatus.UNKNOWN:
             self._transmit(send)
         elif len(way.waiting) >= WAITING_MAX:
             self.answered(Answered(send.ticket, None))
@@ -187,7 +187,7 @@ class Peers:
             if not way.asking:
                 self._ask(way)
 
-    def _ask(self, way: Way) -> None:
+    def _ask(self, way: PeerLink) -> None:
         """For the handshake of a member."""
         way.asking = True
         self.network.request(
@@ -200,7 +200,7 @@ class Peers:
         )
 
     def _introduced(
-        self, way: Way, command: RemotingCommand | None, fault: RmqError | None
+        self, way: PeerLink, command: RemotingCommand | None, fault: RmqError | None
     ) -> None:
         way.asking = False
         if command is None:
@@ -216,25 +216,25 @@ class Peers:
                 self.once.warn(("handshake", way.name), text, way.name, command.remark)
         waiting, way.waiting = way.waiting, []
         for send in waiting:
-            if way.standing in (Standing.VERIFIED, Standing.JAVA):
+            if way.standing in (PeerStatus.VERIFIED, PeerStatus.JAVA):
                 self._transmit(send)
             else:
                 self.answered(Answered(send.ticket, None))
 
-    def _judge(self, way: Way, body: bytes | None) -> None:
+    def _judge(self, way: PeerLink, body: bytes | None) -> None:
         """``body`` is its introduction; None: it is a Java member."""
         if body is None:
             missing = self.vouch(way.name)
             if missing:
                 self._refuse(way, missing)
                 return
-            way.standing = Standing.JAVA
+            way.standing = PeerStatus.JAVA
             way.judged = True
             self.takes_batches(way.name, False)
             return
         try:
             other = decode_introduction(body)
-        except RemoteFault as wrong:
+        except RemoteProtocolError as wrong:
             self.once.warn(("handshake", way.name), "member %s: %s", way.name, wrong)
             return
         found = compare(self.introduce(), other)
@@ -245,8 +245,8 @@ class Peers:
         else:
             self._fits(way)
 
-    def _fits(self, way: Way) -> None:
-        way.standing = Standing.VERIFIED
+    def _fits(self, way: PeerLink) -> None:
+        way.standing = PeerStatus.VERIFIED
         way.reason = ""
         way.judged = True
         self.takes_batches(way.name, True)
@@ -254,14 +254,14 @@ class Peers:
     def tell_more(self) -> None:
         """This member can say more of itself: all are met again before anything else is sent."""
         for way in self.ways.values():
-            if way.standing is Standing.VERIFIED:
-                way.standing = Standing.UNKNOWN
+            if way.standing is PeerStatus.VERIFIED:
+                way.standing = PeerStatus.UNKNOWN
                 if not way.asking:
                     self._ask(way)
 
-    def _refuse(self, way: Way, reason: str) -> None:
+    def _refuse(self, way: PeerLink, reason: str) -> None:
         way.judged = False
-        way.standing = Standing.REFUSED
+        way.standing = PeerStatus.REFUSED
         way.reason = reason
         way.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
         self.once.warn(("unfit", way.name, reason), "member %s is refused: %s", way.name, reason)
@@ -292,7 +292,7 @@ class Peers:
         def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
             entry = None
             if command is not None and command.code == RESPONSE_FRAME_CODE:
-                with suppress(RemoteFault):
+                with suppress(RemoteProtocolError):
                     response = decode_response(GetEntriesRequest, command.body)
                     if isinstance(response, GetEntriesResponse) and response.entries:
                         entry = response.entries[0]
@@ -332,8 +332,8 @@ class Peers:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
             way = self.ways[send.to]
-            if way.standing is not Standing.REFUSED:
-                way.standing = Standing.UNKNOWN
+            if way.standing is not PeerStatus.REFUSED:
+                way.standing = PeerStatus.UNKNOWN
             return None
         self.once.forget(("silent", send.to))
         kind = type(send.request)
@@ -350,7 +350,7 @@ class Peers:
             return None
         try:
             return decode_response(kind, command.body)
-        except RemoteFault as wrong:
+        except RemoteProtocolError as wrong:
             text = "the answer of member %s cannot be read: %s"
             self.once.warn(("answer", send.to, kind), text, send.to, wrong)
             return None
@@ -371,7 +371,7 @@ class Peers:
             return None
         try:
             request = decode_request(command.code, command.body)
-        except RemoteFault as wrong:
+        except RemoteProtocolError as wrong:
             self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, wrong)
             refusal = RESPONSES[kind](
                 group=self.membership.group,
@@ -382,7 +382,7 @@ class Peers:
             return None
         way = self.ways.get(request.leader_id or request.local_id or "")
         if way is not None and not self._may_enter(way):
-            if way.standing is Standing.REFUSED:
+            if way.standing is PeerStatus.REFUSED:
                 refusal = RESPONSES[kind](
                     group=self.membership.group,
                     remote_id=self.membership.self_id,
@@ -391,15 +391,15 @@ class Peers:
                 self._write(channel, _answer(command, refusal))
             return None
         self._ticket += 1
-        self._asked[self._ticket] = Asked(channel, command, request)
+        self._asked[self._ticket] = PendingRequest(channel, command, request)
         return Received(self._ticket, request)
 
-    def _may_enter(self, way: Way) -> bool:
+    def _may_enter(self, way: PeerLink) -> bool:
         """Whether what a member sends is taken; who was never judged is asked who it is."""
-        if way.standing is Standing.REFUSED:
+        if way.standing is PeerStatus.REFUSED:
             if self.clock.monotonic_ms() < way.ask_again_ms:
                 return False
-            way.standing = Standing.UNKNOWN
+            way.standing = PeerStatus.UNKNOWN
         if way.judged or self.introduce().divided_offset < 0:
             return True
         if not way.asking:
@@ -410,7 +410,7 @@ class Peers:
         """A member introduces itself: so does this one, and both judge."""
         try:
             other = decode_introduction(command.body)
-        except RemoteFault as wrong:
+        except RemoteProtocolError as wrong:
             refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(wrong))
             return encode_command(refusal)
         own = self.introduce()
@@ -418,7 +418,7 @@ class Peers:
         refusals = compare(own, other).refusals
         if way is not None and refusals:
             self._refuse(way, "; ".join(refusals))
-        elif way is not None and way.standing is not Standing.VERIFIED:
+        elif way is not None and way.standing is not PeerStatus.VERIFIED:
             self._fits(way)
         answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
         return encode_command(answer)
@@ -472,7 +472,7 @@ class Peers:
     def refuse_append(self, ticket: int, code: DLedgerResponseCode) -> None:
         self._answer_append(self._asked.pop(ticket), code, -1)
 
-    def _answer_append(self, asked: Asked, code: DLedgerResponseCode, index: int) -> None:
+    def _answer_append(self, asked: PendingRequest, code: DLedgerResponseCode, index: int) -> None:
         request = asked.request
         response = AppendEntryResponse(
             group=request.group,

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqpy.codec.backend import PushTaker, push_taker
+from rmqpy.codec.backend import PushDecoder, push_taker
 from rmqpy.dledger.follower import PushGrant
 from rmqpy.dledger.node import Node
 from rmqpy.dledger.push_text import granted_texts, taken_answer
 from rmqpy.dledger.wire import RESPONSE_FRAME_CODE
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.net.dledger.peers import Peers, Standing, Way
+from rmqpy.net.dledger.peers import PeerLink, PeerStatus, PeerTransport
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.frame import answer_frame
@@ -37,20 +37,20 @@ from rmqpy.store.ledger.entry_store import EntryStore
 _PUSH: Final = int(RequestCode.PUSH)
 
 
-class PushLane:
+class PushFastPath:
     """See the module. ``receipts``: channels and the frames that they get, in order."""
 
-    def __init__(self, node: Node, entries: EntryStore, peers: Peers) -> None:
+    def __init__(self, node: Node, entries: EntryStore, peers: PeerTransport) -> None:
         self.receipts: list[tuple[Channel, bytes]] = []
         self._node = node
         self._entries = entries
         self._staging = entries.staging
         self._peers = peers
-        self._taker: PushTaker | None = None
+        self._taker: PushDecoder | None = None
         if push_taker is not None:
             self._taker = push_taker(entries.file_size)
         self._grant: PushGrant | None = None
-        self._way: Way | None = None
+        self._way: PeerLink | None = None
         """The leader's; None: nothing is granted."""
         self._answer = b""
         self._changes = self._generation = -1
@@ -65,7 +65,7 @@ class PushLane:
         if self._changes != node.changes or self._generation != self._staging.generation:
             self._renew(taker)
         way = self._way
-        if way is None or not way.judged or way.standing is Standing.REFUSED:
+        if way is None or not way.judged or way.standing is PeerStatus.REFUSED:
             return False
         self._staging.kept = 0
         taken = taker.take(command.body)
@@ -78,7 +78,7 @@ class PushLane:
         self.receipts.append((channel, answer_frame(RESPONSE_FRAME_CODE, command.opaque, body)))
         return True
 
-    def _renew(self, taker: PushTaker) -> None:
+    def _renew(self, taker: PushDecoder) -> None:
         """Something has happened to the member: ask anew what is granted."""
         self._changes = self._node.changes
         staging = self._staging

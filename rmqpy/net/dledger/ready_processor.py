@@ -31,29 +31,29 @@ from rmqpy.dledger.member import Role
 from rmqpy.dledger.messages import DLedgerResponseCode
 from rmqpy.dledger.node import ClientAppend, Node, Ready, Reply
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.model.message import MessageDraft
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.names import LEADER_MARKER_TOPIC
-from rmqpy.net.dledger.context import DriverSurroundings
-from rmqpy.net.dledger.peers import Peers
+from rmqpy.net.dledger.context import DriverDependencies
+from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
 from rmqpy.store.health import NO_ROOM
 
 _log = logging.getLogger(__name__)
 
 
-class ReadyCarrier:
+class ReadyProcessor:
     """See the module. ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`; ``note``
     is told in a sentence what an operator should know later.
     """
 
     def __init__(
         self,
-        around: DriverSurroundings,
+        around: DriverDependencies,
         node: Node,
-        peers: Peers,
+        peers: PeerTransport,
         receipts: list[tuple[Channel, bytes]],
         note: Callable[[str], None],
     ) -> None:
@@ -173,7 +173,7 @@ class ReadyCarrier:
         if divided is None or first.position == divided:
             return
         if first.position < divided or first_of(first) == 0:
-            raise StoreFault(
+            raise StoreError(
                 self._entries.data.first.path,
                 f"a leader whose log begins with entry {first_of(first)} at {first.position}, and"
                 f" an old commit log that ends at {divided}",
@@ -236,7 +236,7 @@ class ReadyCarrier:
         if proposal is None:
             return
         now_ms = self._around.scheduler.now_ms()
-        draft = MessageDraft(
+        draft = OutgoingMessage(
             topic=LEADER_MARKER_TOPIC.encode(),
             queue_id=0,
             body=f"term {proposal.term} of {self._peers.membership.self_id}".encode(),
@@ -273,7 +273,7 @@ class ReadyCarrier:
     def _die(self, error: Exception) -> None:
         """The core and the files may not agree any more."""
         self.dead = True
-        if isinstance(error, (OSError, StoreFault)):
+        if isinstance(error, (OSError, StoreError)):
             _log.error("this member leaves its group until a restart: %s", error)
         else:
             _log.exception("this member leaves its group until a restart")

@@ -44,7 +44,7 @@ class HotChannel(Channel, Protocol):
         """Sending failed with this errno."""
 
 
-class ReadySet(Protocol):
+class PollSet(Protocol):
     """Watches connections, and receives from all that can be read at once."""
 
     receive: Callable[[Any, bool], int]
@@ -92,7 +92,7 @@ class Feed(Protocol):
     """
 
     @property
-    def ready(self) -> ReadySet | None:
+    def ready(self) -> PollSet | None:
         """None: who drives it watches the descriptors."""
         ...
 

@@ -22,8 +22,8 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.model.errors import RemoteFault
-from rmqpy.net.connection import Connection
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.net.connection import RemotingConnection
 from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, HotChannel
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command, is_head_whole
 
@@ -47,7 +47,7 @@ class FeedReader:
     """See the module's text. ``number`` is the feed's of the connection; below 0: it has none."""
 
     owner: FeedOwner
-    connection: Connection
+    connection: RemotingConnection
     number: int = -1
     rest: bytes = b""
     """Bytes that wait for more, or for the next turn."""
@@ -132,7 +132,7 @@ class FeedReader:
         """The begin of a frame, to the connection's receiver."""
         try:
             self.connection.receiver.receive(data)
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._fault(fault)
 
     def _handle_cold(self) -> None:
@@ -141,7 +141,7 @@ class FeedReader:
         try:
             for frame in feed.cold_frames():
                 commands.append(decode_command(frame))
-        except RemoteFault as fault:
+        except RemoteProtocolError as fault:
             self._fault(fault)
             return
         feed.before_cold()
@@ -158,13 +158,13 @@ class FeedReader:
         self.rest = feed.rest()
         connection.partial_head = not is_head_whole(self.rest)
 
-    def _fault(self, fault: RemoteFault) -> None:
+    def _fault(self, fault: RemoteProtocolError) -> None:
         self.connection.owner.faulted(self.connection, fault)
         self.connection.close()
 
 
 @define(slots=True, eq=False, repr=False)
-class FedConnection(Connection):
+class FedConnection(RemotingConnection):
     """A connection whose transport is asyncio's; implements ``HotChannel``."""
 
     reader: FeedReader | None = None

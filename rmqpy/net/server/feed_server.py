@@ -1,7 +1,8 @@
 """The server of the hot path: plain TCP, one C call for all connections that can be read.
 
 Instead of asyncio's transport a :class:`FastTransport` stands under each
-:class:`rmqpy.net.connection.Connection`. A :class:`ReadySet` watches the descriptors and lets a
+:class:`rmqpy.net.connection.RemotingConnection`. A :class:`PollSet` watches the descriptors and
+lets a
 :class:`Feed` receive and answer; only frames that the feed hands back become commands. Without one
 (no epoll, no C) the loop watches each with ``add_reader``, and there is a call for each. Limits,
 deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
@@ -22,15 +23,15 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.net.connection import READ_SIZE, Connection, ConnectionLimits, Turns
+from rmqpy.net.connection import READ_SIZE, ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, ReadySet
+from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, PollSet
 from rmqpy.net.server.feed_reader import FedConnection, FeedReader
-from rmqpy.net.server.server import Doors, RemotingServer
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.server.stall_detector import ServedConnection
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.frame import LENGTH_BYTES
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 AGAIN_MS = 1
 """A turn that stores nothing looks at the sockets again until it is as old: what surrounds a turn
@@ -49,16 +50,17 @@ class FastServer(RemotingServer):
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits,
         feed: Feed,
-        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
         *,
         own_sockets: bool | None = None,
         patient: bool = False,
     ) -> None:
         """``own_sockets`` False: asyncio accepts and receives. None: where its loop watches no
-        descriptors. ``patient``: a turn takes what arrives one loop turn later as well (``Turns``).
+        descriptors. ``patient``: a turn takes what arrives one loop turn later as well
+        (``LoopTurns``).
         """
         super().__init__(handler, scheduler, limits, doors)
-        self.turns = Turns(scheduler, self._turn_ended, patient=patient)
+        self.turns = LoopTurns(scheduler, self._turn_ended, patient=patient)
         self.feed = feed
         feed.core.frame_max = limits.max_frame - LENGTH_BYTES
         self.loop = scheduler.loop
@@ -115,8 +117,8 @@ class FastServer(RemotingServer):
             self._ready.keep_apart(number, apart)
 
     def take_plain(self, sock: socket.socket) -> None:
-        kind = Connection if self.sieve is None else FastConnection
-        connection = kind(self, self.turns, FrameReceiver(self.limits.max_frame))
+        kind = RemotingConnection if self.sieve is None else FastConnection
+        connection = kind(self, self.turns, FrameDecoder(self.limits.max_frame))
         try:
             transport = FastTransport(self, sock, connection)
             connection.connection_made(transport)
@@ -130,9 +132,9 @@ class FastServer(RemotingServer):
             LOG.warning("%s:%d cannot be watched: %s", *connection.peer, error)
             transport.abort()
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> RemotingConnection:
         """One that asyncio receives for."""
-        connection = FedConnection(self, self.turns, FrameReceiver(self.limits.max_frame))
+        connection = FedConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
         connection.reader = FeedReader(self, connection)
         return connection
 
@@ -149,7 +151,7 @@ class FastServer(RemotingServer):
                 break
             more = self._receive_from_all(ready)
 
-    def _receive_from_all(self, ready: ReadySet) -> bool:
+    def _receive_from_all(self, ready: PollSet) -> bool:
         """Once from each that can be read now; False: there was none."""
         feed, transports = self.feed, self._transports
         status = ready.receive(feed.core, True)
@@ -191,7 +193,8 @@ class FastConnection(ServedConnection):
 
 
 class FastTransport(asyncio.Transport):
-    """Implements what a ``Connection`` uses of ``asyncio.Transport``, and ``HotChannel``."""
+    """Implements what a ``RemotingConnection`` uses of ``asyncio.HaTransport``, and
+    ``HotChannel``."""
 
     __slots__ = (
         "_buffer",
@@ -211,7 +214,9 @@ class FastTransport(asyncio.Transport):
         "fd",
     )
 
-    def __init__(self, server: FastServer, sock: socket.socket, connection: Connection) -> None:
+    def __init__(
+        self, server: FastServer, sock: socket.socket, connection: RemotingConnection
+    ) -> None:
         super().__init__()
         self._server = server
         self._loop = server.loop
@@ -359,7 +364,7 @@ class FastTransport(asyncio.Transport):
             apart = bool(reader.rest) or reader.large or self.connection.mark is not None
             self._server.keep_apart(reader.number, apart)
 
-    def _receive_marked(self, connection: Connection) -> int:
+    def _receive_marked(self, connection: RemotingConnection) -> int:
         """Bytes that wait since their mark and no others: those that wait too long are not hot."""
         server, reader, mark = self._server, self._reader, connection.mark
         assert mark is not None

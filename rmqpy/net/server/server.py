@@ -20,15 +20,15 @@ from typing import Any, Protocol
 from attrs import define
 
 from rmqpy.config.security import TlsMode
-from rmqpy.model.errors import ConfigFault, RemoteFault
-from rmqpy.net.connection import Connection, ConnectionLimits, Turns
+from rmqpy.model.errors import ConfigError, RemoteProtocolError
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
-from rmqpy.net.server.stall_detector import ServedConnection, StallWatch
-from rmqpy.net.tls import FirstByte, ServerTls, TlsContext, adopt
+from rmqpy.net.server.stall_detector import ServedConnection, StallDetector
+from rmqpy.net.tls import ServerTls, TlsContext, TlsSniffer, adopt
 from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-def everybody(_address: str) -> bool:
+def allow_all(_address: str) -> bool:
     """No address is turned away."""
     return True
 
@@ -64,17 +64,17 @@ class ServerCounts:
     overdue: int = 0
 
 
-def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigFault:
+def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigError:
     """Why there is no listening on a port; the loop hides the system's word in its own sentence."""
     number = error.errno or 0
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
-    return ConfigFault(
+    return ConfigError(
         f"cannot listen on {host}:{port}: {reason};"
         f" stop what uses the port, or set {setting} to another"
     )
 
 
-class Sieve(Protocol):
+class OverloadFilter(Protocol):
     """Who answers requests that have waited too long, instead of the handler."""
 
     @property
@@ -90,11 +90,11 @@ class Sieve(Protocol):
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class Doors:
+class ListenerSecurity:
     """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
 
     tls: ServerTls | None = None
-    admits: Callable[[str], bool] = everybody
+    admits: Callable[[str], bool] = allow_all
 
 
 class RemotingServer:
@@ -105,29 +105,29 @@ class RemotingServer:
         handler: RequestHandler,
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
-        doors: Doors = Doors(),  # noqa: B008 - a frozen value
+        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> None:
         self.limits = limits
-        self.turns = Turns(scheduler, handler.turn_ended, limits.read_bytes)
+        self.turns = LoopTurns(scheduler, handler.turn_ended, limits.read_bytes)
         self.counts = ServerCounts()
-        self.sieve: Sieve | None = None
-        self._watch: StallWatch | None = None
+        self.sieve: OverloadFilter | None = None
+        self._watch: StallDetector | None = None
         self.own_sockets = doors.tls is not None
         """Whether connections are accepted here; asyncio does it otherwise."""
         self._doors = doors
-        self._undecided: set[FirstByte] = set()
+        self._undecided: set[TlsSniffer] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._handler = handler
         self._scheduler = scheduler
         self._listening: list[Listener] = []
-        self._connections: set[Connection] = set()
-        self._turned_away: set[Connection] = set()
+        self._connections: set[RemotingConnection] = set()
+        self._turned_away: set[RemotingConnection] = set()
         self._all_gone = asyncio.Event()
         self._full_logged_ms: int | None = None
         self._closing = False
         self._sweep_timer: asyncio.TimerHandle | None = None
 
-    def sift_by(self, sieve: Sieve, watch: StallWatch) -> None:
+    def sift_by(self, sieve: OverloadFilter, watch: StallDetector) -> None:
         """Before ``listen``: how long requests wait is told to ``sieve``. The first of the servers
         of one ``watch`` to close ends it.
         """
@@ -217,7 +217,7 @@ class RemotingServer:
 
     # -- ConnectionOwner
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: RemotingConnection) -> None:
         if self._closing or len(self._connections) >= self.limits.max_connections:
             self._turn_away(connection)
             return
@@ -229,7 +229,7 @@ class RemotingServer:
         self.counts.accepted += 1
         self._connections.add(connection)
 
-    def received(self, connection: Connection, commands: list[RemotingCommand]) -> None:
+    def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
         self.turns.handled()
         try:
             if connection.waited_ms and self.sieve is not None:
@@ -241,11 +241,11 @@ class RemotingServer:
             self._scheduler.supervisor.report("the request handler", error)
             connection.close()
 
-    def faulted(self, connection: Connection, fault: RemoteFault) -> None:
+    def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         self.counts.faults += 1
         LOG.warning("closing %s:%d: %s", *connection.peer, fault)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: RemotingConnection) -> None:
         if connection in self._turned_away:
             self._turned_away.discard(connection)
             return
@@ -263,7 +263,7 @@ class RemotingServer:
         """A connection without TLS."""
         self._adopt(sock, self._connection, None)
 
-    def tls_connection(self) -> Connection:
+    def tls_connection(self) -> RemotingConnection:
         """The connection behind TLS."""
         return self._connection()
 
@@ -275,7 +275,7 @@ class RemotingServer:
             sock.close()
         else:
             now_ms = self._scheduler.monotonic_ms()
-            undecided = FirstByte(
+            undecided = TlsSniffer(
                 sock, now_ms, self._scheduler.loop, self._decided, self._undecided.discard
             )
             self._undecided.add(undecided)
@@ -285,7 +285,7 @@ class RemotingServer:
     def _busy(self) -> int:
         return len(self._connections) + len(self._undecided) + len(self._handshakes)
 
-    def _decided(self, undecided: FirstByte, is_tls: bool) -> None:
+    def _decided(self, undecided: TlsSniffer, is_tls: bool) -> None:
         self._undecided.discard(undecided)
         tls = self._doors.tls
         assert tls is not None
@@ -298,7 +298,7 @@ class RemotingServer:
             self.take_plain(undecided.sock)
 
     def _adopt(
-        self, sock: socket.socket, factory: Callable[[], Connection], tls: TlsContext | None
+        self, sock: socket.socket, factory: Callable[[], RemotingConnection], tls: TlsContext | None
     ) -> None:
         async def whole() -> None:
             made = factory()
@@ -313,13 +313,13 @@ class RemotingServer:
 
     # -- inside
 
-    def _connection(self) -> Connection:
-        receiver = FrameReceiver(self.limits.max_frame)
+    def _connection(self) -> RemotingConnection:
+        receiver = FrameDecoder(self.limits.max_frame)
         if self.sieve is None:
-            return Connection(self, self.turns, receiver)
+            return RemotingConnection(self, self.turns, receiver)
         return ServedConnection(self, self.turns, receiver)
 
-    def _turn_away(self, connection: Connection) -> None:
+    def _turn_away(self, connection: RemotingConnection) -> None:
         self.counts.turned_away += 1
         self._turned_away.add(connection)
         connection.abort()

@@ -13,8 +13,8 @@ a commit does not come to an end  a thread that looks each ``LOOK_MS`` whether t
 ================================  ==================================================================
 
 Invariants: an age is never too high: only whole frames whose last byte was there at the mark are
-said to be so old; the thread changes nothing but ``Turns.found``, which the loop takes over at the
-end of that commit and of no other.
+said to be so old; the thread changes nothing but ``LoopTurns.found``, which the loop takes over at
+the end of that commit and of no other.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.net.connection import Connection, Mark, Turns
+from rmqpy.net.connection import LoopTurns, RemotingConnection, UnreadMark
 
 LOOK_MS: Final = 50
 
 
 @define(slots=True, eq=False, repr=False)
-class ServedConnection(Connection):
+class ServedConnection(RemotingConnection):
     """A connection of a server, whose bytes may be marked."""
 
     def unread_bytes(self) -> int:
@@ -41,7 +41,7 @@ class ServedConnection(Connection):
         if transport is None or transport.get_extra_info("ssl_object") is not None:
             return 0
         try:
-            return _waiting_bytes(transport.get_extra_info("socket").fileno())
+            return _recv_queue_bytes(transport.get_extra_info("socket").fileno())
         except OSError:
             return 0  # it has just ended
 
@@ -53,7 +53,7 @@ class ServedConnection(Connection):
 
     def marked(self, seen_ms: int, unread: int) -> None:
         if self.mark is None:
-            self.mark = Mark(seen_ms, unread)
+            self.mark = UnreadMark(seen_ms, unread)
 
     # -- asyncio.BufferedProtocol
 
@@ -71,18 +71,20 @@ class ServedConnection(Connection):
 
 
 @define(slots=True, eq=False, repr=False)
-class StallWatch:
+class StallDetector:
     """The thread of the module's text, for the servers of one loop: whichever of them commits, none
     is read.
     """
 
-    _turns: list[Turns] = field(factory=list, init=False)
-    _connections: list[Callable[[], Iterable[Connection]]] = field(factory=list, init=False)
-    _last: tuple[Turns, int] | None = field(default=None, init=False)
+    _turns: list[LoopTurns] = field(factory=list, init=False)
+    _connections: list[Callable[[], Iterable[RemotingConnection]]] = field(factory=list, init=False)
+    _last: tuple[LoopTurns, int] | None = field(default=None, init=False)
     _ended: threading.Event = field(factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
-    def add(self, turns: Turns, connections: Callable[[], Iterable[Connection]]) -> None:
+    def add(
+        self, turns: LoopTurns, connections: Callable[[], Iterable[RemotingConnection]]
+    ) -> None:
         """A server, before its first connection."""
         self._connections.append(connections)
         self._turns.append(turns)
@@ -124,7 +126,7 @@ class StallWatch:
             self.look()
 
 
-def _waiting_bytes(fd: int) -> int:
+def _recv_queue_bytes(fd: int) -> int:
     try:
         import fcntl
         import termios

@@ -24,7 +24,7 @@ __all__ = [
     "PACKED",
     "PLAIN",
     "TIME_MS_MAX",
-    "Form",
+    "ArrowEncoding",
     "is_utf8",
     "longs",
     "repeated",
@@ -38,7 +38,7 @@ TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
 Longs = Sequence[int]
 
 
-class Form(Protocol):
+class ArrowEncoding(Protocol):
     """How texts and bytes are held."""
 
     def string(self) -> pyarrow.DataType: ...
@@ -117,8 +117,8 @@ class _Packed:
         return pa.Array.from_buffers(kind, len(lengths), [None, views, pa.py_buffer(view)])
 
 
-PLAIN: Final[Form] = _Plain()
-PACKED: Final[Form] = _Packed()
+PLAIN: Final[ArrowEncoding] = _Plain()
+PACKED: Final[ArrowEncoding] = _Packed()
 
 
 def longs(values: Longs) -> pyarrow.Array:
@@ -144,7 +144,7 @@ def times(values_ms: array[int]) -> pyarrow.Array:
 
 
 def repeated(
-    form: Form,
+    form: ArrowEncoding,
     view: memoryview,
     positions: Longs,
     lengths: Longs,
@@ -160,7 +160,12 @@ def repeated(
 
 
 def texts(
-    form: Form, view: memoryview, positions: Longs, lengths: Longs, *, with_null: bool = False
+    form: ArrowEncoding,
+    view: memoryview,
+    positions: Longs,
+    lengths: Longs,
+    *,
+    with_null: bool = False,
 ) -> pyarrow.Array:
     """``with_null``: null where the length is 0."""
     import pyarrow as pa

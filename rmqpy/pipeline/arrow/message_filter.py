@@ -17,7 +17,7 @@ from rmqpy.pipeline.arrow.rows import BATCH_BYTES, MessageColumns, ScanRows, sli
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["BOUNDED", "Wanted", "log_batches"]
+__all__ = ["BOUNDED", "MessageFilter", "log_batches"]
 
 BOUNDED: Final = {
     "queueId": "queue_id",
@@ -29,7 +29,7 @@ BOUNDED: Final = {
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Wanted:
+class MessageFilter:
     """``topics``: only these, None: all; without ``internal_topics`` never the system's own.
     ``bounds``: (least, most) by column, times in ms.
     """
@@ -64,7 +64,7 @@ class Wanted:
 
 
 def log_batches(
-    walk: MessageWalk, places: tuple[int, int], make: MessageColumns, wanted: Wanted
+    walk: MessageWalk, places: tuple[int, int], make: MessageColumns, wanted: MessageFilter
 ) -> Iterator[pyarrow.RecordBatch]:
     """Of the frames that begin from the first to before the second of ``places`` in the file."""
     for scan, view, count in walk.scans(*places):

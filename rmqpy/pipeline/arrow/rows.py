@@ -45,12 +45,20 @@ from attrs import define
 
 from rmqpy.audit.checks.messages import host_text, inflated
 from rmqpy.codec.backend import property_parts, record_parts
-from rmqpy.codec.columns import Parts
+from rmqpy.codec.columns import RecordColumns
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.properties import decode_properties
 from rmqpy.codec.scan import Scan
 from rmqpy.model.flags import COMPRESSED
-from rmqpy.pipeline.arrow.columns import PLAIN, Form, is_utf8, longs, repeated, texts, times
+from rmqpy.pipeline.arrow.columns import (
+    PLAIN,
+    ArrowEncoding,
+    is_utf8,
+    longs,
+    repeated,
+    texts,
+    times,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,7 +108,7 @@ BATCH_BYTES: Final = 8 << 20
 """Records of about so many bytes make a batch: what waits in Spark's queues is bounded by it."""
 
 
-def message_schema(columns: Sequence[str] = COLUMNS, form: Form = PLAIN) -> pyarrow.Schema:
+def message_schema(columns: Sequence[str] = COLUMNS, form: ArrowEncoding = PLAIN) -> pyarrow.Schema:
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
@@ -174,7 +182,7 @@ class ScanRows:
         """Some of these rows."""
         return ScanRows(self._scan, self.view, self._rows[rows.start : rows.stop], self._shift)
 
-    def parts(self, check_crc: bool) -> Parts:
+    def parts(self, check_crc: bool) -> RecordColumns:
         shift = self._shift - self._scan.frame_offset[0]
         frames = self.numbers("frame_offset")
         return record_parts(self.view, frames, check_crc=check_crc, shift=shift)
@@ -186,7 +194,7 @@ class MessageColumns:
 
     columns: tuple[str, ...] = COLUMNS
     broker_name: str | None = None
-    form: Form = PLAIN
+    form: ArrowEncoding = PLAIN
 
     @property
     def schema(self) -> pyarrow.Schema:
@@ -218,7 +226,7 @@ class _Builder:
         return make()
 
     @cached_property
-    def _parts(self) -> Parts:
+    def _parts(self) -> RecordColumns:
         return self._rows.parts(self._check_crc)
 
     def _number(self, name: str, kind: pyarrow.DataType) -> pyarrow.Array:

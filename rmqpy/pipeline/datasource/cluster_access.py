@@ -8,7 +8,7 @@ from attrs import define, field
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.client.core.instance import ClientSettings
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.net.tls import side_of_file
 from rmqpy.pipeline.datasource.options import Options
 
@@ -34,7 +34,7 @@ class ClusterAccess:
     def of(cls, given: Options) -> ClusterAccess:
         key, secret = given.text("accessKey", None), given.text("secretKey", None)
         if (key is None) != (secret is None):
-            raise ConfigFault("give accessKey and secretKey together")
+            raise ConfigError("give accessKey and secretKey together")
         tls_file = given.text("tlsConfigFile", None)
         return cls(
             name_servers=given.required("nameServer"),

@@ -24,7 +24,7 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkFault, Refusal, RemoteFault, RmqError
+from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmqpy.pipeline.arrow.rows import ScanRows, slices
 from rmqpy.pipeline.datasource.cluster_access import ClusterAccess
@@ -32,7 +32,7 @@ from rmqpy.pipeline.datasource.stream_offsets import EARLIEST, LATEST, Boundary,
 from rmqpy.remoting.bodies import MessageQueue, TopicList
 from rmqpy.remoting.headers import PullMessageResponseHeader
 
-__all__ = ["BrokerAccess", "QueueRange", "QueueReader", "TopicChoice", "reader_for"]
+__all__ = ["BrokerAccess", "LiveQueueReader", "QueueRange", "TopicChoice", "reader_for"]
 
 T = TypeVar("T")
 
@@ -127,14 +127,14 @@ class _RawConsumer(PullConsumer):
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         response = await self._open().ask_name_server(code)
         if response.code != ResponseCode.SUCCESS:
-            raise Refusal(response.code, response.remark or "no list of topics")
+            raise RequestRejectedError(response.code, response.remark or "no list of topics")
         return TopicList.decode(response.body).topic_list
 
     async def queues_if_any(self, topic: str) -> list[MessageQueue]:
         """None where the topic is just being deleted."""
         try:
             return await self.queues(topic)
-        except Refusal as refusal:
+        except RequestRejectedError as refusal:
             if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             return []
@@ -155,7 +155,7 @@ class _RawConsumer(PullConsumer):
             async with room:
                 try:
                     return await ask(queue)
-                except (NetworkFault, Refusal) as fault:
+                except (NetworkError, RequestRejectedError) as fault:
                     return fault
 
         return await asyncio.gather(*map(one, queues))
@@ -175,14 +175,14 @@ class _RawConsumer(PullConsumer):
 
 
 @cache
-def reader_for(access: BrokerAccess) -> QueueReader:
+def reader_for(access: BrokerAccess) -> LiveQueueReader:
     """The one of this process, connected."""
-    reader = QueueReader(access)
+    reader = LiveQueueReader(access)
     reader.start()
     return reader
 
 
-class QueueReader(Blocking[_RawConsumer]):
+class LiveQueueReader(Blocking[_RawConsumer]):
     """Each question is asked until it is answered, or ``patience_ms`` is over."""
 
     def __init__(self, access: BrokerAccess) -> None:
@@ -279,7 +279,7 @@ class QueueReader(Blocking[_RawConsumer]):
 
     def rows(self, part: QueueRange) -> Iterator[ScanRows]:
         """The wanted messages of ``part``; NetworkFault when its broker does not come so far."""
-        offset, waits = part.begin, _Waits(self._access.patience_ms)
+        offset, waits = part.begin, _Backoff(self._access.patience_ms)
         while offset < part.end:
             order = PullOrder(
                 offset=offset,
@@ -293,7 +293,7 @@ class QueueReader(Blocking[_RawConsumer]):
                 waits.pause(f"{part}: the broker has no message {offset} of those up to {part.end}")
                 self._patient(part.queue.topic, partial(self._member.doubt, part.queue.topic))
                 continue
-            waits = _Waits(self._access.patience_ms)
+            waits = _Backoff(self._access.patience_ms)
             if pulled.code == ResponseCode.SUCCESS:
                 yield from self._wanted(part, pulled.records)
             offset = after
@@ -345,19 +345,19 @@ class QueueReader(Blocking[_RawConsumer]):
         return found
 
     def _patient(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        waits = _Waits(self._access.patience_ms)
+        waits = _Backoff(self._access.patience_ms)
         while True:
             try:
                 return self._wait(ask())
-            except (NetworkFault, Refusal) as fault:
-                if isinstance(fault, Refusal) and fault.code not in PASSING:
+            except (NetworkError, RequestRejectedError) as fault:
+                if isinstance(fault, RequestRejectedError) and fault.code not in PASSING:
                     raise
                 waits.pause(str(fault), fault)
-            with suppress(NetworkFault, Refusal):
+            with suppress(NetworkError, RequestRejectedError):
                 self._wait(self._member.doubt(topic))
 
 
-class _Waits:
+class _Backoff:
     """Pauses until the patience is over."""
 
     def __init__(self, patience_ms: int) -> None:
@@ -366,7 +366,7 @@ class _Waits:
 
     def pause(self, why: str, fault: RmqError | None = None) -> None:
         if time.monotonic() >= self._end:
-            raise NetworkFault(f"{why} (waited {self._patience_ms} ms)") from fault
+            raise NetworkError(f"{why} (waited {self._patience_ms} ms)") from fault
         time.sleep(PAUSE_SECONDS)
 
 
@@ -374,7 +374,9 @@ def scan_of(records: bytes) -> Scan:
     """The records of an answer, back to back; RemoteFault where they are none."""
     scan = scan_records(memoryview(records), 0, dledger=False, check_crc=False)
     if scan.stop is not StopReason.END:
-        raise RemoteFault(f"a pull brought what is no message: {scan.stop.name} at {scan.end}")
+        raise RemoteProtocolError(
+            f"a pull brought what is no message: {scan.stop.name} at {scan.end}"
+        )
     return scan
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 __all__ = ["Options"]
 
@@ -21,7 +21,7 @@ class Options:
         self._given = {name.lower(): value for name, value in given.items()}
         unknown = sorted(self._given.keys() - {name.lower() for name in known})
         if unknown:
-            raise ConfigFault(
+            raise ConfigError(
                 f"no option {', '.join(unknown)} of format rocketmq here; "
                 f"there are: {', '.join(sorted(known))}"
             )
@@ -32,18 +32,18 @@ class Options:
     def required(self, name: str) -> str:
         value = self.text(name, "")
         if not value:
-            raise ConfigFault(f"format rocketmq needs the option {name}")
+            raise ConfigError(f"format rocketmq needs the option {name}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name, str(default))
         value = TRUTHS.get(text.lower())
         if value is None:
-            raise ConfigFault(f"the option {name} is {text!r}, neither true nor false")
+            raise ConfigError(f"the option {name} is {text!r}, neither true nor false")
         return value
 
     def count(self, name: str, default: int, least: int = 1) -> int:
         text = self.text(name, str(default))
         if not (text.isascii() and text.isdigit()) or int(text) < least:
-            raise ConfigFault(f"the option {name} is {text!r}, no number from {least} on")
+            raise ConfigError(f"the option {name} is {text!r}, no number from {least} on")
         return int(text)

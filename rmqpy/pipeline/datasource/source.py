@@ -53,23 +53,23 @@ from pyspark.sql.types import (
 )
 
 from rmqpy import __version__
-from rmqpy.audit.checks.messages import MessageWalk, Selection, file_view
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import LogFile, read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_row
-from rmqpy.model.errors import ConfigFault, RmqError, StoreFault
+from rmqpy.model.errors import ConfigError, RmqError, StoreError
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
-from rmqpy.pipeline.arrow.message_filter import BOUNDED, Wanted, log_batches
+from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns, json_texts
 from rmqpy.pipeline.datasource.options import Options
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["FORMAT", "TYPES", "RocketMqSource", "checked_columns", "register", "shaped"]
+__all__ = ["FORMAT", "TYPES", "RocketMqSource", "checked_columns", "project_columns", "register"]
 
 FORMAT: Final = "rocketmq"
 SPLIT_BYTES: Final = 256 << 20
@@ -137,12 +137,12 @@ class RocketMqSource(DataSource):
 
             return LiveReader(self.options, schema)
         pushes = Options(self.options, STORE_OPTIONS).flag("pushFilters", False)
-        return (PushingStoreReader if pushes else StoreReader)(self.options, schema)
+        return (FilterPushdownReader if pushes else StoreReader)(self.options, schema)
 
     def streamReader(self, schema: StructType) -> Any:
         properties_type(self.options)
         if _is_store(self.options):
-            raise ConfigFault("a store directory is no stream: give nameServer, or read it once")
+            raise ConfigError("a store directory is no stream: give nameServer, or read it once")
         from rmqpy.pipeline.datasource.stream import LiveStreamReader
 
         return LiveStreamReader(self.options, schema)
@@ -170,7 +170,7 @@ def properties_type(options: Mapping[str, str]) -> DataType:
     told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
     kind = PROPERTIES_TYPES.get(told.lower())
     if kind is None:
-        raise ConfigFault(f"the option propertiesFormat is {told!r}, neither map nor string")
+        raise ConfigError(f"the option propertiesFormat is {told!r}, neither map nor string")
     return kind
 
 
@@ -179,17 +179,17 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:
-            raise ConfigFault(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
+            raise ConfigError(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
         allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
         if column.dataType not in allowed:
-            raise ConfigFault(
+            raise ConfigError(
                 f"the column {column.name} is {kind.simpleString()}, "
                 f"not {column.dataType.simpleString()}"
             )
     return tuple(column.name for column in schema.fields)
 
 
-def shaped(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
+def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
     """Batches as Spark wants them: of exactly its schema."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -235,7 +235,7 @@ class StoreReader(DataSourceReader):
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
 
     def _works(self, root: str) -> Iterator[WorkRange]:
-        files = Disk()
+        files = OsFileSystem()
         directory = read_directory(files, root)
         limit = read_facts(files, root).confirmed_end
         least, most = self.wanted.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
@@ -251,13 +251,13 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
         if isinstance(partition, StorePart):
-            yield from shaped(self._batches(partition), self._schema)
+            yield from project_columns(self._batches(partition), self._schema)
 
     def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
         work = part.work
         log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        file = file_view(Disk(), log_file, work.framing, work.limit)
-        walk = MessageWalk(file, Selection())
+        file = file_view(OsFileSystem(), log_file, work.framing, work.limit)
+        walk = MessageWalk(file, MessageSelection())
         begin = walk.skip(work.start - work.first_offset)
         stop = min(work.stop - work.first_offset, len(file.view))
         if walk.closed or begin >= stop:
@@ -267,13 +267,13 @@ class StoreReader(DataSourceReader):
             if self._fails:
                 raise self._loss(part.root, work.file, at, size)
 
-        walk = MessageWalk(file, Selection(), passed)
+        walk = MessageWalk(file, MessageSelection(), passed)
         make = MessageColumns(self._columns, self._broker_name)
         yield from log_batches(walk, (begin, stop), make, self.wanted)
 
     @staticmethod
-    def _loss(root: str, file: str, at: int, size: int) -> StoreFault:
-        return StoreFault(
+    def _loss(root: str, file: str, at: int, size: int) -> StoreError:
+        return StoreError(
             f"{root}/{file}",
             f"{size} bytes at offset {at} that are no message",
             "messages to the end",
@@ -281,9 +281,9 @@ class StoreReader(DataSourceReader):
         )
 
 
-def wanted_by(given: Options) -> Wanted:
+def wanted_by(given: Options) -> MessageFilter:
     """What options tell."""
-    wanted = Wanted(internal_topics=given.flag("includeInternalTopics", False))
+    wanted = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
     topics = given.text("topic", None)
     if topics is not None:
         names = (name.strip() for name in topics.split(","))
@@ -310,7 +310,7 @@ def _roots(given: Options) -> list[str]:
     return [str(Path(name).resolve()) for name in paths]
 
 
-class PushingStoreReader(StoreReader):
+class FilterPushdownReader(StoreReader):
     """Takes over the filters that a scan can answer."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
@@ -323,14 +323,14 @@ class PushingStoreReader(StoreReader):
 
 
 @define(slots=True, frozen=True)
-class Span:
+class TimeRange:
     """Values from ``least`` to ``most``."""
 
     least: int = LONG_MIN
     most: int = LONG_MAX
 
 
-def narrowed(wanted: Wanted, condition: Filter) -> Wanted | None:
+def narrowed(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
     """``wanted`` and ``condition``; None where a scan cannot tell."""
     column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
     if column == "topic":
@@ -347,7 +347,7 @@ def narrowed(wanted: Wanted, condition: Filter) -> Wanted | None:
     return evolve(wanted, bounds=bounds)
 
 
-def _narrowed_topics(wanted: Wanted, condition: Filter) -> Wanted | None:
+def _narrowed_topics(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
     values: Sequence[Any]
     match condition:
         case IsNotNull():
@@ -362,10 +362,10 @@ def _narrowed_topics(wanted: Wanted, condition: Filter) -> Wanted | None:
     return evolve(wanted, topics=topics if wanted.topics is None else wanted.topics & topics)
 
 
-def _span(condition: Filter, column: str) -> Span | None:
+def _span(condition: Filter, column: str) -> TimeRange | None:
     """Times in ms: what is stored has no finer."""
     if isinstance(condition, IsNotNull):
-        return Span()
+        return TimeRange()
     value: Any = getattr(condition, "value", None)
     is_time = column == "storeTimestamp"
     if not isinstance(value, datetime if is_time else int) or isinstance(value, bool):
@@ -373,15 +373,15 @@ def _span(condition: Filter, column: str) -> Span | None:
     low, high = (value, value) if isinstance(value, int) else _milliseconds(value)
     match condition:
         case EqualTo():
-            return Span(low, high)
+            return TimeRange(low, high)
         case GreaterThanOrEqual():
-            return Span(least=low)
+            return TimeRange(least=low)
         case GreaterThan():
-            return Span(least=high + 1)
+            return TimeRange(least=high + 1)
         case LessThanOrEqual():
-            return Span(most=high)
+            return TimeRange(most=high)
         case LessThan():
-            return Span(most=low - 1)
+            return TimeRange(most=low - 1)
     return None
 
 

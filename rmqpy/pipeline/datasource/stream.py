@@ -35,18 +35,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqpy import __version__
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.arrow.rows import MessageColumns
 from rmqpy.pipeline.datasource.cluster_access import ACCESS_OPTIONS, ClusterAccess
 from rmqpy.pipeline.datasource.live_reader import (
     BrokerAccess,
+    LiveQueueReader,
     QueueRange,
-    QueueReader,
     TopicChoice,
     reader_for,
 )
 from rmqpy.pipeline.datasource.options import Options
-from rmqpy.pipeline.datasource.source import checked_columns, shaped
+from rmqpy.pipeline.datasource.source import checked_columns, project_columns
 from rmqpy.pipeline.datasource.stream_offsets import (
     EARLIEST,
     LATEST,
@@ -121,11 +121,11 @@ def _topics(given: Options) -> TopicChoice:
         names = (name.strip() for name in given.required("topic").split(","))
         return TopicChoice(tuple(filter(None, names)))
     if given.text("topic", None) is not None:
-        raise ConfigFault("give either topic or topicPattern")
+        raise ConfigError("give either topic or topicPattern")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ConfigFault(f"the option topicPattern is {pattern!r}: {error}") from None
+        raise ConfigError(f"the option topicPattern is {pattern!r}: {error}") from None
     return TopicChoice(pattern=pattern)
 
 
@@ -133,7 +133,7 @@ def _start(given: Options, default: str) -> Boundary:
     if given.text("startingTimestamp", None) is None:
         return read_boundary("startingOffsets", given.text("startingOffsets", default), EARLIEST)
     if given.text("startingOffsets", None) is not None:
-        raise ConfigFault("give either startingOffsets or startingTimestamp")
+        raise ConfigError("give either startingOffsets or startingTimestamp")
     return Boundary(time_ms=given.count("startingTimestamp", 0, least=0))
 
 
@@ -155,7 +155,7 @@ class _Live:
         self._columns = checked_columns(schema)
 
     @property
-    def _reader(self) -> QueueReader:
+    def _reader(self) -> LiveQueueReader:
         """Of this process: the driver's, or a worker's."""
         return reader_for(self._settings.access)
 
@@ -172,7 +172,7 @@ class _Live:
     def _read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
         if isinstance(partition, QueuePart):
-            yield from shaped(self._batches(partition.part), self._schema)
+            yield from project_columns(self._batches(partition.part), self._schema)
 
     def _batches(self, part: QueueRange) -> Iterator[pyarrow.RecordBatch]:
         make = MessageColumns(self._columns, part.queue.broker_name)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.remoting.bodies import MessageQueue
 
 __all__ = [
@@ -51,7 +51,7 @@ def position_of(tree: Any) -> Position:
             for queue, offset in queues.items()
         }
     except (AttributeError, ValueError):
-        raise ConfigFault(
+        raise ConfigError(
             f"offsets {json.dumps(tree)[:200]} are not of the shape "
             '{"topic": {"broker name": {"queue id": offset}}}'
         ) from None
@@ -93,7 +93,7 @@ def read_boundary(name: str, text: str, other: int) -> Boundary:
     try:
         tree = json.loads(text)
     except ValueError:
-        raise ConfigFault(
+        raise ConfigError(
             f"the option {name} is {text!r}: neither earliest nor latest nor JSON"
         ) from None
     return Boundary(other=other, at=position_of(tree))

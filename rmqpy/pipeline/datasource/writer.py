@@ -43,7 +43,7 @@ from rmqpy import __version__
 from rmqpy.client.core.instance import ClientInstance
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer, ProducerSettings
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.datasource.cluster_access import ACCESS_OPTIONS, ClusterAccess
 from rmqpy.pipeline.datasource.options import Options
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
@@ -89,7 +89,7 @@ class SendPlan:
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> SendPlan:
         """ConfigFault where rows of ``schema`` cannot be messages."""
         if overwrite:
-            raise ConfigFault("topics are not overwritten: write with mode append")
+            raise ConfigError("topics are not overwritten: write with mode append")
         given = Options(options, OPTIONS)
         _check(schema, has_topic="topic" in {name.lower() for name in options})
         return cls(
@@ -109,25 +109,25 @@ def _check(schema: StructType, has_topic: bool) -> None:
     for column in schema.fields:
         kinds = TYPES.get(column.name)
         if kinds is None:
-            raise ConfigFault(
+            raise ConfigError(
                 f"no column {column.name!r} of a message to send; there are: {', '.join(TYPES)}"
             )
         if not any(_same(column.dataType, kind) for kind in kinds):
             names = " or ".join(kind.simpleString() for kind in kinds)
-            raise ConfigFault(
+            raise ConfigError(
                 f"the column {column.name} is {column.dataType.simpleString()}, not {names}"
             )
     if "body" not in schema.names:
-        raise ConfigFault("a message to send needs the column body")
+        raise ConfigError("a message to send needs the column body")
     if "topic" not in schema.names and not has_topic:
-        raise ConfigFault("give the column topic, or the option topic")
+        raise ConfigError("give the column topic, or the option topic")
 
 
 def _same(one: DataType, other: DataType) -> bool:
     return bool(one.simpleString() == other.simpleString())
 
 
-class Sent(WriterCommitMessage):
+class WriteResult(WriterCommitMessage):
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -179,7 +179,7 @@ def _write(
 ) -> WriterCommitMessage:
     prepare_worker(plan.version)
     rows = (row for batch in batches for row in batch.to_pylist())
-    return Sent(asyncio.run(_send(plan, rows, marks)))
+    return WriteResult(asyncio.run(_send(plan, rows, marks)))
 
 
 async def _send(plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]) -> int:
@@ -242,10 +242,10 @@ async def _send_one(
 def _message(plan: SendPlan, row: Mapping[str, Any], marks: Mapping[str, str]) -> Message:
     topic = row.get("topic") or plan.topic
     if topic is None:
-        raise ConfigFault("a row has no topic, and there is no option topic")
+        raise ConfigError("a row has no topic, and there is no option topic")
     body = row["body"]
     if body is None:
-        raise ConfigFault("a row has no body: a message must have one")
+        raise ConfigError("a row has no body: a message must have one")
     return Message(
         topic=topic,
         body=body.encode() if isinstance(body, str) else body,

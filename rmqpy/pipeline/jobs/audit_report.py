@@ -11,20 +11,20 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.pipeline.jobs.html_report import Axis, PageStore, render_page, take_findings
 from rmqpy.pipeline.jobs.timeline import Run, TimeTask, count_over_time, run_here
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
-__all__ = ["AuditPicture"]
+__all__ = ["AuditReport"]
 
 Sink = Callable[[list[Finding]], None]
 
 
-class AuditPicture:
+class AuditReport:
     """``roots``: of the stores that will be audited, in this order. ``run``: who reads the logs
     once more, for the times.
     """
 
     def __init__(self, roots: Sequence[str], run: Run = run_here) -> None:
-        self._axis = Axis.over([read_facts(Disk(), root) for root in roots])
+        self._axis = Axis.over([read_facts(OsFileSystem(), root) for root in roots])
         self._run = run
         self._stores: list[PageStore] = []
 
@@ -51,7 +51,7 @@ class AuditPicture:
         last = max((time for _, time in times), default=0)
         for store in self._stores:
             limit = store.audit.facts.confirmed_end
-            directory = read_directory(Disk(), store.root)
+            directory = read_directory(OsFileSystem(), store.root)
             store.over_time = count_over_time(directory, TimeTask(first, last), limit, self._run)
         page = render_page(self._stores, self._axis, (first, last))
         Path(file).write_text(page, encoding="utf-8")

@@ -14,24 +14,24 @@ from uuid import uuid4
 
 from attrs import define
 
-from rmqpy.audit.scan.directory import FileRow
+from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
-__all__ = ["BuiltFile", "FileTask", "IndexPiece", "QueuePiece", "Span"]
+__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexPiece", "QueuePiece"]
 
 CHUNK_UNITS: Final = 1 << 16
 
 
 @define(slots=True, frozen=True)
-class Span:
+class ByteRange:
     """``count`` items at ``position`` of a range's file; of a queue from queue offset ``first``."""
 
     path: str
@@ -46,7 +46,7 @@ class QueuePiece:
 
     topic: str
     queue_id: int
-    spans: tuple[Span, ...]
+    spans: tuple[ByteRange, ...]
     file_size: int
 
 
@@ -55,8 +55,8 @@ class IndexPiece:
     """Index file ``number``. ``before``: where the last entry of the one in front of it stands."""
 
     number: int
-    spans: tuple[Span, ...]
-    before: Span | None
+    spans: tuple[ByteRange, ...]
+    before: ByteRange | None
     slot_count: int
     entry_count: int
 
@@ -78,7 +78,7 @@ class FileTask:
     """What is done with a piece, here or on a worker. ``logs``: the store's, for store times."""
 
     folder: str
-    logs: tuple[FileRow, ...]
+    logs: tuple[LogSegments, ...]
 
     def __call__(self, piece: QueuePiece | IndexPiece) -> BuiltFile:
         path = f"{self.folder}/{uuid4().hex}"
@@ -87,7 +87,7 @@ class FileTask:
         return self._build_queue(piece, path)
 
     def _build_queue(self, piece: QueuePiece, path: str) -> BuiltFile:
-        files = Disk()
+        files = OsFileSystem()
         os.mkdir(path)
         queue = ConsumeQueue(files, path, piece.file_size)
         try:
@@ -117,7 +117,7 @@ class FileTask:
                 continue
             entries = row.framing is Framing.DLEDGER
             frame = offset - file.first_offset - (ENTRY_HEADER_SIZE if entries else 0)
-            view = map_file(Disk(), file.path)[frame:]
+            view = map_file(OsFileSystem(), file.path)[frame:]
             scan = scan_records(
                 view, file.first_offset + frame, dledger=entries, check_crc=False, max_records=1
             )
@@ -168,7 +168,7 @@ def _last_unit(view: memoryview) -> int:
 
 def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
     size = index_file_size(piece.slot_count, piece.entry_count)
-    opened = Disk().open(path, size=size)
+    opened = OsFileSystem().open(path, size=size)
     file = IndexFile(opened, piece.slot_count, piece.entry_count)
     try:
         if piece.before is not None:
@@ -195,7 +195,7 @@ def _put_keys(file: IndexFile, keys: bytes) -> None:
         done += room
 
 
-def _key_chunks(span: Span) -> Iterator[bytes]:
+def _key_chunks(span: ByteRange) -> Iterator[bytes]:
     for done in range(0, span.count, CHUNK_UNITS):
         count = min(CHUNK_UNITS, span.count - done)
         yield _read(span.path, span.position + done * KEY.size, count * KEY.size)

@@ -18,7 +18,7 @@ from rmqpy.codec.backend import pack_records
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.pipeline.spark.work_units import OpenPiece, Piece, PieceResult
+from rmqpy.pipeline.spark.work_units import OpenPiece, PieceResult, WorkUnit
 from rmqpy.store.dispatcher import set_deliver_times
 
 __all__ = ["DeriveTask", "Derived", "UnitRun"]
@@ -45,7 +45,7 @@ class Derived(PieceResult):
 
 
 @define(slots=True)
-class _Run:
+class _UnitRun:
     first: int
     next: int
     units: bytearray = field(factory=bytearray)
@@ -59,7 +59,7 @@ class DeriveTask:
     delay_levels: dict[int, int]
     with_keys: bool = True
 
-    def __call__(self, piece: Piece) -> Derived:
+    def __call__(self, piece: WorkUnit) -> Derived:
         opened = OpenPiece(piece)
         path: str | None = None
         runs: list[UnitRun] = []
@@ -77,8 +77,8 @@ class DeriveTask:
 class _Packing:
     def __init__(self, task: DeriveTask) -> None:
         self._task = task
-        self._open: dict[tuple[bytes, int], _Run] = {}
-        self._done: list[tuple[tuple[bytes, int], _Run]] = []
+        self._open: dict[tuple[bytes, int], _UnitRun] = {}
+        self._done: list[tuple[tuple[bytes, int], _UnitRun]] = []
         self._keys = bytearray()
 
     def take(self, scan: Scan, view: memoryview, count: int) -> None:
@@ -95,11 +95,11 @@ class _Packing:
             run.next += units
         self._keys += packed.keys
 
-    def _begin(self, queue: tuple[bytes, int], queue_offset: int) -> _Run:
+    def _begin(self, queue: tuple[bytes, int], queue_offset: int) -> _UnitRun:
         before = self._open.get(queue)
         if before is not None:
             self._done.append((queue, before))
-        run = self._open[queue] = _Run(queue_offset, queue_offset)
+        run = self._open[queue] = _UnitRun(queue_offset, queue_offset)
         return run
 
     def write(self) -> tuple[str | None, list[UnitRun], int, int]:

@@ -28,22 +28,30 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.arrow.columns import PACKED
-from rmqpy.pipeline.arrow.message_filter import Wanted, log_batches
+from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.spark.work_units import (
     Chain,
     OpenPiece,
-    Passed,
-    Piece,
     PieceResult,
-    split_store,
+    SkippedRange,
+    WorkUnit,
+    partition_store,
 )
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Export", "ExportPlan", "ExportTask", "Passed", "Piece", "Written", "done_export"]
+__all__ = [
+    "Export",
+    "ExportPlan",
+    "ExportTask",
+    "SkippedRange",
+    "WorkUnit",
+    "Written",
+    "done_export",
+]
 
 TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
@@ -81,12 +89,12 @@ class ExportTask:
     broker_name: str | None = None
     internal_topics: bool = False
 
-    def __call__(self, piece: Piece) -> Written:
+    def __call__(self, piece: WorkUnit) -> Written:
         opened = OpenPiece(piece)
         path, rows = None, 0
         if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name, form=PACKED)
-            wanted = Wanted(internal_topics=self.internal_topics)
+            wanted = MessageFilter(internal_topics=self.internal_topics)
             batches = log_batches(opened.walk, opened.places, make, wanted)
             path, rows = self._write(batches, make.schema)
         return Written(**opened.outcome(path), rows=rows)
@@ -129,11 +137,11 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
         yield group
 
 
-Run = Callable[[ExportTask, Iterable[Piece]], Iterator[Written]]
+Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[Written]]
 """Does all pieces; results in their order."""
 
 
-def run_here(task: ExportTask, pieces: Iterable[Piece]) -> Iterator[Written]:
+def run_here(task: ExportTask, pieces: Iterable[WorkUnit]) -> Iterator[Written]:
     """One after the other in this process."""
     return map(task, pieces)
 
@@ -158,7 +166,7 @@ class Export:
     plan: ExportPlan
     run_pieces: Run = run_here
     files: list[dict[str, Any]] = field(factory=list)
-    passed: list[Passed] = field(factory=list)
+    passed: list[SkippedRange] = field(factory=list)
 
     @property
     def rows(self) -> int:
@@ -174,7 +182,7 @@ class Export:
         )
         self._make_target()
         chain: Chain[Written] = Chain(task)
-        for written in self.run_pieces(task, map(Piece, self._works())):
+        for written in self.run_pieces(task, map(WorkUnit, self._works())):
             taken = chain.take(written)
             if taken is not None:
                 self._take(taken)
@@ -188,10 +196,10 @@ class Export:
         (target / TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
-        plan, files = self.plan, Disk()
+        plan, files = self.plan, OsFileSystem()
         directory = read_directory(files, plan.root)
         limit = read_facts(files, plan.root).confirmed_end
-        works, left_out = split_store(directory, plan.range_bytes, limit)
+        works, left_out = partition_store(directory, plan.range_bytes, limit)
         self.passed += left_out
         plan.expect(sum(work.stop - work.start for work in works))
         return works

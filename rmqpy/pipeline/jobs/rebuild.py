@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.audit.checks.engine import NoProgress, Progress
+from rmqpy.audit.checks.engine import AuditProgress, NoProgress
 from rmqpy.audit.facts.reader import read_facts
-from rmqpy.audit.facts.small_files import living_topics
+from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.audit.scan.queue_units import map_row, read_ends
 from rmqpy.audit.scan.ranges import RANGE_BYTES
@@ -30,10 +30,10 @@ from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
-from rmqpy.pipeline.jobs.derived_files import BuiltFile, FileTask, IndexPiece, QueuePiece, Span
+from rmqpy.pipeline.jobs.derived_files import BuiltFile, ByteRange, FileTask, IndexPiece, QueuePiece
 from rmqpy.pipeline.jobs.derived_ranges import Derived, DeriveTask
-from rmqpy.pipeline.spark.work_units import Chain, Passed, Piece, split_store
-from rmqpy.store.files.disk import Disk
+from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.index.index_file import index_file_name
 from rmqpy.store.queues.table import is_queue_name
 
@@ -75,8 +75,8 @@ class RebuildPlan:
     target: str
     settings: StoreSettings
     range_bytes: int = RANGE_BYTES
-    packing: Progress = field(factory=NoProgress)
-    writing: Progress = field(factory=NoProgress)
+    packing: AuditProgress = field(factory=NoProgress)
+    writing: AuditProgress = field(factory=NoProgress)
 
 
 def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
@@ -98,9 +98,9 @@ class Rebuild:
     keys: int = 0
     copied: int = 0
     breaks: list[QueueBreak] = field(factory=list)
-    passed: list[Passed] = field(factory=list)
-    _spans: dict[tuple[bytes, int], list[Span]] = field(factory=dict)
-    _key_spans: list[Span] = field(factory=list)
+    passed: list[SkippedRange] = field(factory=list)
+    _spans: dict[tuple[bytes, int], list[ByteRange]] = field(factory=dict)
+    _key_spans: list[ByteRange] = field(factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -112,7 +112,7 @@ class Rebuild:
         shutil.rmtree(target, ignore_errors=True)
         for name in (TEMPORARY, QUEUES, INDEX):
             (target / name).mkdir(parents=True)
-        directory = read_directory(Disk(), plan.root, plan.settings)
+        directory = read_directory(OsFileSystem(), plan.root, plan.settings)
         self._pack(directory)
         self._build(directory)
         self._copy_expired(directory)
@@ -121,18 +121,18 @@ class Rebuild:
 
     def _pack(self, directory: StoreDirectory) -> None:
         plan = self.plan
-        limit = read_facts(Disk(), plan.root, plan.settings).confirmed_end
+        limit = read_facts(OsFileSystem(), plan.root, plan.settings).confirmed_end
         levels = plan.settings.delay_levels_ms
         task = DeriveTask(
             folder=f"{plan.target}/{TEMPORARY}",
             delay_levels={number: delay for number, delay in enumerate(levels, 1)},
             with_keys=plan.settings.message_index_enable,
         )
-        works, left_out = split_store(directory, plan.range_bytes, limit)
+        works, left_out = partition_store(directory, plan.range_bytes, limit)
         self.passed += left_out
         plan.packing.expect(sum(work.stop - work.start for work in works))
         chain: Chain[Derived] = Chain(task)
-        for derived in self.run_pieces(task, map(Piece, works)):
+        for derived in self.run_pieces(task, map(WorkUnit, works)):
             taken = chain.take(derived)
             if taken is not None:
                 self._take(taken)
@@ -148,9 +148,9 @@ class Rebuild:
             if run.first != expected:
                 topic = java_text(run.topic)
                 self.breaks.append(QueueBreak(topic, run.queue_id, run.first, expected))
-            spans.append(Span(derived.path, run.position, run.count, run.first))
+            spans.append(ByteRange(derived.path, run.position, run.count, run.first))
         if derived.keys:
-            self._key_spans.append(Span(derived.path, derived.keys_position, derived.keys))
+            self._key_spans.append(ByteRange(derived.path, derived.keys_position, derived.keys))
 
     def _build(self, directory: StoreDirectory) -> None:
         plan = self.plan
@@ -178,7 +178,9 @@ class Rebuild:
         self.units += sum(span.count for span in piece.spans)
 
     def _queue_pieces(self, directory: StoreDirectory) -> Iterator[QueuePiece]:
-        living = living_topics(Disk(), directory.paths.config, directory.paths.consume_queue)
+        living = existing_topics(
+            OsFileSystem(), directory.paths.config, directory.paths.consume_queue
+        )
         for (topic, queue_id), spans in sorted(self._spans.items()):
             name = java_text(topic)
             if not is_queue_name(topic, queue_id) or (living is not None and name not in living):
@@ -193,7 +195,7 @@ class Rebuild:
     def _index_pieces(self) -> Iterator[IndexPiece]:
         settings = self.plan.settings
         per_file = settings.max_index_num - 1
-        before: Span | None = None
+        before: ByteRange | None = None
         for number, spans in enumerate(_parts(self._key_spans, per_file)):
             yield IndexPiece(
                 number=number,
@@ -203,10 +205,10 @@ class Rebuild:
                 entry_count=settings.max_index_num,
             )
             last = spans[-1]
-            before = Span(last.path, last.position + (last.count - 1) * KEY.size, 1)
+            before = ByteRange(last.path, last.position + (last.count - 1) * KEY.size, 1)
 
     def _copy_expired(self, directory: StoreDirectory) -> None:
-        files = Disk()
+        files = OsFileSystem()
         begin = min((row.first_offset for row in directory.logs), default=0)
         for queue in directory.queues:
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
@@ -225,15 +227,15 @@ def _piece_bytes(piece: QueuePiece | IndexPiece) -> int:
     return size * sum(span.count for span in piece.spans)
 
 
-def _parts(spans: list[Span], size: int) -> Iterator[tuple[Span, ...]]:
+def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
     """The entries of all spans, so many at a time."""
-    part: list[Span] = []
+    part: list[ByteRange] = []
     room = size
     for span in spans:
         while span.count:
             taken = min(room, span.count)
-            part.append(Span(span.path, span.position, taken))
-            span = Span(span.path, span.position + taken * KEY.size, span.count - taken)
+            part.append(ByteRange(span.path, span.position, taken))
+            span = ByteRange(span.path, span.position + taken * KEY.size, span.count - taken)
             room -= taken
             if not room:
                 yield tuple(part)
@@ -244,4 +246,4 @@ def _parts(spans: list[Span], size: int) -> Iterator[tuple[Span, ...]]:
 
 def _sync_folders(target: Path) -> None:
     for folder, _, _ in os.walk(target, topdown=False):
-        Disk().sync_dir(folder)
+        OsFileSystem().sync_dir(folder)

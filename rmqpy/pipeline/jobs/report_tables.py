@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import evolve
 
-from rmqpy.audit.checks.engine import AuditPlan, StoreAudit
+from rmqpy.audit.checks.engine import AuditOptions, StoreAudit
 from rmqpy.audit.facts.file_md5 import FileSums
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.range_merge import FileDigests
@@ -141,7 +141,7 @@ class AuditTables:
         if error is None:
             (self._folder / SUCCESS).touch()
 
-    def of(self, plan: AuditPlan) -> AuditPlan:
+    def of(self, plan: AuditOptions) -> AuditOptions:
         """The plan of the next store, whose findings come here too."""
         self._store = plan.root
 

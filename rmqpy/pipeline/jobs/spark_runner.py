@@ -19,8 +19,8 @@ from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_row
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.pipeline.spark.distributed_map import WAVE_PIECES, run_pieces
-from rmqpy.store.files.disk import Disk
+from rmqpy.pipeline.spark.distributed_map import WAVE_PIECES, map_on_spark
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,10 +58,10 @@ class RangeTask:
     def __call__(self, work: WorkRange) -> RangeResult:
         if self._plan is None:
             self._plan = self._open()
-        return audit_range(map_log(Disk(), work.path), work, self._plan)
+        return audit_range(map_log(OsFileSystem(), work.path), work, self._plan)
 
     def _open(self) -> TallyPlan:
-        files = Disk()
+        files = OsFileSystem()
         ledger = self.directory.ledger
         return TallyPlan(
             dledger=self.dledger,
@@ -74,7 +74,7 @@ class RangeTask:
 
 
 def _md5s(part: FilePart) -> FileSums:
-    return file_md5s(Disk(), part)
+    return file_md5s(OsFileSystem(), part)
 
 
 class SparkRunner:
@@ -86,14 +86,14 @@ class SparkRunner:
         self._session = session
         self._directory = directory
         self._wave = wave
-        self._driver = ThreadRunner(Disk(), workers=1)
+        self._driver = ThreadRunner(OsFileSystem(), workers=1)
 
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         task = RangeTask.of(plan, self._directory)
-        return run_pieces(self._session, task, works, self._wave)
+        return map_on_spark(self._session, task, works, self._wave)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        return run_pieces(self._session, _md5s, parts, self._wave)
+        return map_on_spark(self._session, _md5s, parts, self._wave)
 
     def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self._driver.again(work, plan, begin)

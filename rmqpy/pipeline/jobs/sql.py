@@ -70,12 +70,12 @@ def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
     register(session)
     schema = StructType([StructField(name, TYPES[name]) for name in used_columns(statement)])
     reader = session.read.format(FORMAT).schema(schema)
-    if is_used_once(statement) and session.conf.get(PUSHDOWN, "false") == "true":
+    if references_table_once(statement) and session.conf.get(PUSHDOWN, "false") == "true":
         reader = reader.option("pushFilters", "true")
     return reader.option("includeInternalTopics", "true").load(folder)
 
 
-def is_used_once(statement: str) -> bool:
+def references_table_once(statement: str) -> bool:
     """Whether the table is, by all that its words can mean."""
     words = [word.lower() for word in WORDS.findall(statement)]
     return words.count("messages") == 1 and "with" not in words

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from attrs import define
 
-from rmqpy.audit.checks.messages import MessageWalk, Selection, file_view
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_row
 from rmqpy.codec.hashes import java_text
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 __all__ = ["BIN_COUNT", "TimeTask", "count_over_time"]
 
@@ -35,11 +35,11 @@ class TimeTask:
 
     def __call__(self, work: WorkRange) -> Counts:
         file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        view = file_view(Disk(), file, work.framing, work.limit)
-        begin = MessageWalk(view, Selection()).skip(work.start - work.first_offset)
+        view = file_view(OsFileSystem(), file, work.framing, work.limit)
+        begin = MessageWalk(view, MessageSelection()).skip(work.start - work.first_offset)
         stop = min(work.stop - work.first_offset, len(view.view))
         counts: Counter[tuple[bytes, int]] = Counter()
-        for scan, _, count in MessageWalk(view, Selection()).scans(begin, stop):
+        for scan, _, count in MessageWalk(view, MessageSelection()).scans(begin, stop):
             parts = map(self._part, scan.store_timestamp_ms[:count])
             counts.update(zip(scan.topic[:count], parts, strict=True))
         named: Counts = Counter()

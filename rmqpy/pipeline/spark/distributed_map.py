@@ -23,14 +23,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqpy import __version__
-from rmqpy.audit.checks.engine import in_order
+from rmqpy.audit.checks.engine import ordered_map
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["WAVE_PIECES", "run_pieces"]
+__all__ = ["WAVE_PIECES", "map_on_spark"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,14 +42,14 @@ TASKS_A_CORE: Final = 2
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
-def run_pieces(
+def map_on_spark(
     session: SparkSession, do: Callable[[T], R], pieces: Iterable[T], wave: int = WAVE_PIECES
 ) -> Iterator[R]:
     """``do`` of every piece, in the order of the pieces. ``do``, pieces and results are pickled.
 
     RmqError when Spark gives up on a piece.
     """
-    for answers in in_order(
+    for answers in ordered_map(
         lambda wave: _run_wave(session, do, wave), _waves(pieces, wave), WAVES_AT_A_TIME
     ):
         yield from answers

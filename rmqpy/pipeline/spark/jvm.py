@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from attrs import define
 
-from rmqpy.model.errors import ConfigFault
+from rmqpy.model.errors import ConfigError
 
 __all__ = ["JAVA_MIN", "Java", "find_java"]
 
@@ -69,14 +69,14 @@ def find_java(environment: Mapping[str, str]) -> Java:
     if program is None:
         wheel = _wheel()
         if wheel is None:
-            raise ConfigFault(
+            raise ConfigError(
                 f"Spark needs Java: JAVA_HOME is not set and no java on PATH; {REMEDY}"
             )
         shim = _shim(wheel, environment)
         program, source = str(shim / "bin" / "java"), WHEEL
     version = _version(program, source)
     if version < JAVA_MIN:
-        raise ConfigFault(f"{program} ({source}) is Java {version}, too old for Spark; {REMEDY}")
+        raise ConfigError(f"{program} ({source}) is Java {version}, too old for Spark; {REMEDY}")
     return Java(program, version, source, None if shim is None else str(shim))
 
 
@@ -115,8 +115,8 @@ def _version(program: str, source: str) -> int:
             timeout=ANSWER_SECONDS_MAX,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigFault(f"{program} ({source}) does not run: {error}; {REMEDY}") from None
+        raise ConfigError(f"{program} ({source}) does not run: {error}; {REMEDY}") from None
     found = _VERSION.search(done.stderr + done.stdout)
     if found is None:
-        raise ConfigFault(f"{program} ({source}) does not tell its version; {REMEDY}")
+        raise ConfigError(f"{program} ({source}) does not tell its version; {REMEDY}")
     return int(found[1])

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import define, field
 
-from rmqpy.model.errors import ConfigFault, RmqError
+from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.pipeline.spark.jvm import find_java
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def is_installed() -> bool:
     return all(find_spec(name) is not None for name in PACKAGES)
 
 
-def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigFault]]:
+def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigError]]:
     """Each thing that a session needs, by name: what was found, or what is wrong with it."""
     for package in PACKAGES:
         yield package, _found(check_package, package)
@@ -107,10 +107,10 @@ def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | Con
     yield "SPARK_HOME", _found(_spark_home, environment)
 
 
-def _found(look: Callable[[T], str], at: T) -> str | ConfigFault:
+def _found(look: Callable[[T], str], at: T) -> str | ConfigError:
     try:
         return look(at)
-    except ConfigFault as fault:
+    except ConfigError as fault:
         return fault
 
 
@@ -119,11 +119,11 @@ def check_package(name: str) -> str:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        raise ConfigFault(f"{name} is not installed; {INSTALL}") from None
+        raise ConfigError(f"{name} is not installed; {INSTALL}") from None
     least = VERSIONS_MIN.get(name, ())
     if tuple(map(int, version.split(".")[: len(least)])) < least:
         needed = ".".join(map(str, least))
-        raise ConfigFault(f"{name} {version} is older than {needed}; {INSTALL}")
+        raise ConfigError(f"{name} {version} is older than {needed}; {INSTALL}")
     return version
 
 
@@ -143,7 +143,7 @@ def _spark_home(environment: Mapping[str, str]) -> str:
     except metadata.PackageNotFoundError:
         return f"{home}, not compared: pyspark is not installed"
     if not list(Path(home, "jars").glob(f"spark-core_*-{version}.jar")):
-        raise ConfigFault(
+        raise ConfigError(
             f"SPARK_HOME={home} has no Spark {version}, the version of pyspark; unset it"
         )
     return home
@@ -153,10 +153,10 @@ def worker_texts(session: SparkSession) -> list[str]:
     """What runs the tasks, asked of every one that answers to a few; RmqError where it is not of
     this version.
     """
-    from rmqpy.pipeline.spark.distributed_map import run_pieces
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     pieces = range(WORKER_QUESTIONS)
-    return sorted(set(run_pieces(session, _worker_text, pieces)))
+    return sorted(set(map_on_spark(session, _worker_text, pieces)))
 
 
 def _worker_text(_piece: int) -> str:
@@ -170,7 +170,7 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
     ConfigFault when something is missing, with the remedy.
     """
     for _, found in check_needs(os.environ):
-        if isinstance(found, ConfigFault):
+        if isinstance(found, ConfigError):
             raise found
     from pyspark.sql import SparkSession
 
@@ -178,7 +178,7 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
-    with interruptible():
+    with interrupt_on_sigint():
         session = _start(plan)
         try:
             yield session
@@ -187,7 +187,7 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interrupt_on_sigint() -> Iterator[None]:
     """Within it Ctrl-C is what it was, behind it as well: pyspark sets a handler of its own, which
     asks the JVM from within whatever this thread is asking it.
     """

@@ -16,19 +16,19 @@ from attrs import define, field
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqpy.audit.checks.engine import Progress
+    from rmqpy.audit.checks.engine import AuditProgress
 
-__all__ = ["TaskCount", "watched_tasks"]
+__all__ = ["StageProgress", "watched_tasks"]
 
 INTERVAL_S: Final = 0.5
 
 
 @define(slots=True)
-class TaskCount:
+class StageProgress:
     """``tracker``: Spark's; ``progress`` is told of tasks."""
 
     tracker: Any
-    progress: Progress
+    progress: AuditProgress
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
     """(tasks, of them done)."""
 
@@ -46,13 +46,13 @@ class TaskCount:
 
 
 @contextmanager
-def watched_tasks(session: SparkSession, progress: Progress) -> Iterator[None]:
+def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[None]:
     """Within the block. Where the session has no tracker (Connect) nothing is told."""
     context = getattr(session, "sparkContext", None)
     if context is None:
         yield
         return
-    count, over = TaskCount(context.statusTracker(), progress), threading.Event()
+    count, over = StageProgress(context.statusTracker(), progress), threading.Event()
 
     def watch() -> None:
         while not over.wait(INTERVAL_S):

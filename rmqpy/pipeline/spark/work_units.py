@@ -13,27 +13,27 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 
-from rmqpy.audit.checks.messages import MessageWalk, Selection, file_view
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.ranges import WorkRange, split_row
 from rmqpy.codec.search import find_frames
-from rmqpy.store.files.disk import Disk
+from rmqpy.store.files.disk import OsFileSystem
 
 __all__ = [
     "Chain",
     "OpenPiece",
-    "Passed",
-    "Piece",
     "PieceResult",
+    "SkippedRange",
+    "WorkUnit",
     "first_frame",
-    "split_store",
+    "partition_store",
     "view_of",
 ]
 
 
 @define(slots=True, frozen=True)
-class Passed:
+class SkippedRange:
     """Bytes of a log file that hold no message."""
 
     file: str
@@ -42,7 +42,7 @@ class Passed:
 
 
 @define(slots=True, frozen=True)
-class Piece:
+class WorkUnit:
     """``begin``: offset of the first frame, None where the range has to find it."""
 
     work: WorkRange
@@ -61,7 +61,7 @@ class PieceResult:
     end: int
     closed: bool
     path: str | None
-    passed: tuple[Passed, ...]
+    passed: tuple[SkippedRange, ...]
 
 
 class OpenPiece:
@@ -69,15 +69,17 @@ class OpenPiece:
     log file; None where no frame begins in it.
     """
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: WorkUnit) -> None:
         work = self._work = piece.work
         file = view_of(work)
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
         begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
         self.places = None if begin is None else (begin, stop)
-        self._passed: list[Passed] = []
+        self._passed: list[SkippedRange] = []
         self.walk = MessageWalk(
-            file, Selection(), lambda at, size: self._passed.append(Passed(work.file, at, size))
+            file,
+            MessageSelection(),
+            lambda at, size: self._passed.append(SkippedRange(work.file, at, size)),
         )
 
     def outcome(self, path: str | None) -> dict[str, Any]:
@@ -100,7 +102,7 @@ R = TypeVar("R", bound=PieceResult)
 class Chain(Generic[R]):
     """The proof. ``again``: do a piece here and now."""
 
-    again: Callable[[Piece], R]
+    again: Callable[[WorkUnit], R]
     _expected: int = field(init=False, default=0)
     _closed: bool = field(init=False, default=False)
 
@@ -114,7 +116,7 @@ class Chain(Generic[R]):
             return None
         if result.begin != self._expected:
             _remove(result)
-            result = self.again(Piece(work, self._expected))
+            result = self.again(WorkUnit(work, self._expected))
         self._expected, self._closed = result.end, result.closed
         return result
 
@@ -124,16 +126,16 @@ def _remove(result: PieceResult) -> None:
         os.unlink(result.path)
 
 
-def split_store(
+def partition_store(
     directory: StoreDirectory, range_bytes: int, limit: int | None
-) -> tuple[list[WorkRange], list[Passed]]:
+) -> tuple[list[WorkRange], list[SkippedRange]]:
     """The ranges of all logs in order, and the files that are left out: those of a wrong length."""
     works: list[WorkRange] = []
     left_out = []
     for row in directory.logs:
         works += split_row(row, directory.root, range_bytes, limit)
         left_out += [
-            Passed(directory.relative(file.path), file.first_offset, file.size)
+            SkippedRange(directory.relative(file.path), file.first_offset, file.size)
             for file in row.files
             if file.size != row.file_size
         ]
@@ -143,7 +145,7 @@ def split_store(
 def view_of(work: WorkRange) -> FileView:
     """The log file of a range."""
     log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-    return file_view(Disk(), log_file, work.framing, work.limit)
+    return file_view(OsFileSystem(), log_file, work.framing, work.limit)
 
 
 def first_frame(file: FileView, work: WorkRange, stop: int) -> int | None:

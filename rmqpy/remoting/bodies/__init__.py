@@ -95,7 +95,7 @@ from rmqpy.remoting.bodies.topics import (
     TopicList,
     body_crc32,
 )
-from rmqpy.remoting.body import Body, WrongBody
+from rmqpy.remoting.body import Body, BodyDecodeError
 
 __all__ = [
     "BROADCASTING",
@@ -116,6 +116,7 @@ __all__ = [
     "AclConfig",
     "BloomFilterData",
     "Body",
+    "BodyDecodeError",
     "BrokerData",
     "BrokerMemberGroup",
     "BrokerStatsData",
@@ -175,7 +176,6 @@ __all__ = [
     "TopicRouteData",
     "TopicStatsTable",
     "UnlockBatchRequestBody",
-    "WrongBody",
     "body_crc32",
 ]
 

@@ -7,7 +7,7 @@ from attrs import field
 from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -20,7 +20,7 @@ EXPRESSION_TAG = "TAG"
 EXPRESSION_SQL92 = "SQL92"
 
 
-@made_when_used()
+@lazy_define()
 class SubscriptionData(Body):
     """What a group wants of a topic. ``code_set`` has the tags' Java hashes."""
 
@@ -33,12 +33,12 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
 
 
-@made_when_used()
+@lazy_define()
 class ProducerData(Body):
     group_name: str
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerData(Body):
     group_name: str
     consume_type: str | None = None
@@ -48,7 +48,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@made_when_used()
+@lazy_define()
 class HeartbeatData(Body):
     """Code 34. The last two are of 5.x clients."""
 
@@ -61,7 +61,7 @@ class HeartbeatData(Body):
     without_sub: bool | None = field(default=None, metadata=named("isWithoutSub"))
 
 
-@made_when_used()
+@lazy_define()
 class CheckClientRequestBody(Body):
     """Code 46."""
 
@@ -73,14 +73,14 @@ class CheckClientRequestBody(Body):
     namespace: str | None = None
 
 
-@made_when_used()
+@lazy_define()
 class GetConsumerListByGroupResponseBody(Body):
     """Answer of code 38."""
 
     consumer_id_list: list[str] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class Connection(Body):
     client_id: str
     client_addr: str
@@ -88,7 +88,7 @@ class Connection(Body):
     version: int = 0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerConnection(Body):
     """Answer of code 203."""
 
@@ -99,14 +99,14 @@ class ConsumerConnection(Body):
     consume_from_where: str | None = None
 
 
-@made_when_used()
+@lazy_define()
 class ProducerConnection(Body):
     """Answer of code 204."""
 
     connection_set: list[Connection] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class ProducerInfo(Body):
     """``remote_ip`` is ``/ip:port``."""
 
@@ -117,21 +117,21 @@ class ProducerInfo(Body):
     last_update_timestamp: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class ProducerTableInfo(Body):
     """Answer of code 328: producers by group."""
 
     data: dict[str, list[ProducerInfo]] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class GroupList(Body):
     """Answer of code 300."""
 
     group_list: list[str] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class ProcessQueueInfo(Body):
     """What a consumer holds of one queue."""
 
@@ -151,7 +151,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumeStatus(Body):
     """Rates of one topic in one consumer."""
 
@@ -163,7 +163,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerRunningInfo(Body):
     """Answer of code 307."""
 
@@ -174,7 +174,7 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-@made_when_used()
+@lazy_define()
 class ConsumeMessageDirectlyResult(Body):
     """Answer of code 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
     CR_THROW_EXCEPTION or CR_RETURN_NULL."""

@@ -7,7 +7,7 @@ from attrs import define, field
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
 @define(slots=True, eq=False, repr=False)
@@ -27,7 +27,7 @@ class SubscriptionGroupConfig(Body):
     notify_consumer_ids_changed_enable: bool = True
 
 
-@made_when_used()
+@lazy_define()
 class SubscriptionGroupWrapper(Body):
     """Answer of code 201 and config/subscriptionGroup.json."""
 
@@ -35,7 +35,7 @@ class SubscriptionGroupWrapper(Body):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerOffsetSerializeWrapper(Body):
     """Answer of code 43 and config/consumerOffset.json: ``topic@group`` to queue id to offset.
 
@@ -46,7 +46,7 @@ class ConsumerOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@made_when_used()
+@lazy_define()
 class DelayOffsetSerializeWrapper(Body):
     """Answer of code 45 and config/delayOffset.json: delay level to offset in its queue.
 
@@ -57,20 +57,20 @@ class DelayOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@made_when_used()
+@lazy_define()
 class LmqOffsetSerializeWrapper(Body):
     """config/lmqConsumerOffset.json: ``%LMQ%queue@group`` to offset."""
 
     lmq_offset_table: dict[str, Int64] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class BloomFilterData(Body):
     bit_pos: tuple[int, ...] = ()
     bit_num: int = 0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerFilterData(Body):
     """One SQL92 subscription; ``dead`` is derived in Java, and written."""
 
@@ -85,13 +85,13 @@ class ConsumerFilterData(Body):
     client_version: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class FilterDataMapByTopic(Body):
     topic: str
     group_filter_data: dict[str, ConsumerFilterData] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class ConsumerFilterWrapper(Body):
     """config/consumerFilter.json."""
 

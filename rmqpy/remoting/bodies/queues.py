@@ -6,7 +6,7 @@ from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
 @define(slots=True, frozen=True, order=True)
@@ -18,7 +18,7 @@ class MessageQueue(Body):
     queue_id: int
 
 
-@made_when_used()
+@lazy_define()
 class LockBatchRequestBody(Body):
     """Code 41."""
 
@@ -29,7 +29,7 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class UnlockBatchRequestBody(Body):
     """Code 42."""
 
@@ -40,21 +40,21 @@ class UnlockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class LockBatchResponseBody(Body):
     """Answer of code 41."""
 
     lock_ok_mq_set: list[MessageQueue] = field(factory=list, metadata={"wire_name": "lockOKMQSet"})
 
 
-@made_when_used()
+@lazy_define()
 class ResetOffsetBody(Body):
     """Codes 220 and 222: the offsets that a client shall take."""
 
     offset_table: dict[MessageQueue, Int64] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class MessageQueueForC(Body):
     topic: str
     broker_name: str
@@ -62,14 +62,14 @@ class MessageQueueForC(Body):
     offset: Int64
 
 
-@made_when_used()
+@lazy_define()
 class ResetOffsetBodyForC(Body):
     """Code 220 in the form that is pushed when the asking admin's language is CPP."""
 
     offset_table: list[MessageQueueForC] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class GetConsumerStatusBody(Body):
     """Codes 221 and 223."""
 
@@ -77,7 +77,7 @@ class GetConsumerStatusBody(Body):
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class OffsetMovedEvent(Body):
     """Body of the messages on OFFSET_MOVED_EVENT."""
 

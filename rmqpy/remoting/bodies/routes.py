@@ -6,7 +6,7 @@ from attrs import define, field
 
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
 @define(slots=True, eq=False, repr=False)
@@ -20,7 +20,7 @@ class QueueData(Body):
     topic_sys_flag: int = 0
 
 
-@made_when_used()
+@lazy_define()
 class BrokerData(Body):
     """The addresses of one broker name by broker id; 0 is the master."""
 
@@ -39,7 +39,7 @@ class TopicRouteData(Body):
     filter_server_table: dict[str, list[str]] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class ClusterInfo(Body):
     """Answer of code 106."""
 
@@ -47,14 +47,14 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class BrokerMemberGroup(Body):
     cluster: str
     broker_name: str
     broker_addrs: dict[Int64, str] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class GetBrokerMemberGroupResponseBody(Body):
     """Answer of code 901 (5.x)."""
 

@@ -8,31 +8,31 @@ from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.clients import SubscriptionData
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used()
+@lazy_define()
 class TopicOffset(Body):
     min_offset: Int64 = 0
     max_offset: Int64 = 0
     last_update_timestamp: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class TopicStatsTable(Body):
     """Answer of code 202."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class OffsetWrapper(Body):
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
     last_timestamp: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumeStats(Body):
     """Answer of code 208."""
 
@@ -40,7 +40,7 @@ class ConsumeStats(Body):
     consume_tps: float = 0.0
 
 
-@made_when_used()
+@lazy_define()
 class ConsumeStatsList(Body):
     """Answer of code 317: one map of one group per item."""
 
@@ -49,7 +49,7 @@ class ConsumeStatsList(Body):
     total_diff: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class QueueTimeSpan(Body):
     """Times in ms; the ``…_str`` forms, in the broker's local time, are for people."""
 
@@ -63,28 +63,28 @@ class QueueTimeSpan(Body):
     consume_time_stamp_str: str | None = None
 
 
-@made_when_used()
+@lazy_define()
 class QueryConsumeTimeSpanBody(Body):
     """Answer of code 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
 
 
-@made_when_used()
+@lazy_define()
 class QueryCorrectionOffsetBody(Body):
     """Answer of code 308: queue id to offset."""
 
     correction_offsets: dict[int, Int64] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class BrokerStatsItem(Body):
     sum: Int64 = 0
     tps: float = 0.0
     avgpt: float = 0.0
 
 
-@made_when_used()
+@lazy_define()
 class BrokerStatsData(Body):
     """Answer of code 315."""
 
@@ -93,7 +93,7 @@ class BrokerStatsData(Body):
     stats_day: BrokerStatsItem | None = None
 
 
-@made_when_used()
+@lazy_define()
 class ConsumeQueueData(Body):
     """One consume queue unit. ``physic_offset`` is its physical offset."""
 
@@ -106,7 +106,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-@made_when_used()
+@lazy_define()
 class QueryConsumeQueueResponseBody(Body):
     """Answer of code 321."""
 
@@ -117,7 +117,7 @@ class QueryConsumeQueueResponseBody(Body):
     min_queue_index: Int64 = 0
 
 
-@made_when_used()
+@lazy_define()
 class PlainAccessConfig(Body):
     access_key: str | None = None
     secret_key: str | None = None
@@ -129,7 +129,7 @@ class PlainAccessConfig(Body):
     group_perms: list[str] | None = None
 
 
-@made_when_used()
+@lazy_define()
 class AclConfig(Body):
     """Answer of code 54."""
 

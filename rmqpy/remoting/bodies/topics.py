@@ -23,12 +23,12 @@ from typing import Final, Self
 from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.fastjson import FastjsonFault, dumps, loads
+from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
 from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
@@ -106,7 +106,7 @@ class TopicConfig(Body):
             raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
 
 
-@made_when_used()
+@lazy_define()
 class TopicConfigSerializeWrapper(Body):
     """Answer of code 21, part of code 103, and config/topics.json."""
 
@@ -114,7 +114,7 @@ class TopicConfigSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class RegisterBrokerBody(Body):
     """Body of code 103; plain JSON by ``encode``/``decode``, else the compressed form."""
 
@@ -150,21 +150,21 @@ class RegisterBrokerBody(Body):
         return cls(wrapper, _text_list(servers))
 
 
-@made_when_used()
+@lazy_define()
 class KVTable(Body):
     """Answers of 28 and 219; the order topics in the answer of 103."""
 
     table: dict[str, str] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class KVConfigSerializeWrapper(Body):
     """kvConfig.json of a name server: namespace to key to value."""
 
     config_table: dict[str, dict[str, str]] = field(factory=dict)
 
 
-@made_when_used()
+@lazy_define()
 class TopicList(Body):
     """Answers of 206, 224, 304, 305 and 311 to 313."""
 
@@ -201,7 +201,7 @@ def _inflated(data: bytes) -> bytes:
 def _text_list(data: bytes) -> list[str]:
     try:
         servers = loads(data)
-    except FastjsonFault as fault:
+    except FastjsonDecodeError as fault:
         raise _refused(f"filter server list: {fault}") from None
     if servers is None:
         return []
@@ -210,5 +210,7 @@ def _text_list(data: bytes) -> list[str]:
     return servers
 
 
-def _refused(problem: str) -> Refusal:
-    return Refusal(ResponseCode.SYSTEM_ERROR, f"not a compressed RegisterBrokerBody: {problem}")
+def _refused(problem: str) -> RequestRejectedError:
+    return RequestRejectedError(
+        ResponseCode.SYSTEM_ERROR, f"not a compressed RegisterBrokerBody: {problem}"
+    )

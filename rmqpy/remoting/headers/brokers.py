@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rmqpy.remoting.command_header import CommandHeader, Int64
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class RegisterBrokerRequestHeader(CommandHeader):
     """The last two come from 5.x brokers only; ``heartbeat_timeout_millis`` is the expiry then."""
 
@@ -21,13 +21,13 @@ class RegisterBrokerRequestHeader(CommandHeader):
     enable_acting_master: bool | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class RegisterBrokerResponseHeader(CommandHeader):
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UnRegisterBrokerRequestHeader(CommandHeader):
     broker_name: str
     broker_addr: str
@@ -35,7 +35,7 @@ class UnRegisterBrokerRequestHeader(CommandHeader):
     broker_id: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryDataVersionRequestHeader(CommandHeader):
     broker_name: str
     broker_addr: str
@@ -43,78 +43,78 @@ class QueryDataVersionRequestHeader(CommandHeader):
     broker_id: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryDataVersionResponseHeader(CommandHeader):
     changed: bool
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetRouteInfoRequestHeader(CommandHeader):
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class PutKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
     value: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetKVConfigResponseHeader(CommandHeader):
     value: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class DeleteKVConfigRequestHeader(CommandHeader):
     namespace: str
     key: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetKVListByNamespaceRequestHeader(CommandHeader):
     namespace: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(CommandHeader):
     broker_name: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class WipeWritePermOfBrokerResponseHeader(CommandHeader):
     wipe_topic_count: int
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class AddWritePermOfBrokerRequestHeader(CommandHeader):
     broker_name: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class AddWritePermOfBrokerResponseHeader(CommandHeader):
     add_topic_count: int
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class DeleteTopicFromNamesrvRequestHeader(CommandHeader):
     topic: str
     cluster_name: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetTopicsByClusterRequestHeader(CommandHeader):
     cluster: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class CreateTopicRequestHeader(CommandHeader):
     """``order`` has no effect in Java; ``topic_filter_type`` is SINGLE_TAG or MULTI_TAG."""
 
@@ -128,35 +128,35 @@ class CreateTopicRequestHeader(CommandHeader):
     order: bool = False
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class DeleteTopicRequestHeader(CommandHeader):
     topic: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetTopicStatsInfoRequestHeader(CommandHeader):
     topic: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetAllTopicConfigResponseHeader(CommandHeader):
     """Empty."""
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetBrokerConfigResponseHeader(CommandHeader):
     """``version`` is a DataVersion as JSON."""
 
     version: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ViewBrokerStatsDataRequestHeader(CommandHeader):
     stats_name: str
     stats_key: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class CreateAccessConfigRequestHeader(CommandHeader):
     """``topic_perms`` and ``group_perms`` are comma lists of ``name=PERM``."""
 
@@ -170,12 +170,12 @@ class CreateAccessConfigRequestHeader(CommandHeader):
     group_perms: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class DeleteAccessConfigRequestHeader(CommandHeader):
     access_key: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
     """``global_white_addrs`` is a comma list."""
 
@@ -183,7 +183,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
     acl_file_full_path: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetBrokerAclConfigResponseHeader(CommandHeader):
     version: str
     all_acl_file_version: str | None = None
@@ -192,7 +192,7 @@ class GetBrokerAclConfigResponseHeader(CommandHeader):
     cluster_name: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class CompareLogRequestHeader(CommandHeader):
     """Ours: digests of ``[begin_offset, end_offset)`` in blocks of ``block_size`` bytes."""
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, named
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UnregisterClientRequestHeader(CommandHeader):
     client_id: str = field(metadata=named("clientID"))
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UnregisterClientResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumerListByGroupRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumerListByGroupResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumerStatusRequestHeader(CommandHeader):
     """Codes 221 and 223; ``client_addr`` is a client id."""
 
@@ -44,51 +44,51 @@ class GetConsumerStatusRequestHeader(CommandHeader):
     client_addr: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumerRunningInfoRequestHeader(CommandHeader):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumerConnectionListRequestHeader(CommandHeader):
     consumer_group: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetProducerConnectionListRequestHeader(CommandHeader):
     producer_group: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetAllProducerInfoRequestHeader(CommandHeader):
     """Empty."""
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumeStatsRequestHeader(CommandHeader):
     consumer_group: str
     topic: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetConsumeStatsInBrokerHeader(CommandHeader):
     is_order: bool
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryTopicConsumeByWhoRequestHeader(CommandHeader):
     topic: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryConsumeTimeSpanRequestHeader(CommandHeader):
     topic: str
     group: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class DeleteSubscriptionGroupRequestHeader(CommandHeader):
     group_name: str
     remove_offset: bool = False

@@ -7,10 +7,10 @@ from typing import ClassVar, TypeAlias
 from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, Int64, named
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class RpcRequestHeader(CommandHeader):
     """The four optional fields that 4.9.7 and later put behind those of many requests."""
 
@@ -20,7 +20,7 @@ class RpcRequestHeader(CommandHeader):
     oneway: bool | None = field(default=None, metadata=named("oway"))
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class SendMessageRequestHeader(RpcRequestHeader):
     """Code 10 and 324; the attributes are those of the V2 form too."""
 
@@ -39,7 +39,7 @@ class SendMessageRequestHeader(RpcRequestHeader):
     batch: bool = False
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class SendMessageRequestHeaderV2(CommandHeader):
     """Codes 310, 320 and 325: the same fields under one-letter names."""
 
@@ -64,7 +64,7 @@ class SendMessageRequestHeaderV2(CommandHeader):
 AnySendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class SendMessageResponseHeader(CommandHeader):
     """``trace_on`` and ``msg_region`` are plain ext fields in Java, present in every answer."""
 
@@ -78,7 +78,7 @@ class SendMessageResponseHeader(CommandHeader):
     msg_region: str | None = field(default=None, metadata=named("MSG_REGION"))
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class EndTransactionRequestHeader(RpcRequestHeader):
     producer_group: str
     tran_state_table_offset: Int64
@@ -89,7 +89,7 @@ class EndTransactionRequestHeader(RpcRequestHeader):
     transaction_id: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class CheckTransactionStateRequestHeader(RpcRequestHeader):
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -98,7 +98,7 @@ class CheckTransactionStateRequestHeader(RpcRequestHeader):
     offset_msg_id: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ConsumerSendMsgBackRequestHeader(RpcRequestHeader):
     offset: Int64
     group: str
@@ -109,7 +109,7 @@ class ConsumerSendMsgBackRequestHeader(RpcRequestHeader):
     max_reconsume_times: int | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ReplyMessageRequestHeader(CommandHeader):
     """Code 326, broker to client. Hosts are ``ip:port``."""
 
@@ -129,7 +129,7 @@ class ReplyMessageRequestHeader(CommandHeader):
     store_timestamp: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryMessageRequestHeader(CommandHeader):
     """``unique_key_query`` is an ext field of its own in Java; left out of the ACL signature."""
 
@@ -141,23 +141,23 @@ class QueryMessageRequestHeader(CommandHeader):
     unique_key_query: bool | None = field(default=None, metadata=named("_UNIQUE_KEY_QUERY"))
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryMessageResponseHeader(CommandHeader):
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ViewMessageRequestHeader(CommandHeader):
     offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ResumeCheckHalfMessageRequestHeader(CommandHeader):
     msg_id: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ConsumeMessageDirectlyResultRequestHeader(CommandHeader):
     consumer_group: str
     client_id: str | None = None

@@ -8,10 +8,10 @@ from attrs import field
 
 from rmqpy.remoting.command_header import CommandHeader, Int64, named
 from rmqpy.remoting.headers.messages import RpcRequestHeader
-from rmqpy.remoting.lazy_attrs import made_when_used
+from rmqpy.remoting.lazy_attrs import lazy_define
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class PullMessageRequestHeader(RpcRequestHeader):
     FAST_CODEC: ClassVar[bool] = True
 
@@ -28,7 +28,7 @@ class PullMessageRequestHeader(RpcRequestHeader):
     expression_type: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class PullMessageResponseHeader(CommandHeader):
     FAST_CODEC: ClassVar[bool] = True
 
@@ -38,19 +38,19 @@ class PullMessageResponseHeader(CommandHeader):
     max_offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryConsumerOffsetRequestHeader(RpcRequestHeader):
     consumer_group: str
     topic: str
     queue_id: int
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryConsumerOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
     consumer_group: str
     topic: str
@@ -58,12 +58,12 @@ class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
     commit_offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class UpdateConsumerOffsetResponseHeader(CommandHeader):
     """Empty: Java answers ``"extFields":{}``."""
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueueRequestHeader(RpcRequestHeader):
     """What the questions about a queue share; ``request_type`` (0) is a plain ext field in Java."""
 
@@ -72,47 +72,47 @@ class QueueRequestHeader(RpcRequestHeader):
     request_type: int | None = field(default=None, metadata=named("ReqT"))
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class SearchOffsetRequestHeader(QueueRequestHeader):
     timestamp: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class SearchOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetMaxOffsetRequestHeader(QueueRequestHeader):
     pass
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetMaxOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetMinOffsetRequestHeader(QueueRequestHeader):
     pass
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetMinOffsetResponseHeader(CommandHeader):
     offset: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetEarliestMsgStoretimeRequestHeader(QueueRequestHeader):
     pass
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class GetEarliestMsgStoretimeResponseHeader(CommandHeader):
     timestamp: Int64
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryConsumeQueueRequestHeader(CommandHeader):
     topic: str
     queue_id: int
@@ -121,7 +121,7 @@ class QueryConsumeQueueRequestHeader(CommandHeader):
     consumer_group: str | None = None
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class QueryCorrectionOffsetHeader(CommandHeader):
     """``filter_groups`` is a comma list."""
 
@@ -130,7 +130,7 @@ class QueryCorrectionOffsetHeader(CommandHeader):
     topic: str
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class CloneGroupOffsetRequestHeader(CommandHeader):
     src_group: str
     dest_group: str
@@ -138,7 +138,7 @@ class CloneGroupOffsetRequestHeader(CommandHeader):
     offline: bool = False
 
 
-@made_when_used(kw_only=True)
+@lazy_define(kw_only=True)
 class ResetOffsetRequestHeader(CommandHeader):
     """Code 222 (admin to broker) and 220 (broker to client). ``timestamp`` -1 means the maximum."""
 

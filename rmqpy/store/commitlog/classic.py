@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from rmqpy.codec import property_crc
 from rmqpy.codec.layout import BLANK_SIZE
-from rmqpy.codec.message import encode_blank, patch_record
+from rmqpy.codec.message import encode_blank, set_offsets
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
@@ -89,8 +89,8 @@ class ClassicCommitLog:
         staging = self.staging
         offsets = []
         for record in records:
-            patch_record(record, 0, None, self._end, store_timestamp_ms)
-            property_crc.renew(record)
+            set_offsets(record, 0, None, self._end, store_timestamp_ms)
+            property_crc.write(record)
             offsets.append(PhysicalOffset(self._end))
             staging.put(record)
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))

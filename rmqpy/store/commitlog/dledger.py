@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
-from rmqpy.dledger.proposals import Proposal, Refused
+from rmqpy.dledger.proposals import Proposal, ProposalRejected
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, Appended, FlushTask, ScanRange
@@ -28,7 +28,7 @@ DLEDGER_MORE_HOURS = 1
 class Proposer(Protocol):
     """What the log asks of the consensus core: leave to append, now or in advance."""
 
-    def propose(self, count: int) -> Proposal | Refused: ...
+    def propose(self, count: int) -> Proposal | ProposalRejected: ...
 
     def grant(self) -> tuple[Proposal, int]: ...
 
@@ -40,11 +40,11 @@ class Proposer(Protocol):
         """Propose so many entries of the last grant, which still holds and goes on behind them."""
 
 
-class NobodyLeads:
+class NoLeaderProposer:
     """Proposer of a log that is only read (or whose member has not started)."""
 
-    def propose(self, count: int) -> Proposal | Refused:
-        return Refused.NOT_LEADER
+    def propose(self, count: int) -> Proposal | ProposalRejected:
+        return ProposalRejected.NOT_LEADER
 
     def grant(self) -> tuple[Proposal, int]:
         return Proposal(Term(0), LedgerIndex(0)), 0
@@ -97,7 +97,7 @@ class DLedgerCommitLog:
             )
         self._make_files([len(record) + ENTRY_HEADER_SIZE for record in records])
         proposal = self.proposer.propose(len(records))
-        if isinstance(proposal, Refused):
+        if isinstance(proposal, ProposalRejected):
             # Java's broker answers every immediate refusal of its ledger with this status.
             return Appended(PutMessageStatus.OS_PAGECACHE_BUSY, remark=proposal.name)
         try:

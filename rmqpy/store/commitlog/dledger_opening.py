@@ -8,12 +8,12 @@ from attrs import define
 
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NobodyLeads
+from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NoLeaderProposer
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog, Opening
 from rmqpy.store.files.log_recovery import Framing, clean_start, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
-from rmqpy.store.ledger.classic_prefix import OldLog, open_old_log
+from rmqpy.store.ledger.classic_prefix import ClassicPrefix, open_old_log
 from rmqpy.store.ledger.entry_recovery import EntryOpening, EntryPaths, open_entries
 from rmqpy.store.ledger.entry_store import EntryStore
 
@@ -28,7 +28,7 @@ class DLedgerOpening(Opening):
         if row:
             return self._flip(row)
         entries, notes = self._open_entries(None)
-        log = DLedgerCommitLog(entries, NobodyLeads())
+        log = DLedgerCommitLog(entries, NoLeaderProposer())
         return OpenedLog(log, PhysicalOffset(0), entries.end_offset, dledger=log, notes=notes)
 
     def _flip(self, row: MappedFiles) -> OpenedLog:
@@ -53,20 +53,20 @@ class DLedgerOpening(Opening):
         opened.notes.append(
             f"classic log sealed, DLedger log begins at dividedCommitlogOffset {divided}"
         )
-        opened.dledger = DLedgerCommitLog(entries, NobodyLeads())
+        opened.dledger = DLedgerCommitLog(entries, NoLeaderProposer())
         opened.log = JoinedCommitLog(old, opened.dledger, divided)
         opened.written_end = entries.end_offset
         opened.divided_offset = divided
         opened.old_log = self._old_log(row, divided)
         return opened
 
-    def _old_log(self, row: MappedFiles, divided: int) -> OldLog:
+    def _old_log(self, row: MappedFiles, divided: int) -> ClassicPrefix:
         return open_old_log(self.files, row, divided, self._paths.own)
 
     def _open_joined(self, row: MappedFiles) -> OpenedLog:
         entries, notes = self._open_entries(row.last.end_offset if row else None)
         divided = entries.base_offset
-        new = DLedgerCommitLog(entries, NobodyLeads())
+        new = DLedgerCommitLog(entries, NoLeaderProposer())
         opened = OpenedLog(
             new,
             self._entries_safe_to(entries, row),

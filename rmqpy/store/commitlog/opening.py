@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from rmqpy.config.loading import FlushDiskType, StoreSettings
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.log_recovery import (
     Framing,
-    Walker,
+    LogRecovery,
     clean_start,
     unclean_start,
 )
@@ -44,7 +44,7 @@ from rmqpy.store.files.recovery_point import RecoveryPoint
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-    from rmqpy.store.ledger.classic_prefix import OldLog
+    from rmqpy.store.ledger.classic_prefix import ClassicPrefix
     from rmqpy.store.ledger.entry_store import EntryStore
 
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
@@ -75,7 +75,7 @@ class OpenedLog:
     dledger: DLedgerCommitLog | None = None
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
-    old_log: OldLog | None = None
+    old_log: ClassicPrefix | None = None
     """What there is to say of the log in front of the divide."""
 
     @property
@@ -89,7 +89,7 @@ class Opening:
     in the middle instead of refusing.
     """
 
-    files: FileLayer
+    files: FileSystem
     settings: StoreSettings
     stop: Stop
     force: bool = False
@@ -124,7 +124,7 @@ class Opening:
         if row:
             start, start_offset = self._classic_start(row)
             dispatch_from = start_offset
-            walker = Walker(
+            walker = LogRecovery(
                 self.files,
                 row,
                 Framing.CLASSIC,
@@ -175,7 +175,7 @@ class Opening:
             folders.append(self.settings.store_path_dledger_commit_log)
         for folder in folders:
             if self._has_files(folder):
-                raise StoreFault(
+                raise StoreError(
                     folder,
                     "data of a DLedger log, and enableDLegerCommitLog=false",
                     "a classic store",

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from rmqpy.model.errors import RmqError, StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import RmqError, StoreError
+from rmqpy.model.files import FileSystem
 
 T = TypeVar("T")
 
 BACKUP_SUFFIX = ".bak"
 
 
-def replace_with_backup(files: FileLayer, path: str, data: bytes) -> None:
+def write_atomically(files: FileSystem, path: str, data: bytes) -> None:
     """Afterwards ``path`` holds ``data`` and ``path.bak`` what it held before; never neither."""
     if files.exists(path):
         previous = files.read_bytes(path)
@@ -30,7 +30,7 @@ def replace_with_backup(files: FileLayer, path: str, data: bytes) -> None:
     files.replace_bytes(path, data)
 
 
-def read_with_backup(files: FileLayer, path: str, decode: Callable[[bytes], T]) -> T | None:
+def read_with_backup(files: FileSystem, path: str, decode: Callable[[bytes], T]) -> T | None:
     """What ``decode`` makes of ``path``, or of its backup when that is missing, empty or refused by
     ``decode`` (an RmqError or ValueError); None when neither holds anything.
 
@@ -46,7 +46,7 @@ def read_with_backup(files: FileLayer, path: str, decode: Callable[[bytes], T]) 
                 fault = fault or error
     if fault is None:
         return None
-    raise StoreFault(
+    raise StoreError(
         path,
         f"content that cannot be read ({fault}), and no readable {BACKUP_SUFFIX} beside it",
         "the text that a broker writes there",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 
 from rmqpy.codec.layout import CHECKPOINT_SIZE
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 SAFETY_MARGIN_MS = 3000
 FUTURE_MAX_MS = 24 * 3600 * 1000
@@ -35,7 +35,7 @@ class StoreCheckpoint:
     was found did not count.
     """
 
-    def __init__(self, files: FileLayer, path: str, now_ms: int, own_path: str) -> None:
+    def __init__(self, files: FileSystem, path: str, now_ms: int, own_path: str) -> None:
         self._files = files
         self._path = path
         self._own_path = own_path
@@ -96,7 +96,7 @@ class StoreCheckpoint:
         self._files.replace_bytes(self._own_path, f"{low} {offset}\n".encode())
 
 
-def _range_in(files: FileLayer, path: str) -> tuple[int, int] | None:
+def _range_in(files: FileSystem, path: str) -> tuple[int, int] | None:
     """The two numbers in the file; None without one (nobody but us writes it), (0, 0) when it does
     not hold them.
     """

@@ -16,9 +16,9 @@ from attrs import define, field
 
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import Refusal
-from rmqpy.model.files import FileLayer
-from rmqpy.store.files.atomic import replace_with_backup
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.atomic import write_atomically
 
 LOG = logging.getLogger(__name__)
 
@@ -28,9 +28,9 @@ Saved = Callable[[BaseException | None], None]
 
 
 @define(slots=True, eq=False, repr=False)
-class SavedFile:
+class DeferredFileWriter:
     path: str
-    _files: FileLayer
+    _files: FileSystem
     _scheduler: Scheduler
     _waiting: list[Saved] = field(factory=list)
     _content: Callable[[], bytes] | None = None
@@ -39,7 +39,7 @@ class SavedFile:
     def check_not_full(self) -> None:
         """Refuse a change that could not wait for its write."""
         if len(self._waiting) >= WAITING_MAX:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes wait for {self.path} already"
             )
 
@@ -69,5 +69,5 @@ class SavedFile:
 
         whole = content()
         self._scheduler.run_blocking(
-            lambda: replace_with_backup(self._files, self.path, whole), written
+            lambda: write_atomically(self._files, self.path, whole), written
         )

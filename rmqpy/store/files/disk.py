@@ -15,7 +15,7 @@ import mmap
 import os
 import stat
 
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -145,8 +145,8 @@ class DiskLock:
             self._held.discard(self._identity)
 
 
-class Disk:
-    """The real file system (implements :class:`rmqpy.model.files.FileLayer`)."""
+class OsFileSystem:
+    """The real file system (implements :class:`rmqpy.model.files.FileSystem`)."""
 
     def __init__(self) -> None:
         # POSIX record locks do not exclude their own process; two stores in one process must not
@@ -253,7 +253,7 @@ class Disk:
             self.make_dirs(root)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
-            raise StoreFault(
+            raise StoreError(
                 root,
                 error.strerror or str(error),
                 "a directory in which this user may write",
@@ -267,7 +267,7 @@ class Disk:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(fd)
-            raise StoreFault(
+            raise StoreError(
                 path,
                 "the lock held by another broker process",
                 "a store directory that no broker is using",

@@ -13,7 +13,8 @@ bytes that hold no valid record               a torn tail: kept in rmqpy/quarant
 a valid record, here or in a later file       damage in the middle: StoreFault, nothing is touched
 ============================================  =====================================================
 
-Whoever can get a damaged entry from elsewhere gives it as a :class:`Hole`: the walk steps over it.
+Whoever can get a damaged entry from elsewhere gives it as a :class:`LogGap`: the walk steps over
+it.
 
 The body CRC does not cover topic and properties, so the last record counts only if these are text
 to their end: a record that was cut off inside its properties has right lengths and a right CRC. (If
@@ -31,8 +32,8 @@ from rmqpy.codec import layout, property_crc
 from rmqpy.codec.backend import content_end, magic_places, scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 
@@ -63,14 +64,14 @@ class WalkEnd:
     """Where the last record begins, or the last hole."""
 
 
-class MiddleDamage(StoreFault):
+class MidLogCorruptionError(StoreError):
     """No record begins at ``offset``, but one stands behind it."""
 
     offset = -1
 
 
 @define(slots=True, frozen=True)
-class Hole:
+class LogGap:
     """A damaged entry of which the place is known: ``offset`` and ``size`` with its header."""
 
     offset: int
@@ -84,7 +85,7 @@ class Hole:
 
 
 @define(slots=True)
-class _Walk:
+class _RecoveryWalk:
     """One walk under way: the last good row so far, for what a single scan cannot see."""
 
     index: int = -1
@@ -102,7 +103,7 @@ class _Walk:
         self.frame_offset = scan.frame_offset[-1]
         self.index, self.term = scan.entry_index[-1], scan.term[-1]
 
-    def step_over(self, hole: Hole) -> None:
+    def step_over(self, hole: LogGap) -> None:
         """As if it had been read."""
         self.index, self.term = hole.index, hole.term
         self.frame_offset, self.whole = hole.offset, True
@@ -115,19 +116,19 @@ class _Walk:
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class Walker:
+class LogRecovery:
     """Walks a row. ``force`` cuts at damage in the middle instead of refusing: the operator has
     asked for it.
     """
 
-    files: FileLayer
+    files: FileSystem
     row: MappedFiles
     framing: Framing
     quarantine: str
     check_crc: bool = True
     force: bool = False
     check_property_crc: bool = False
-    holes: Mapping[int, Hole] = field(factory=dict)
+    holes: Mapping[int, LogGap] = field(factory=dict)
     """By their offset."""
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
@@ -179,7 +180,7 @@ class Walker:
         return scan_records(view, offset, dledger=dledger, check_crc=check_crc)
 
     def _walk(self, number: int, offset: int | None) -> WalkEnd:
-        walk = _Walk()
+        walk = _RecoveryWalk()
         while True:
             file = self.row[number]
             offset, stop = self._walk_file(file, offset or file.first_offset, walk)
@@ -189,7 +190,9 @@ class Walker:
                 return WalkEnd(offset, number, at_blank=True, last=walk.frame_offset)
             number, offset = number + 1, None
 
-    def _walk_file(self, file: MappedFile, offset: int, walk: _Walk) -> tuple[int, StopReason]:
+    def _walk_file(
+        self, file: MappedFile, offset: int, walk: _RecoveryWalk
+    ) -> tuple[int, StopReason]:
         """Offset behind the last good record, and why it is the last."""
         while True:
             hole = self.holes.get(offset)
@@ -227,7 +230,7 @@ class Walker:
         """Where the first record begins that is not as its checksum says."""
         for frame, offset, size in zip(scan.frame_offset, scan.offset, scan.size, strict=True):
             start = offset - file.first_offset
-            if not property_crc.holds(file.view[start : start + size]):
+            if not property_crc.verify(file.view[start : start + size]):
                 return frame
         return None
 
@@ -244,7 +247,7 @@ class Walker:
             later = self._record_in_later_files(end.number + 1)
         if later is not None and not self.force:
             path, offset = later
-            fault = MiddleDamage(
+            fault = MidLogCorruptionError(
                 file.path,
                 f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
                 f" one behind it at offset {offset} in {path}",
@@ -312,7 +315,7 @@ class Walker:
         found = scan_records(view, offset, dledger=False, check_crc=True, max_records=1)
         if len(found) != 1 or found.physical_offset[0] != offset:
             return False
-        walk = _Walk()
+        walk = _RecoveryWalk()
         walk.take(found, view)
         return walk.whole
 

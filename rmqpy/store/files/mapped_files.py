@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer, StoreFile
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 20
 RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
@@ -43,7 +43,7 @@ class MappedFile:
         "wrote_position",
     )
 
-    def __init__(self, files: FileLayer, path: str, first_offset: int, size: int) -> None:
+    def __init__(self, files: FileSystem, path: str, first_offset: int, size: int) -> None:
         self._files = files
         self._file: StoreFile | None = None
         self._name_durable = False
@@ -105,7 +105,7 @@ class MappedFile:
         return f"MappedFile({self.path}, wrote {self.wrote_position})"
 
 
-class BrokenRow(StoreFault):
+class BrokenFileSequenceError(StoreError):
     """A row that is not whole. ``length``: of the file with a wrong one; None for a gap."""
 
     length: int | None = None
@@ -114,7 +114,7 @@ class BrokenRow(StoreFault):
 class MappedFiles:
     """The row, in order of offsets."""
 
-    def __init__(self, files: FileLayer, directories: Sequence[str], file_size: int) -> None:
+    def __init__(self, files: FileSystem, directories: Sequence[str], file_size: int) -> None:
         assert directories and file_size > 0
         self._files = files
         self._directories = tuple(sorted(directories))
@@ -140,7 +140,7 @@ class MappedFiles:
         row = [self._checked(offset, path, size_key) for offset, path in found]
         for before, file in pairwise(row):
             if file.first_offset != before.end_offset:
-                raise BrokenRow(
+                raise BrokenFileSequenceError(
                     file.path,
                     f"a file that starts at {file.first_offset} right after one that ends at"
                     f" {before.end_offset}",
@@ -153,10 +153,10 @@ class MappedFiles:
 
     def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
         if self._files.is_dir(path):
-            raise StoreFault(path, "a directory", "a file", "move it elsewhere")
+            raise StoreError(path, "a directory", "a file", "move it elsewhere")
         size = self._files.size_of(path)
         if size != self.file_size:
-            fault = BrokenRow(
+            fault = BrokenFileSequenceError(
                 path,
                 f"a length of {size} bytes",
                 f"{self.file_size} bytes as {size_key} says",
@@ -165,7 +165,7 @@ class MappedFiles:
             fault.length = size
             raise fault
         if offset % self.file_size:
-            raise StoreFault(
+            raise StoreError(
                 path,
                 f"a file that starts at {offset}",
                 f"a start that is a multiple of the file size {self.file_size}",
@@ -261,7 +261,7 @@ class MappedFiles:
 
 def _offset_of(directory: str, name: str) -> int:
     if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-        raise StoreFault(
+        raise StoreError(
             f"{directory}/{name}",
             "a foreign entry",
             f"only files named by {NAME_DIGITS} digits in this directory",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 OWN_FORMAT = 1
 """Version of what we keep in ``rmqpy/``."""
@@ -94,7 +94,7 @@ class StorePaths:
         return f"{self.root}/dledger-{self_id}"
 
 
-def unused_name(files: FileLayer, name: str) -> str:
+def unused_name(files: FileSystem, name: str) -> str:
     """``name``, with a number behind it when something is kept under it already."""
     path, number = name, 0
     while files.exists(path):

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from attrs import define
 
 from rmqpy.codec.backend import crc32
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 
 TAIL_BYTES = 4096
@@ -38,7 +38,7 @@ class RecoveryPoint:
         return None if tail is None else cls(offset, tail, queues)
 
     @classmethod
-    def load(cls, files: FileLayer, path: str) -> RecoveryPoint | None:
+    def load(cls, files: FileSystem, path: str) -> RecoveryPoint | None:
         """None when there is none that can be read: it is only a short cut."""
         try:
             found = json.loads(files.read_bytes(path))
@@ -50,7 +50,7 @@ class RecoveryPoint:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def save(self, files: FileLayer, path: str) -> None:
+    def save(self, files: FileSystem, path: str) -> None:
         """Blocks until it is durable; may run in a worker thread."""
         content = {"offset": self.offset, "tail": self.tail, "queues": self.queues}
         files.replace_bytes(path, json.dumps(content).encode())

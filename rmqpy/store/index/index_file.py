@@ -37,8 +37,8 @@ from rmqpy.codec.units import (
     index_slot_position,
     put_index_entries,
 )
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer, StoreFile
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 17
 RESERVED_ENTRIES = 16 * 1024
@@ -181,7 +181,7 @@ class IndexFile:
 class IndexSync:
     """Files that have become full and are not durable yet."""
 
-    files: FileLayer
+    files: FileSystem
     directory: str
     parts: tuple[IndexFile, ...]
 
@@ -202,7 +202,7 @@ class KeyIndex:
 
     def __init__(
         self,
-        files: FileLayer,
+        files: FileSystem,
         directory: str,
         slot_count: int,
         entry_count: int,
@@ -232,7 +232,7 @@ class KeyIndex:
             path = f"{self._directory}/{name}"
             is_name = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
             if not is_name or self._files.is_dir(path):
-                raise StoreFault(
+                raise StoreError(
                     path, "a foreign entry", "index files named by 17 digits", "move it elsewhere"
                 )
             sizes[path] = self._files.size_of(path)
@@ -255,7 +255,7 @@ class KeyIndex:
             return
         (length,) = lengths
         if length > expected or len(sizes) > 1:
-            raise StoreFault(
+            raise StoreError(
                 next(iter(sizes)),
                 f"{length} bytes",
                 f"{expected} bytes as maxHashSlotNum={self._slot_count} and"

@@ -4,8 +4,8 @@ The divided offset is a file boundary and says nothing about how many messages s
 members whose last old files differ would set the same one. The mark is the offset behind the last
 old message and a digest of what is valid in each old file, the last file first. It begins with the
 last ``MARKED_FILES`` when the log is first joined, before any vote, and grows backwards to the
-whole old log where it may block (:meth:`OldLog.next_work`). ``rmqpy upgrade switch``, which has
-read everything, leaves the whole mark behind (:func:`keep_mark`).
+whole old log where it may block (:meth:`ClassicPrefix.next_work`). ``rmqpy upgrade switch``, which
+has read everything, leaves the whole mark behind (:func:`keep_mark`).
 
 It is kept in ``rmqpy/old_log.json``, so that it stays what it was when old files expire, and is
 made again when one of these files was written to since (``rmqpy upgrade`` removes it). The digest
@@ -24,7 +24,7 @@ from attrs import define, field
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 
 OLD_LOG_NAME = "old_log.json"
@@ -33,7 +33,7 @@ MARKED_FILES = 2
 
 
 @define(slots=True, frozen=True)
-class OldLogMark:
+class ClassicPrefixMark:
     """``end``: behind the last old message, -1 where it cannot be told any more; ``digest`` ""
     then, else one of each file that was read so far, the last file first, with commas between.
     """
@@ -53,13 +53,13 @@ class FileDigest:
 
 
 @define(slots=True, eq=False, repr=False)
-class OldLog:
+class ClassicPrefix:
     """The mark of one member, and what is still to be read for it."""
 
-    files: FileLayer
+    files: FileSystem
     divided_offset: int
     own: str
-    mark: OldLogMark
+    mark: ClassicPrefixMark
     times: dict[str, int]
     """Of the files that the mark has seen, by name."""
     unread: list[tuple[str, int]] = field(factory=list)
@@ -79,11 +79,13 @@ class OldLog:
             return
         self.unread.pop()
         self.times[found.name] = found.mtime_ms
-        self.mark = OldLogMark(self.mark.end, f"{self.mark.digest},{found.digest}")
+        self.mark = ClassicPrefixMark(self.mark.end, f"{self.mark.digest},{found.digest}")
         _write(self.files, self.own, self.divided_offset, self.mark, self.times)
 
 
-def open_old_log(files: FileLayer, row: MappedFiles, divided_offset: int, own: str) -> OldLog:
+def open_old_log(
+    files: FileSystem, row: MappedFiles, divided_offset: int, own: str
+) -> ClassicPrefix:
     """The kept mark, or a new one of the last files; ``row`` may be empty when the old files have
     expired.
     """
@@ -91,29 +93,31 @@ def open_old_log(files: FileLayer, row: MappedFiles, divided_offset: int, own: s
     times = {_name(file.path): files.mtime_ms(file.path) for file in row}
     if kept is not None and kept["divided_offset"] == divided_offset:
         if all(times.get(name, when) == when for name, when in kept["files"].items()):
-            mark = OldLogMark(kept["end"], kept["digest"])
-            return OldLog(files, divided_offset, own, mark, kept["files"], _unread(row, mark))
+            mark = ClassicPrefixMark(kept["end"], kept["digest"])
+            return ClassicPrefix(
+                files, divided_offset, own, mark, kept["files"], _unread(row, mark)
+            )
     if not row:
-        return OldLog(files, divided_offset, own, OldLogMark(), {})
+        return ClassicPrefix(files, divided_offset, own, ClassicPrefixMark(), {})
     last = [
         _digest(files, file.path, file.first_offset) for file in reversed(list(row)[-MARKED_FILES:])
     ]
     mark = keep_mark(files, own, divided_offset, last)
     seen = {file.name: file.mtime_ms for file in last}
-    return OldLog(files, divided_offset, own, mark, seen, _unread(row, mark))
+    return ClassicPrefix(files, divided_offset, own, mark, seen, _unread(row, mark))
 
 
 def keep_mark(
-    files: FileLayer, own: str, divided_offset: int, last_first: Sequence[FileDigest]
-) -> OldLogMark:
+    files: FileSystem, own: str, divided_offset: int, last_first: Sequence[FileDigest]
+) -> ClassicPrefixMark:
     """Write the mark of these files, the last one first."""
-    mark = OldLogMark(last_first[0].end, ",".join(file.digest for file in last_first))
+    mark = ClassicPrefixMark(last_first[0].end, ",".join(file.digest for file in last_first))
     times = {file.name: file.mtime_ms for file in last_first}
     _write(files, own, divided_offset, mark, times)
     return mark
 
 
-def forget_old_log_mark(files: FileLayer, own: str) -> None:
+def forget_old_log_mark(files: FileSystem, own: str) -> None:
     """The old files have been changed on purpose."""
     files.unlink(f"{own}/{OLD_LOG_NAME}")
 
@@ -126,7 +130,7 @@ def digest_of_blocks(blocks: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _digest(files: FileLayer, path: str, first_offset: int) -> FileDigest:
+def _digest(files: FileSystem, path: str, first_offset: int) -> FileDigest:
     mtime_ms = files.mtime_ms(path)
     file = files.open_readonly(path)
     try:
@@ -154,13 +158,17 @@ def _valid_end(view: memoryview, first_offset: int) -> int:
             return offset
 
 
-def _unread(row: MappedFiles, mark: OldLogMark) -> list[tuple[str, int]]:
+def _unread(row: MappedFiles, mark: ClassicPrefixMark) -> list[tuple[str, int]]:
     seen = mark.digest.count(",") + 1
     return [(file.path, file.first_offset) for file in row][: max(0, len(row) - seen)]
 
 
 def _write(
-    files: FileLayer, own: str, divided_offset: int, mark: OldLogMark, times: Mapping[str, int]
+    files: FileSystem,
+    own: str,
+    divided_offset: int,
+    mark: ClassicPrefixMark,
+    times: Mapping[str, int],
 ) -> None:
     value = {
         "divided_offset": divided_offset,
@@ -171,7 +179,7 @@ def _write(
     files.replace_bytes(f"{own}/{OLD_LOG_NAME}", json.dumps(value, indent=1).encode())
 
 
-def _read(files: FileLayer, path: str) -> dict[str, Any] | None:
+def _read(files: FileSystem, path: str) -> dict[str, Any] | None:
     if not files.exists(path):
         return None
     try:

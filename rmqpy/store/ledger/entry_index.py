@@ -11,10 +11,10 @@ does not begin at 0 begins with the file of the first entry.
 from __future__ import annotations
 
 from rmqpy.codec.entry import IndexUnit, decode_index_unit
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import INDEX_UNIT_SIZE
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
@@ -26,7 +26,7 @@ _ZEROS_AT_ONCE = 1 << 16
 class EntryIndex:
     """See the module. ``folder`` is for messages."""
 
-    def __init__(self, files: FileLayer, row: MappedFiles, folder: str) -> None:
+    def __init__(self, files: FileSystem, row: MappedFiles, folder: str) -> None:
         self._files = files
         self._row = row
         self.folder = folder
@@ -53,7 +53,7 @@ class EntryIndex:
         unit = self.get(index)
         if unit is not None:
             return unit
-        raise StoreFault(
+        raise StoreError(
             self.folder,
             f"no index unit of entry {index}",
             "one 32-byte unit an entry",
@@ -85,7 +85,7 @@ class EntryIndex:
             return None
         try:
             return decode_index_unit(file.view, place - file.first_offset, place)
-        except RecordFault:
+        except InvalidRecordError:
             return None
 
     def agrees(self, first_index: int, units: bytes) -> bool:

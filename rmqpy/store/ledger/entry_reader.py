@@ -1,7 +1,7 @@
 """StoredEntries: what stands in the DLedger files of one member, as its readers see it.
 
 An entry is found by its index unit and believed only if its header agrees with that and its record
-is whole; else it is a :class:`DamagedEntry`, which a copy of another member mends
+is whole; else it is a :class:`CorruptEntryError`, which a copy of another member mends
 (:mod:`rmqpy.store.ledger.entry_scrub`). Who writes the files is
 :mod:`rmqpy.store.ledger.entry_store`.
 
@@ -17,21 +17,21 @@ from typing import Final
 from rmqpy.codec.backend import encode_run, scan_records
 from rmqpy.codec.entry import EntryHeader, IndexUnit, decode_entry_header, encode_index_unit
 from rmqpy.codec.entry_batch import RunSpan
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from rmqpy.codec.message import check_record
 from rmqpy.codec.scan import Scan
 from rmqpy.dledger.entries import Entry, EntryRun
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.store.files.log_recovery import Hole
+from rmqpy.store.files.log_recovery import LogGap
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.ledger.entry_index import EntryIndex
 
 READ_ENDS_MAX: Final = 16
 
 
-class DamagedEntry(StoreFault):
+class CorruptEntryError(StoreError):
     """A stored entry is not what was stored. ``index`` is its number."""
 
     def __init__(self, path: str, index: int, found: str) -> None:
@@ -45,7 +45,7 @@ class DamagedEntry(StoreFault):
         self.index = LedgerIndex(index)
 
 
-class StoredEntries:
+class EntryReader:
     """Entries ``begin_index`` to ``stored_index`` of these files."""
 
     def __init__(self, data: MappedFiles, index: EntryIndex) -> None:
@@ -54,10 +54,10 @@ class StoredEntries:
         self.begin_index = LedgerIndex(-1)
         self.stored_index = LedgerIndex(-1)
         """Highest index that is in the files."""
-        self.holes: dict[int, Hole] = {}
+        self.holes: dict[int, LogGap] = {}
         """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
         them on until they are mended."""
-        self.on_damage: Callable[[DamagedEntry], bool] = lambda _fault: False
+        self.on_damage: Callable[[CorruptEntryError], bool] = lambda _fault: False
         """Told of damage that a reader has met; True when the entry is going to be mended."""
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
         """What was asked for, and found, last."""
@@ -86,11 +86,11 @@ class StoredEntries:
         try:
             header = decode_entry_header(file.view, start, unit.position)
             if (header.index, header.term, header.size) != (index, unit.term, unit.size):
-                raise RecordFault(unit.position, "index, term or size", header.index, index)
+                raise InvalidRecordError(unit.position, "index, term or size", header.index, index)
             body = file.view[start + ENTRY_HEADER_SIZE : start + header.size]
             check_record(body, unit.position + ENTRY_HEADER_SIZE)
-        except RecordFault as fault:
-            raise DamagedEntry(file.path, index, str(fault)) from fault
+        except InvalidRecordError as fault:
+            raise CorruptEntryError(file.path, index, str(fault)) from fault
         return header, body
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
@@ -183,7 +183,7 @@ class StoredEntries:
                     high = LedgerIndex(middle - 1)
             if low >= 0 and self._unit(low).position == position:
                 self.entry(low)
-        except DamagedEntry as fault:
+        except CorruptEntryError as fault:
             return self.on_damage(fault)
         return False
 
@@ -195,7 +195,7 @@ class StoredEntries:
         position = offset - ENTRY_HEADER_SIZE
         try:
             decode_entry_header(file.view, position - file.first_offset, position)
-        except RecordFault:
+        except InvalidRecordError:
             return False
         return True
 
@@ -211,7 +211,7 @@ class StoredEntries:
             return False
         try:
             header = decode_entry_header(file.view, position - file.first_offset, position)
-        except RecordFault:
+        except InvalidRecordError:
             return False
         unit = self._index.get(header.index)
         return unit is not None and (unit.position, unit.size) == (position, header.size)
@@ -223,10 +223,10 @@ class StoredEntries:
             return unit.index
         try:
             found = decode_entry_header(file.view, 0, file.first_offset).index
-        except RecordFault as fault:
-            raise DamagedEntry(file.path, self.begin_index, str(fault)) from fault
+        except InvalidRecordError as fault:
+            raise CorruptEntryError(file.path, self.begin_index, str(fault)) from fault
         if not self.begin_index < found <= self.stored_index:
-            raise DamagedEntry(file.path, self.begin_index, f"entry {found} at its begin")
+            raise CorruptEntryError(file.path, self.begin_index, f"entry {found} at its begin")
         return found
 
     def _first_index(self, first: MappedFile) -> LedgerIndex:
@@ -264,11 +264,13 @@ class StoredEntries:
         """Where a stored entry stands. Raises DamagedEntry."""
         try:
             return self._index.unit(index)
-        except StoreFault as fault:
-            raise DamagedEntry(fault.path, index, fault.found) from fault
+        except StoreError as fault:
+            raise CorruptEntryError(fault.path, index, fault.found) from fault
 
-    def _nowhere(self, index: int) -> DamagedEntry:
-        return DamagedEntry(self._index.folder, index, "its unit leads outside of the data files")
+    def _nowhere(self, index: int) -> CorruptEntryError:
+        return CorruptEntryError(
+            self._index.folder, index, "its unit leads outside of the data files"
+        )
 
 
 def units_of(scan: Scan) -> bytes:

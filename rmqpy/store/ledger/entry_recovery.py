@@ -19,18 +19,18 @@ from collections.abc import Mapping
 from attrs import define
 
 from rmqpy.codec.entry import IndexUnit, decode_entry_header
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE, ENTRY_HEADER_SIZE, RECORD_SIZE_MIN
 from rmqpy.codec.message import check_record
 from rmqpy.codec.scan import Scan
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import (
     Framing,
-    Hole,
-    MiddleDamage,
+    LogGap,
+    LogRecovery,
+    MidLogCorruptionError,
     WalkEnd,
-    Walker,
     clean_start,
     unclean_start,
 )
@@ -60,7 +60,7 @@ class EntryOpening:
     ``safe_timestamp_ms`` is the checkpoint's after an unclean stop, None after a clean one.
     """
 
-    files: FileLayer
+    files: FileSystem
     paths: EntryPaths
     file_size: int
     divided_offset: int | None
@@ -111,7 +111,7 @@ def _store(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> Entry
 def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
     divided = opening.divided_offset
     if divided is not None and data.min_offset != divided:
-        raise StoreFault(
+        raise StoreError(
             data.first.path,
             f"a DLedger log that begins at {data.min_offset}, and an old commit log that ends at"
             f" {divided}",
@@ -123,8 +123,8 @@ def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
 
 def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tuple[EntryStore, int]:
     framing = Framing.DLEDGER
-    holes: dict[int, Hole] = {}
-    walker = Walker(
+    holes: dict[int, LogGap] = {}
+    walker = LogRecovery(
         opening.files, data, framing, opening.quarantine, force=opening.force, holes=holes
     )
     if opening.safe_timestamp_ms is None:
@@ -153,7 +153,9 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
     return store, torn_bytes
 
 
-def _adopt_all(store: EntryStore, walker: Walker, start: int, opening: EntryOpening) -> list[Hole]:
+def _adopt_all(
+    store: EntryStore, walker: LogRecovery, start: int, opening: EntryOpening
+) -> list[LogGap]:
     """Show the entries to the store, from the last file on that it knows. Returns those whose unit
     names another term; the store is then of no use.
     """
@@ -163,24 +165,24 @@ def _adopt_all(store: EntryStore, walker: Walker, start: int, opening: EntryOpen
         start -= 1
     if start == 0 and not _is_known(store, holes, data.min_offset):
         store.forget_units()
-    doubtful: list[Hole] = []
+    doubtful: list[LogGap] = []
 
     def visit(scan: Scan) -> None:
         for unit in store.adopt(scan, believe=believe):
             number = unit.index - scan.entry_index[0]
             # The lower of the two terms is not above that of the next entry.
             term = min(unit.term, scan.term[number])
-            doubtful.append(Hole(unit.position, unit.size, unit.index, term))
+            doubtful.append(LogGap(unit.position, unit.size, unit.index, term))
 
     walker.replay(start, int(store.end_offset), visit)
     return doubtful
 
 
 def _end_of_whole(
-    walker: Walker,
+    walker: LogRecovery,
     start: int,
     opening: EntryOpening,
-    holes: dict[int, Hole],
+    holes: dict[int, LogGap],
     index: EntryIndex,
 ) -> tuple[int, int]:
     """The end of the log, which does not end with a hole, and how many bytes were moved away
@@ -200,18 +202,22 @@ def _end_of_whole(
 
 
 def _walk(
-    walker: Walker, start: int, opening: EntryOpening, holes: dict[int, Hole], index: EntryIndex
+    walker: LogRecovery,
+    start: int,
+    opening: EntryOpening,
+    holes: dict[int, LogGap],
+    index: EntryIndex,
 ) -> WalkEnd:
     """The end of the log; what can be mended becomes one of ``holes``. Raises StoreFault."""
     while True:
         try:
             return walker.recover(start)
-        except MiddleDamage as damage:
+        except MidLogCorruptionError as damage:
             unit = _damaged_unit(walker.row, index, damage.offset) if opening.can_mend else None
             full = len(holes) >= HOLES_MAX
             if opening.force or full or unit is None or unit.position in holes:
                 raise
-            holes[unit.position] = Hole(unit.position, unit.size, unit.index, unit.term)
+            holes[unit.position] = LogGap(unit.position, unit.size, unit.index, unit.term)
 
 
 def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
@@ -240,10 +246,10 @@ def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
     try:
         header = decode_entry_header(file.view, start, unit.position)
         check_record(file.view[start + ENTRY_HEADER_SIZE : start + header.size], unit.position)
-    except RecordFault:
+    except InvalidRecordError:
         return False
     return (header.index, header.term, header.size) == (unit.index, unit.term, unit.size)
 
 
-def _is_known(store: EntryStore, holes: Mapping[int, Hole], position: int) -> bool:
+def _is_known(store: EntryStore, holes: Mapping[int, LogGap], position: int) -> bool:
     return position in holes or store.knows(position)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from rmqpy.dledger.entries import Entry
-from rmqpy.store.ledger.entry_reader import DamagedEntry
+from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_store import EntryStore
 
 PERIOD_MS: Final = 1000
@@ -46,7 +46,7 @@ class Scrub:
         self._next = 0
         self._due_ms = 0
 
-    def found(self, fault: DamagedEntry) -> None:
+    def found(self, fault: CorruptEntryError) -> None:
         """Somebody has met a damaged entry."""
         if fault.index not in self.damaged:
             _log.error("%s", fault)
@@ -98,7 +98,7 @@ class Scrub:
             return
         try:
             self._entries.repair(entry)
-        except (DamagedEntry, OSError) as fault:
+        except (CorruptEntryError, OSError) as fault:
             _log.error("entry %d is not mended: %s", index, fault)
             return
         self.damaged.discard(index)

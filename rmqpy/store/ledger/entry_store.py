@@ -28,19 +28,19 @@ from rmqpy.codec.entry import (
     encode_index_unit,
     is_filler,
 )
-from rmqpy.codec.errors import RecordFault
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import (
     ENTRY_FILLER_SIZE,
     ENTRY_HEADER_SIZE,
     ENTRY_SIZE_MAX,
     INDEX_UNIT_SIZE,
 )
-from rmqpy.codec.message import patch_record
+from rmqpy.codec.message import set_offsets
 from rmqpy.codec.scan import Scan
-from rmqpy.dledger.entries import Entry, EntryRun, Part, singly
-from rmqpy.dledger.entry_log import place
+from rmqpy.dledger.entries import Entry, EntryRun, Part, as_singletons
+from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.member import LedgerEnd
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.staging import (
@@ -55,13 +55,13 @@ from rmqpy.store.files.staging import (
 )
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger.entry_index import EntryIndex
-from rmqpy.store.ledger.entry_reader import DamagedEntry, StoredEntries, units_of
+from rmqpy.store.ledger.entry_reader import CorruptEntryError, EntryReader, units_of
 from rmqpy.store.ledger.member_state import MemberFiles
 
 _ZEROS = bytes(1 << 16)
 
 
-class EntryStore(StoredEntries):
+class EntryStore(EntryReader):
     """The entries of one member. Made by :func:`rmqpy.store.ledger.entry_recovery.open_entries`."""
 
     def __init__(self, data: MappedFiles, index: EntryIndex, member_files: MemberFiles) -> None:
@@ -126,7 +126,7 @@ class EntryStore(StoredEntries):
             self.make_room(size)
             position = self.staging.state[END]
             offset = PhysicalOffset(position + ENTRY_HEADER_SIZE)
-            patch_record(record, 0, None, offset, store_timestamp_ms)
+            set_offsets(record, 0, None, offset, store_timestamp_ms)
             index = first_index + number
             header = encode_entry_header(index, term, position, len(record))
             self._stage(header, record, LedgerEnd(LedgerIndex(index), term))
@@ -153,7 +153,7 @@ class EntryStore(StoredEntries):
         self._set_end(LedgerEnd(run.last_index, run.last_term))
 
     def _receive_singly(self, part: Part) -> None:
-        for entry in singly([part]):
+        for entry in as_singletons([part]):
             if entry.index <= self.end.index:
                 continue
             assert entry.index == self.end.index + 1, "entries are received in order"
@@ -197,7 +197,7 @@ class EntryStore(StoredEntries):
         """Let entries of these sizes find the files that they will need."""
         end = self.end_offset
         for size in sizes:
-            end = PhysicalOffset(place(end, size, self.file_size) + size)
+            end = PhysicalOffset(frame(end, size, self.file_size) + size)
         while self._data.last.end_offset < end:
             self._data.create(self._data.last.end_offset)
 
@@ -247,7 +247,7 @@ class EntryStore(StoredEntries):
             self._index.sync()
         else:
             found = f"another entry, at {entry.position}, of {entry.size} bytes, term {entry.term}"
-            raise DamagedEntry(self._path_of(entry.position), entry.index, found)
+            raise CorruptEntryError(self._path_of(entry.position), entry.index, found)
         self.entry(entry.index)
         if self.holes.pop(entry.index, None) is not None and self.committed_index >= 0:
             self._show_committed(self.end_of(self.committed_index))
@@ -387,10 +387,10 @@ class EntryStore(StoredEntries):
 
     def _go_back_for(self, size: int) -> None:
         """Whoever rolled to a new file may have left it without an entry; all members place the
-        next one by the end of the last (:func:`rmqpy.dledger.entry_log.place`).
+        next one by the end of the last (:func:`rmqpy.dledger.entry_log.frame`).
         """
         end = self.staging.state[END]
-        if end % self.file_size == 0 and place(self._last_end(), size, self.file_size) != end:
+        if end % self.file_size == 0 and frame(self._last_end(), size, self.file_size) != end:
             self.commit()
             self.rewind()
 
@@ -477,8 +477,8 @@ class EntryStore(StoredEntries):
         first = self._data.first
         try:
             self.begin_index = self._first_index(first)
-        except RecordFault as fault:
-            raise StoreFault(
+        except InvalidRecordError as fault:
+            raise StoreError(
                 first.path, str(fault), "an entry at its begin", "restore it from another member"
             ) from fault
         remembered = self.member_files.load_committed_index()

@@ -14,17 +14,17 @@ from __future__ import annotations
 from attrs import define, field
 
 from rmqpy.dledger.member import HardState
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.store.files.atomic import read_with_backup, replace_with_backup
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
 
 
 @define(slots=True, eq=False, repr=False)
 class MemberFiles:
     """``directory`` is ``<root>/dledger-<selfId>``."""
 
-    files: FileLayer
+    files: FileSystem
     directory: str
     _saved: tuple[int, int] = field(default=(-2, -2))
 
@@ -39,7 +39,7 @@ class MemberFiles:
     def save_hard_state(self, state: HardState) -> None:
         """Durable when it returns: a vote that is forgotten may be given twice."""
         text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
-        replace_with_backup(self.files, self._current_term, text.encode())
+        write_atomically(self.files, self._current_term, text.encode())
 
     def load_committed_index(self) -> LedgerIndex:
         """What the checkpoint remembers; -1 without one."""
@@ -53,7 +53,7 @@ class MemberFiles:
         current = (committed_index, end_index)
         if current != self._saved:
             text = f"committedIndex={committed_index}\nendIndex={end_index}\n"
-            replace_with_backup(self.files, self._checkpoint, text.encode())
+            write_atomically(self.files, self._checkpoint, text.encode())
             self._saved = current
 
     @property
@@ -80,7 +80,7 @@ def _number(pairs: dict[str, str], key: str, path: str) -> int:
     try:
         return int(pairs[key])
     except (KeyError, ValueError):
-        raise StoreFault(
+        raise StoreError(
             path,
             f"{key}={pairs.get(key)}",
             f"a whole number for {key}",

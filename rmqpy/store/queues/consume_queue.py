@@ -19,8 +19,8 @@ from attrs import define
 
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT, queue_filler
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
@@ -53,7 +53,7 @@ class QueueSync:
 class ConsumeQueue:
     """One queue of one topic. Units are written in place through a mapping."""
 
-    def __init__(self, files: FileLayer, directory: str, file_size: int) -> None:
+    def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._directory = directory
         self._row = MappedFiles(files, (directory,), file_size)
@@ -320,7 +320,7 @@ class ConsumeQueue:
             self._skip_to(position)
             return
         if gap > self.max_offset_in_file:
-            raise StoreFault(
+            raise StoreError(
                 self._directory,
                 f"a message with queue offset {position // QUEUE_UNIT_SIZE} behind"
                 f" {self.max_offset} messages",

@@ -16,18 +16,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from rmqpy.model.errors import RemoteFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.queues.table import QueueName
 
 OFFSET_MAX = 1 << 62
 
 
-class QueueEnds:
+class ExpiredQueueEnds:
     """See the module. A file that cannot be read counts as ``wanted``."""
 
-    def __init__(self, files: FileLayer, path: str) -> None:
+    def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
         self._path = path
         self.wanted = False
@@ -35,7 +35,7 @@ class QueueEnds:
         if files.exists(path):
             try:
                 self.wanted, self.ends = _decoded(files.read_bytes(path))
-            except RemoteFault:
+            except RemoteProtocolError:
                 self.wanted = True
 
     def want(self) -> None:
@@ -93,7 +93,7 @@ def _decoded(body: bytes) -> tuple[bool, dict[QueueName, int]]:
         }
         wanted = bool(tree["wanted"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RemoteFault(f"no ends of queues: {error!r:.200}") from None
+        raise RemoteProtocolError(f"no ends of queues: {error!r:.200}") from None
     if not all(queue_id >= 0 and 0 <= end < OFFSET_MAX for (_, queue_id), end in ends.items()):
-        raise RemoteFault("ends of queues that no queue has")
+        raise RemoteProtocolError("ends of queues that no queue has")
     return wanted, ends

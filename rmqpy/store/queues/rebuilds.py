@@ -14,17 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
-from rmqpy.store.queues.unit_check import unit_is_right
+from rmqpy.store.queues.unit_check import unit_matches_record
 
 
 class QueueRebuilds:
     """See the module's text."""
 
-    def __init__(self, files: FileLayer, path: str) -> None:
+    def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
         self._path = path
         self._offsets = _load(files, path)
@@ -75,7 +75,7 @@ class QueueRebuilds:
         self._offsets = offsets
 
 
-def _load(files: FileLayer, path: str) -> dict[QueueName, int]:
+def _load(files: FileSystem, path: str) -> dict[QueueName, int]:
     try:
         return {
             (str(topic), int(queue_id)): int(offset)
@@ -91,7 +91,7 @@ def _right_end(queue: ConsumeQueue, name: QueueName, offset: int, log: CommitLog
     end = max(min(offset, queue.max_offset), queue.min_offset)
     while end > queue.min_offset:
         unit = queue.unit(end - 1)
-        if unit is not None and unit_is_right(log, unit[:2], name, end - 1):
+        if unit is not None and unit_matches_record(log, unit[:2], name, end - 1):
             break
         end -= 1
     return end

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
-from rmqpy.store.files.mapped_files import BrokenRow
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
@@ -20,12 +20,12 @@ QueueName = tuple[str, int]
 class ConsumeQueueTable:
     """The queues by name."""
 
-    def __init__(self, files: FileLayer, directory: str, file_size: int) -> None:
+    def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
         self._files = files
         self._directory = directory
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
-        self._torn: dict[str, BrokenRow] = {}
+        self._torn: dict[str, BrokenFileSequenceError] = {}
         """Directories of queues that are not whole, and why."""
         self.removals = 0
         """How often queues or units went away: who holds on to their files has to look again."""
@@ -40,11 +40,11 @@ class ConsumeQueueTable:
         for topic in self._files.list_dir(self._directory):
             folder = f"{self._directory}/{topic}"
             if not self._files.is_dir(folder):
-                raise StoreFault(folder, "a file", "one directory a topic", "move it elsewhere")
+                raise StoreError(folder, "a file", "one directory a topic", "move it elsewhere")
             for name in self._files.list_dir(folder):
                 is_number = name.isascii() and name.isdigit()
                 if not (is_number and self._files.is_dir(f"{folder}/{name}")):
-                    raise StoreFault(
+                    raise StoreError(
                         f"{folder}/{name}",
                         "a foreign entry",
                         "one directory a queue, named by its number",
@@ -58,7 +58,7 @@ class ConsumeQueueTable:
     def _load_queue(self, topic: str, queue_id: int) -> None:
         try:
             self._open(topic, queue_id).load()
-        except BrokenRow as fault:
+        except BrokenFileSequenceError as fault:
             del self._queues[topic, queue_id]
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
 
@@ -83,7 +83,7 @@ class ConsumeQueueTable:
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = f"{self._directory}/{topic}/{queue_id}"
         if not is_queue_name(topic.encode("utf-8", "replace"), queue_id):
-            raise StoreFault(
+            raise StoreError(
                 directory,
                 f"a message of topic {topic!r} and queue {queue_id}",
                 "a topic that can name a directory and a queue number from 0 on",
@@ -160,7 +160,7 @@ class ConsumeQueueTable:
             queue.close()
 
 
-def _may_be_setting(fault: BrokenRow) -> bool:
+def _may_be_setting(fault: BrokenFileSequenceError) -> bool:
     return fault.length is not None and fault.length % QUEUE_UNIT_SIZE == 0
 
 

@@ -16,7 +16,7 @@ QueueKey = tuple[bytes, int]
 _FIRST_CELLS = 64
 
 
-class QueueTails:
+class TopicQueueTable:
     """See the module's text."""
 
     __slots__ = ("_places", "cells", "generation")

@@ -25,16 +25,16 @@ _HEAD = Struct(">iI4xi4xq8xi")
 """TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, SYSFLAG."""
 
 
-def may_lead(log: CommitLog, physical_offset: int, size: int) -> bool:
+def is_plausible_unit(log: CommitLog, physical_offset: int, size: int) -> bool:
     """Whether the log may have, or have had, a record there."""
     return physical_offset >= 0 and RECORD_SIZE_MIN <= size <= log.max_offset - physical_offset
 
 
-def unit_is_right(
+def unit_matches_record(
     log: CommitLog, place: tuple[int, int], name: QueueName, queue_offset: int
 ) -> bool:
     """``place``: physical offset and size, as the unit has them."""
-    if not may_lead(log, *place):
+    if not is_plausible_unit(log, *place):
         return False
     record = log.read(PhysicalOffset(place[0]), place[1])
     return record is not None and is_message(record, name, queue_offset)

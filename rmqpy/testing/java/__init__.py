@@ -12,18 +12,24 @@ client and mqadmin.
             probe.run("send", topic="T", count=4, retryMs=5000)
 """
 
-from rmqpy.testing.java.clients import ClientFault, Event, MqAdmin, Probe, probe_body
-from rmqpy.testing.java.install import JavaHome, JavaUnavailable
+from rmqpy.model.deprecation import deprecated_names
+from rmqpy.testing.java.clients import ClientError, Event, MqAdmin, Probe, probe_body
+from rmqpy.testing.java.install import JavaHome, JavaUnavailableError
 from rmqpy.testing.java.site import JavaSite, JvmSettings
 
 __all__ = [
-    "ClientFault",
+    "ClientError",
     "Event",
     "JavaHome",
     "JavaSite",
-    "JavaUnavailable",
+    "JavaUnavailableError",
     "JvmSettings",
     "MqAdmin",
     "Probe",
     "probe_body",
 ]
+
+__getattr__ = deprecated_names(
+    __name__,
+    {"ClientFault": "ClientError", "JavaUnavailable": "JavaUnavailableError"},
+)

@@ -30,7 +30,7 @@ ADMIN_SECONDS_MAX = 30
 END_SECONDS_MAX = 10.0
 
 
-class ClientFault(RmqError):
+class ClientError(RmqError):
     """A command of the probe or of mqadmin failed, or its JVM ended."""
 
 
@@ -108,11 +108,11 @@ class LineClient:
         self._pending = rest
         return bytes(line)
 
-    def _fault(self, what: str) -> ClientFault:
+    def _fault(self, what: str) -> ClientError:
         tail = self._errors.read_bytes()[-2000:].decode("utf-8", "replace")
         if self._process is not None:
             self._process.kill()
-        return ClientFault(f"{what} ({self._errors}): {tail}")
+        return ClientError(f"{what} ({self._errors}): {tail}")
 
     @property
     def _errors(self) -> Path:
@@ -144,7 +144,7 @@ class Probe:
         last = frozenset({"done", "fault"})
         answer = self.client.ask(" ".join(words), last, timeout_s, heard)
         if answer[-1]["event"] == "fault":
-            raise ClientFault(f"{command} {options}: {answer[-1]['error']}")
+            raise ClientError(f"{command} {options}: {answer[-1]['error']}")
         return answer[:-1]
 
     def at(self, namesrv: str) -> Probe:
@@ -178,7 +178,7 @@ class MqAdmin:
         answer = self.call(*words)
         output: str = answer["output"]
         if not answer["finished"]:
-            raise ClientFault(f"mqadmin {' '.join(words)} runs too long; so far: {output}")
+            raise ClientError(f"mqadmin {' '.join(words)} runs too long; so far: {output}")
         return output
 
     def call(self, *words: str, seconds: int = ADMIN_SECONDS_MAX) -> Event:

@@ -44,7 +44,7 @@ OPENED_PACKAGES = (
 """Unmapping a file from Java 9 on needs these; without them a broker cannot delete its files."""
 
 
-class JavaUnavailable(RmqError):
+class JavaUnavailableError(RmqError):
     """Java, Maven or the jars are not to be had here; the text says which and why."""
 
 
@@ -111,7 +111,7 @@ class JavaHome:
     def _need(self) -> None:
         reason = self.missing()
         if reason is not None:
-            raise JavaUnavailable(reason)
+            raise JavaUnavailableError(reason)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -157,7 +157,7 @@ def _java_major(java: str) -> int:
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', printed)
     if found is None:
-        raise JavaUnavailable(f"{java} -version printed no version: {printed.strip()[:200]!r}")
+        raise JavaUnavailableError(f"{java} -version printed no version: {printed.strip()[:200]!r}")
     return int(found.group(1))
 
 
@@ -180,7 +180,7 @@ def _run(command: list[str], seconds_max: int) -> None:
             command, capture_output=True, text=True, timeout=seconds_max, check=False
         )
     except subprocess.TimeoutExpired as fault:
-        raise JavaUnavailable(f"{command[0]} did not end within {seconds_max} s") from fault
+        raise JavaUnavailableError(f"{command[0]} did not end within {seconds_max} s") from fault
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise JavaUnavailable(f"{command[0]} ended with {done.returncode}:\n{tail}")
+        raise JavaUnavailableError(f"{command[0]} ended with {done.returncode}:\n{tail}")

@@ -11,7 +11,7 @@ from difflib import ndiff
 from pprint import pformat
 from typing import Any, Final, TypeVar
 
-from rmqpy.testing.java.clients import ClientFault, Event
+from rmqpy.testing.java.clients import ClientError, Event
 
 C = TypeVar("C")
 
@@ -71,7 +71,7 @@ def when_known(dump: Callable[[], list[Event]]) -> list[Event]:
     while True:
         try:
             return dump()
-        except ClientFault:
+        except ClientError:
             if time.monotonic() > give_up:
                 raise
             time.sleep(0.5)

@@ -9,12 +9,12 @@ import pytest
 
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
-from rmqpy.testing.fixtures import PROBE_TOPIC, Ground, Journey
+from rmqpy.testing.fixtures import PROBE_TOPIC, UpgradeFixture, UpgradeRun
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
-from rmqpy.upgrade.steps.states import State, detect
+from rmqpy.upgrade.steps.states import GroupState, detect
 
 ADDED = 100
 
@@ -28,48 +28,48 @@ def store(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    made = Ground(tmp_path_factory.mktemp("servers"))
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradeFixture]:
+    made = UpgradeFixture(tmp_path_factory.mktemp("servers"))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def journey(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Journey:
-    made = Journey(tmp_path_factory.mktemp("replicas"))
+def journey(store: Path, tmp_path_factory: pytest.TempPathFactory) -> UpgradeRun:
+    made = UpgradeRun(tmp_path_factory.mktemp("replicas"))
     made.begin(store)
     return made
 
 
 @pytest.fixture(scope="module")
-def before(journey: Journey) -> Manifest:
+def before(journey: UpgradeRun) -> Manifest:
     """What was there; taken before anything is changed."""
     return journey.situation().group.survey("n0").manifest
 
 
-def test_check_finds_the_empty_replica_only(journey: Journey, before: Manifest) -> None:
+def test_check_finds_the_empty_replica_only(journey: UpgradeRun, before: Manifest) -> None:
     found = [each for each in run_checks(journey.situation().group) if not each.is_note]
     others = [each for each in found if "n2" not in each.replica]
     assert not others, "\n".join(map(str, others))
 
 
-def test_plan_and_apply_align_all(journey: Journey, before: Manifest) -> None:
+def test_plan_and_apply_align_all(journey: UpgradeRun, before: Manifest) -> None:
     journey.apply(plan_alignment(journey.situation()))
     situation = journey.situation()
-    assert detect(situation.group) in (State.ALIGNED, State.SEALED)
+    assert detect(situation.group) in (GroupState.ALIGNED, GroupState.SEALED)
     assert plan_alignment(situation).is_empty
     assert journey.certificate(before).is_equal
 
 
-def test_switch_seals_and_configures(journey: Journey, before: Manifest) -> None:
+def test_switch_seals_and_configures(journey: UpgradeRun, before: Manifest) -> None:
     journey.apply(plan_switch(journey.situation()))
     group = journey.situation().group
-    assert detect(group) is State.SEALED
+    assert detect(group) is GroupState.SEALED
     assert len({group.divide(replica) for replica in group.replicas}) == 1
 
 
 def test_a_group_of_three_serves_and_takes_messages(
-    journey: Journey, ground: Ground, before: Manifest
+    journey: UpgradeRun, ground: UpgradeFixture, before: Manifest
 ) -> None:
     group = ground.group(journey.stores)
     with BlockingConnection(group.leader().address) as connection:
@@ -79,24 +79,26 @@ def test_a_group_of_three_serves_and_takes_messages(
     group.stop()
 
 
-def test_verify_after_the_switch(journey: Journey, before: Manifest) -> None:
+def test_verify_after_the_switch(journey: UpgradeRun, before: Manifest) -> None:
     certificate = journey.certificate(before)
     assert certificate.is_equal, "\n".join(map(str, certificate.subjects))
     assert certificate.subjects[1].messages >= before.messages + ADDED
 
 
-def test_leave_takes_all_back_to_a_classic_log(journey: Journey, before: Manifest) -> None:
+def test_leave_takes_all_back_to_a_classic_log(journey: UpgradeRun, before: Manifest) -> None:
     journey.apply(plan_leaving(journey.situation()))
-    assert detect(journey.situation().group) in (State.ALIGNED, State.SEALED)
+    assert detect(journey.situation().group) in (GroupState.ALIGNED, GroupState.SEALED)
 
 
-def test_verify_after_the_way_back(journey: Journey, before: Manifest) -> None:
+def test_verify_after_the_way_back(journey: UpgradeRun, before: Manifest) -> None:
     certificate = journey.certificate(before)
     assert certificate.is_equal, "\n".join(map(str, certificate.subjects))
     assert certificate.subjects[1].messages >= before.messages + ADDED
 
 
-def test_a_classic_broker_serves_it(journey: Journey, ground: Ground, before: Manifest) -> None:
+def test_a_classic_broker_serves_it(
+    journey: UpgradeRun, ground: UpgradeFixture, before: Manifest
+) -> None:
     broker = ground.broker(journey.stores["n0"])
     with BlockingConnection(broker.address) as connection:
         assert connection.call(send_request(PROBE_TOPIC, 0, [b"after"])).code == 0
@@ -105,7 +107,7 @@ def test_a_classic_broker_serves_it(journey: Journey, ground: Ground, before: Ma
 
 
 def test_the_java_broker_serves_it(
-    journey: Journey, ground: Ground, before: Manifest, request: pytest.FixtureRequest
+    journey: UpgradeRun, ground: UpgradeFixture, before: Manifest, request: pytest.FixtureRequest
 ) -> None:
     version = request.config.getoption("--rmq-java")
     if not version:

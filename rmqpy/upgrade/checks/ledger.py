@@ -17,13 +17,13 @@ from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.quorum import is_quorum
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.ledger.entry_recovery import DATA_SIZE_KEY
 from rmqpy.store.ledger.member_state import MemberFiles
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 
 
@@ -61,7 +61,7 @@ class Ledger:
         return self.files[0].base_offset if self.files else 0
 
 
-def read_ledger(files: FileLayer, settings: StoreSettings) -> Ledger:
+def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     """Raises StoreFault for files that no stopped member leaves so."""
     paths = StorePaths.of(settings)
     self_id = settings.dledger_self_id
@@ -80,7 +80,7 @@ def read_ledger(files: FileLayer, settings: StoreSettings) -> Ledger:
     return ledger
 
 
-def position_behind(files: FileLayer, ledger: Ledger, index: int) -> tuple[int, int]:
+def position_behind(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
     """Number of the file that holds entry ``index``, and the position behind that entry in it.
     Raises UpgradeRefused when this member does not have it.
     """
@@ -91,7 +91,7 @@ def position_behind(files: FileLayer, ledger: Ledger, index: int) -> tuple[int, 
                 return number, _position_behind(file.view, index)
             finally:
                 file.close()
-    raise UpgradeRefused(
+    raise UpgradeRefusedError(
         f"entry {index} is not on this member, which has them up to {ledger.end_index}; start the"
         " group, let it catch up, and stop it again"
     )
@@ -104,7 +104,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     Raises UpgradeRefused when too few members are shown, or they ended in different terms.
     """
     if not is_quorum(len(ledgers), group_size):
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"{len(ledgers)} of {group_size} members are shown: too few to tell what was"
             " acknowledged; give more members, or --cut-index"
         )
@@ -113,7 +113,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     ends = sorted((each.end_index for each in ledgers if each.end_term == newest), reverse=True)
     if not is_quorum(len(ends), group_size):
         terms = ", ".join(f"{each.end_index} of term {each.end_term}" for each in ledgers)
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"the members' last entries are {terms}: no quorum ended in one term; start the group,"
             " let it catch up, and stop it cleanly; or give --cut-index"
         )
@@ -143,7 +143,7 @@ def _take_file(ledger: Ledger, file: MappedFile) -> bool:
     if stop is StopReason.BLANK:
         closed = is_end_filler(file.view, position, file.end_offset - end, dledger=True)
     if not closed and stop not in (StopReason.END, StopReason.ZERO):
-        raise StoreFault(
+        raise StoreError(
             file.path,
             f"{stop.name} at position {position}, behind entry {ledger.end_index}",
             "entries without a gap",
@@ -172,7 +172,7 @@ def _scans(file: MappedFile) -> Iterator[Scan]:
 def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
     index, term = scan.entry_index[0], scan.term[0]
     if ledger.end_index >= 0 and (index != ledger.end_index + 1 or term < ledger.end_term):
-        raise StoreFault(
+        raise StoreError(
             file.path,
             f"entry {index} of term {term} behind entry {ledger.end_index} of term"
             f" {ledger.end_term}",

@@ -15,8 +15,8 @@ from attrs import define, field
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.model.errors import NetworkFault, RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import NetworkError, RmqError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.plan.journal import load_journal
 from rmqpy.upgrade.plan.node_context import range_digest
@@ -57,7 +57,7 @@ class Replica(Protocol):
 class LocalReplica:
     """Implements ``Replica`` on a directory of this host."""
 
-    files: FileLayer
+    files: FileSystem
     plan: SurveyPlan
     _survey: Survey | None = None
 
@@ -138,7 +138,7 @@ class RemoteReplica:
             stop = min(start + RANGE_BYTES_MAX, end)
             data = self._ask("range", {"path": path, "start": start, "end": stop})
             if len(data) != stop - start:
-                raise NetworkFault(f"{self.address}: {len(data)} bytes of {stop - start} of {path}")
+                raise NetworkError(f"{self.address}: {len(data)} bytes of {stop - start} of {path}")
             parts.append(data)
             start = stop
         return b"".join(parts)
@@ -177,7 +177,7 @@ class RemoteReplica:
             text = error.read(1000).decode("utf-8", "replace")
             raise RmqError(f"{self.address}: {error.code} {text}") from None
         except OSError as error:
-            raise NetworkFault(f"{self.address}: {error}") from None
+            raise NetworkError(f"{self.address}: {error}") from None
 
 
 @define(slots=True, frozen=True)

@@ -49,7 +49,7 @@ class TableDifference:
 
 
 @define(slots=True)
-class Merged:
+class MergedTables:
     """``tables``: the texts to write, only of tables in which some replica differs;
     ``differing``: which replicas do.
     """
@@ -78,9 +78,11 @@ def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterato
         yield TableDifference(name, f"{len(keys)} entries differ: {told}", not known)
 
 
-def merge_tables(replicas: Mapping[str, Mapping[str, str]], reference: str, ends: Ends) -> Merged:
+def merge_tables(
+    replicas: Mapping[str, Mapping[str, str]], reference: str, ends: Ends
+) -> MergedTables:
     """One set of tables for all; ``reference`` wins where no largest value does."""
-    merged = Merged()
+    merged = MergedTables()
     for name in sorted({name for tables in replicas.values() for name in tables}):
         said = {who: _meaning(name, tables.get(name)) for who, tables in replicas.items()}
         if name in (OFFSETS, DELAYS):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmqpy.config.properties_file import decode_properties_bytes, format_properties
-from rmqpy.model.files import FileLayer
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.model.files import FileSystem
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.survey import Survey
 
 FLAG = "enableDLegerCommitLog"
 
 
-def dledger_config(files: FileLayer, survey: Survey, keys: Mapping[str, str]) -> str:
+def dledger_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -> str:
     """With the flag, the group, the peers and the id."""
     return rewritten(_text(files, survey), {FLAG: "true", **keys})
 
 
-def classic_config(files: FileLayer, survey: Survey, roles: Mapping[str, str]) -> str:
+def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) -> str:
     """Without the flag; ``roles`` says which replica is what (SYNC_MASTER, ASYNC_MASTER, SLAVE):
     without a word the master is the member with the lowest id.
     """
@@ -47,9 +47,9 @@ def rewritten(text: str, keys: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(files: FileLayer, survey: Survey) -> str:
+def _text(files: FileSystem, survey: Survey) -> str:
     if survey.config_path is None:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"{survey.name}: its broker.conf is not known; give it with -c {survey.name}=FILE"
         )
     return decode_properties_bytes(files.read_bytes(survey.config_path))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.upgrade.plan.node_context import CHUNK
 
 
-def copy_file(files: FileLayer, source: str, target: str) -> None:
+def copy_file(files: FileSystem, source: str, target: str) -> None:
     original = files.open_readonly(source)
     files.unlink(target)
     copy = files.open(target, size=original.size)
@@ -24,7 +24,7 @@ def copy_file(files: FileLayer, source: str, target: str) -> None:
 
 
 def copy_tree(
-    files: FileLayer, source: str, target: str, skip: frozenset[str] = frozenset()
+    files: FileSystem, source: str, target: str, skip: frozenset[str] = frozenset()
 ) -> None:
     """``skip`` names entries of ``source`` that stay behind. Files that are there already with the
     same size and time are not copied again.
@@ -40,7 +40,7 @@ def copy_tree(
             copy_file(files, path, there)
 
 
-def _same(files: FileLayer, path: str, there: str) -> bool:
+def _same(files: FileSystem, path: str, there: str) -> bool:
     if not files.exists(there):
         return False
     same_size = files.size_of(path) == files.size_of(there)

@@ -12,19 +12,19 @@ import json
 
 from attrs import define
 
-from rmqpy.audit.facts.small_files import living_topics
+from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.codec.units import INDEX_HEADER, IndexHeader
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.dispatcher import Dispatch
-from rmqpy.store.files.log_recovery import Framing, Walker
+from rmqpy.store.files.log_recovery import Framing, LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.upgrade.plan.copying import copy_file, copy_tree
-from rmqpy.upgrade.plan.node_context import Ground
+from rmqpy.upgrade.plan.node_context import NodeContext
 
 FINISHED = "finished"
 QUEUES = "consumequeue"
@@ -32,7 +32,7 @@ INDEX = "index"
 
 
 @define(slots=True, frozen=True)
-class Places:
+class DerivedPaths:
     """``target`` gets both folders; the rest is where the store keeps its own."""
 
     target: str
@@ -42,11 +42,11 @@ class Places:
     config: str
 
 
-def is_finished(files: FileLayer, target: str) -> bool:
+def is_finished(files: FileSystem, target: str) -> bool:
     return files.exists(f"{target}/{FINISHED}")
 
 
-def build(ground: Ground, places: Places, from_offset: int) -> None:
+def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
     """Make both folders; they are durable, and ``finished`` says so, when it returns."""
     files, settings = ground.files, ground.settings
     target = places.target
@@ -67,7 +67,7 @@ def build(ground: Ground, places: Places, from_offset: int) -> None:
     )
     try:
         if row:
-            Walker(files, row, Framing.CLASSIC, f"{ground.work}/quarantine").recover(0)
+            LogRecovery(files, row, Framing.CLASSIC, f"{ground.work}/quarantine").recover(0)
         log = ClassicCommitLog(row)
         _dispatch(ground, log, (queues, index), from_offset)
         _drop_deleted(files, queues, places)
@@ -81,7 +81,7 @@ def build(ground: Ground, places: Places, from_offset: int) -> None:
 
 
 def _dispatch(
-    ground: Ground,
+    ground: NodeContext,
     log: ClassicCommitLog,
     derived: tuple[ConsumeQueueTable, KeyIndex],
     from_offset: int,
@@ -105,15 +105,17 @@ def _dispatch(
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 
-def _drop_deleted(files: FileLayer, queues: ConsumeQueueTable, places: Places) -> None:
-    kept = living_topics(files, places.config, places.queues)
+def _drop_deleted(files: FileSystem, queues: ConsumeQueueTable, places: DerivedPaths) -> None:
+    kept = existing_topics(files, places.config, places.queues)
     if kept is None:
         return
     for topic in {name[0] for name, _ in queues.items()} - kept:
         queues.drop_topic(topic)
 
 
-def _make_durable(files: FileLayer, queues: ConsumeQueueTable, index: KeyIndex, target: str) -> int:
+def _make_durable(
+    files: FileSystem, queues: ConsumeQueueTable, index: KeyIndex, target: str
+) -> int:
     folders = []
     for (topic, queue_id), queue in queues.items():
         sync = queue.take_sync()
@@ -130,7 +132,7 @@ def _make_durable(files: FileLayer, queues: ConsumeQueueTable, index: KeyIndex, 
     return index.last_update[0]
 
 
-def _copy_index(files: FileLayer, source: str, target: str, end_offset: int) -> None:
+def _copy_index(files: FileSystem, source: str, target: str, end_offset: int) -> None:
     for name in files.list_dir(source):
         path = f"{source}/{name}"
         if files.size_of(path) < INDEX_HEADER.size:
@@ -145,7 +147,7 @@ def _copy_index(files: FileLayer, source: str, target: str, end_offset: int) -> 
         copy_file(files, path, f"{target}/{name}")
 
 
-def _keep_times(files: FileLayer, source: str, target: str) -> None:
+def _keep_times(files: FileSystem, source: str, target: str) -> None:
     """Java searches a queue by its files' times: each keeps that of the file it stands for."""
     for name in files.list_dir(target):
         path, old = f"{target}/{name}", f"{source}/{name}"

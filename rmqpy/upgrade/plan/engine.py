@@ -33,28 +33,28 @@ from rmqpy.upgrade.plan.journal import (
     load_journal,
     save_journal,
 )
-from rmqpy.upgrade.plan.node_context import Ground, UpgradeRefused, log_fingerprint
-from rmqpy.upgrade.plan.operations import Op, Patch, State
+from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError, fingerprint_log
+from rmqpy.upgrade.plan.operations import Op, OpState, Patch
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 
 JOIN = "m0004_join"
 """The step after which a start makes the DLedger log."""
 
 
-def check_befores(ground: Ground, node: NodePlan) -> list[str]:
+def verify_preconditions(ground: NodeContext, node: NodePlan) -> list[str]:
     """Every operation whose "before" does not hold now, as far as it does not rest on an earlier
     operation of the plan. Changes nothing.
     """
-    touched = _Touched()
+    touched = _ModifiedPaths()
     found = []
     for op in node.ops:
-        if not touched.by_earlier(op) and op.state(ground) is State.OTHER:
+        if not touched.by_earlier(op) and op.state(ground) is OpState.OTHER:
             found.append(op_line(op))
         touched.add(op)
     return found
 
 
-def apply_plan(ground: Ground, plan: Plan, replica: str, phase: str = "") -> Journal:
+def apply_plan(ground: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
     """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefused when a
     "before" does not hold (then nothing was changed), or another plan is half done.
     """
@@ -62,20 +62,20 @@ def apply_plan(ground: Ground, plan: Plan, replica: str, phase: str = "") -> Jou
     journal = load_journal(ground.files, ground.work)
     if journal is not None and journal.is_half_done:
         if journal.plan_id != plan.id:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"plan {journal.plan_id} is {journal.state} in this directory; finish it with"
                 " rmqpy upgrade apply --resume, or take it back with rmqpy upgrade rollback"
             )
         if journal.state == ROLLING_BACK:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"plan {plan.id} is being taken back here; finish that with rmqpy upgrade rollback"
             )
     elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
         return journal
     else:
-        wrong = check_befores(ground, node)
+        wrong = verify_preconditions(ground, node)
         if wrong:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 "the directory is not as it was when the plan was made; plan again. First"
                 f" difference of {len(wrong)}: {wrong[0]}"
             )
@@ -92,7 +92,7 @@ def apply_plan(ground: Ground, plan: Plan, replica: str, phase: str = "") -> Jou
     return _run(ground, node, journal)
 
 
-def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
+def _run(ground: NodeContext, node: NodePlan, journal: Journal) -> Journal:
     files, work = ground.files, ground.work
     total = sum(op.changed_bytes for op in node.ops)
     changed = sum(op.changed_bytes for op in node.ops[: journal.done])
@@ -103,15 +103,15 @@ def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
         if journal.begun:
             op.resume(ground, undo_path)
         state = op.state(ground)
-        if state is State.OTHER:
-            raise UpgradeRefused(
+        if state is OpState.OTHER:
+            raise UpgradeRefusedError(
                 f"{op_line(op)}: this is neither as it was before nor as it will be after; take"
                 " the plan back with rmqpy upgrade rollback"
             )
         skipped = journal.skipped
-        if state is State.AFTER and not journal.begun:
+        if state is OpState.AFTER and not journal.begun:
             skipped = (*skipped, number)
-        elif state is State.BEFORE:
+        elif state is OpState.BEFORE:
             op.prepare(ground, undo_path)
             journal = attrs.evolve(journal, begun=True)
             save_journal(files, work, journal)
@@ -121,12 +121,12 @@ def _run(ground: Ground, node: NodePlan, journal: Journal) -> Journal:
         changed += op.changed_bytes
     ground.progress("done", total, total)
     forget_old_log_mark(files, work.rpartition("/")[0])
-    journal = attrs.evolve(journal, state=APPLIED, fingerprint=log_fingerprint(ground))
+    journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(ground))
     save_journal(files, work, journal)
     return journal
 
 
-def roll_back(ground: Ground) -> Journal:
+def roll_back(ground: NodeContext) -> Journal:
     """Take back what the journal's plan has done here, and only that one (the one before it is next
     then); goes on where an interrupted call stopped. Raises UpgradeRefused when the log was written
     to since.
@@ -135,7 +135,7 @@ def roll_back(ground: Ground) -> Journal:
     journal = load_journal(files, work)
     if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefused(f"{state} in this directory: there is nothing to take back")
+        raise UpgradeRefusedError(f"{state} in this directory: there is nothing to take back")
     plan, replica = load_plan(ground, journal.plan_id)
     node = plan.node(replica)
     if journal.state == APPLIED:
@@ -157,19 +157,19 @@ def roll_back(ground: Ground) -> Journal:
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
         assert before is not None, "an earlier journal is kept until it is taken back or final"
-        journal = attrs.evolve(before, fingerprint=log_fingerprint(ground))
+        journal = attrs.evolve(before, fingerprint=fingerprint_log(ground))
     else:
         journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
     save_journal(files, work, journal)
     return journal
 
 
-def finalize(ground: Ground) -> Journal:
+def finalize(ground: NodeContext) -> Journal:
     """Give up the way back: remove undo records and what was moved aside. Harmless twice."""
     journal = load_journal(ground.files, ground.work)
     if journal is None or journal.state not in (APPLIED, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefused(f"{state} in this directory: only a plan that is applied ends")
+        raise UpgradeRefusedError(f"{state} in this directory: only a plan that is applied ends")
     for plan_id in (*journal.earlier, journal.plan_id):
         plan, replica = load_plan(ground, plan_id)
         _drop_keep(ground, plan_id, plan.node(replica))
@@ -178,7 +178,7 @@ def finalize(ground: Ground) -> Journal:
     return journal
 
 
-def load_plan(ground: Ground, plan_id: str) -> tuple[Plan, str]:
+def load_plan(ground: NodeContext, plan_id: str) -> tuple[Plan, str]:
     """The plan that was begun here, and this node's name in it."""
     path = f"{ground.work}/{plan_id}/plan.json"
     if not ground.files.exists(path):
@@ -187,13 +187,13 @@ def load_plan(ground: Ground, plan_id: str) -> tuple[Plan, str]:
     return Plan.from_json(value["plan"]), str(value["replica"])
 
 
-def _save_plan(ground: Ground, plan: Plan, replica: str) -> None:
+def _save_plan(ground: NodeContext, plan: Plan, replica: str) -> None:
     value = {"plan": plan.to_json(), "replica": replica}
     path = f"{ground.work}/{plan.id}/plan.json"
     ground.files.replace_bytes(path, json.dumps(value, indent=1).encode())
 
 
-def _keep_earlier(ground: Ground, journal: Journal | None) -> tuple[str, ...]:
+def _keep_earlier(ground: NodeContext, journal: Journal | None) -> tuple[str, ...]:
     """A plan that is applied can be taken back after the next one was."""
     if journal is None or journal.state != APPLIED:
         return ()
@@ -201,7 +201,7 @@ def _keep_earlier(ground: Ground, journal: Journal | None) -> tuple[str, ...]:
     return (*journal.earlier, journal.plan_id)
 
 
-def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
+def _set_empty_ledgers_aside(ground: NodeContext, node: NodePlan) -> None:
     """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
     root = ground.settings.store_path_root_dir
     for name in ground.files.list_dir(root):
@@ -210,21 +210,21 @@ def _set_empty_ledgers_aside(ground: Ground, node: NodePlan) -> None:
             ground.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
 
 
-def _refuse_used(ground: Ground, journal: Journal) -> None:
-    if journal.fingerprint != log_fingerprint(ground):
-        raise UpgradeRefused(
+def _refuse_used(ground: NodeContext, journal: Journal) -> None:
+    if journal.fingerprint != fingerprint_log(ground):
+        raise UpgradeRefusedError(
             f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
             " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"
         )
 
 
-def _drop_keep(ground: Ground, plan_id: str, node: NodePlan) -> None:
+def _drop_keep(ground: NodeContext, plan_id: str, node: NodePlan) -> None:
     for part in (f"{ground.work}/{plan_id}/undo", node.keep):
         ground.files.remove_tree(part)
 
 
 @define(slots=True)
-class _Touched:
+class _ModifiedPaths:
     """Which places earlier operations change: folders and files, with the folders above them;
     ranges inside files.
     """

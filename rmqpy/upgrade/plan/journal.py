@@ -14,7 +14,7 @@ finalized        the undo records are gone
 ===============  ==============================================================================
 
 A broker does not start while the state is *applying* or *rolling_back*
-(:func:`rmqpy.store.upgrade_guard.refuse_half_done`).
+(:func:`rmqpy.store.upgrade_guard.check_no_unfinished_upgrade`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import APPLYING, JOURNAL_NAME, ROLLING_BACK
 
 __all__ = ["APPLIED", "APPLYING", "FINALIZED", "ROLLED_BACK", "ROLLING_BACK", "Journal"]
@@ -58,7 +58,7 @@ class Journal:
         return self.state in (APPLYING, ROLLING_BACK)
 
 
-def load_journal(files: FileLayer, work: str) -> Journal | None:
+def load_journal(files: FileSystem, work: str) -> Journal | None:
     """None when no plan was ever carried out here. Raises StoreFault for what cannot be read."""
     path = f"{work}/{JOURNAL_NAME}"
     if not files.exists(path):
@@ -71,7 +71,7 @@ def load_journal(files: FileLayer, work: str) -> Journal | None:
         tuples = {name: tuple(value[name]) for name in ("skipped", "earlier")}
         return Journal(**{**value, **tuples})
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreFault(
+        raise StoreError(
             path,
             f"a journal that cannot be read ({error})",
             f"a journal of format {JOURNAL_FORMAT}",
@@ -79,7 +79,7 @@ def load_journal(files: FileLayer, work: str) -> Journal | None:
         ) from None
 
 
-def save_journal(files: FileLayer, work: str, journal: Journal) -> None:
+def save_journal(files: FileSystem, work: str, journal: Journal) -> None:
     value = {
         "format": JOURNAL_FORMAT,
         "plan_id": journal.plan_id,

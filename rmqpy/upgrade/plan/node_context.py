@@ -13,7 +13,7 @@ from attrs import define, field
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 
 CHUNK = 4 << 20
 """Bytes that are read, compared or sent at a time."""
@@ -21,7 +21,7 @@ CHUNK = 4 << 20
 ABSENT = "absent"
 
 
-class UpgradeRefused(RmqError):
+class UpgradeRefusedError(RmqError):
     """A safety check said no: nothing was changed. Exit code 2."""
 
 
@@ -36,7 +36,7 @@ class NoSource:
     """Where a plan needs no other replica."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"bytes of {path} on {replica} are needed; give the directory or the address of that"
             " replica"
         )
@@ -51,10 +51,10 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 
 @define(slots=True, frozen=True)
-class Ground:
+class NodeContext:
     """``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
 
-    files: FileLayer
+    files: FileSystem
     work: str
     settings: StoreSettings = field(factory=StoreSettings)
     source: RangeSource = field(factory=NoSource)
@@ -65,7 +65,7 @@ class Ground:
         return f"{self.work}/{plan_id}/undo/{number:06d}"
 
 
-def range_digest(files: FileLayer, path: str, start: int = 0, end: int | None = None) -> str:
+def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None = None) -> str:
     """md5 of ``[start, end)`` as hex; ``absent`` when there is no such file or it is shorter."""
     if not files.exists(path) or files.is_dir(path):
         return ABSENT
@@ -87,7 +87,7 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def log_fingerprint(ground: Ground) -> str:
+def fingerprint_log(ground: NodeContext) -> str:
     """Names, lengths and times of the log files; an empty log of entries does not count."""
     files, settings = ground.files, ground.settings
     root = settings.store_path_root_dir
@@ -105,7 +105,7 @@ def log_fingerprint(ground: Ground) -> str:
     return digest_of("\n".join(rows).encode())
 
 
-def _begins_with_content(files: FileLayer, path: str) -> bool:
+def _begins_with_content(files: FileSystem, path: str) -> bool:
     file = files.open_readonly(path)
     try:
         return any(bytes(file.view[:ENTRY_HEADER_SIZE]))
@@ -113,7 +113,7 @@ def _begins_with_content(files: FileLayer, path: str) -> bool:
         file.close()
 
 
-def tree_digest(files: FileLayer, folder: str) -> str:
+def tree_digest(files: FileSystem, folder: str) -> str:
     """md5 over names, lengths and bytes of all files below a folder; ``absent`` without it."""
     if not files.is_dir(folder):
         return ABSENT
@@ -124,7 +124,7 @@ def tree_digest(files: FileLayer, folder: str) -> str:
     return digest_of("\n".join(rows).encode())
 
 
-def tree_files(files: FileLayer, folder: str) -> list[str]:
+def tree_files(files: FileSystem, folder: str) -> list[str]:
     """Paths of all files below a folder, in the order of their names."""
     found: list[str] = []
     for name in sorted(files.list_dir(folder)):

@@ -35,15 +35,15 @@ from attrs import define
 
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
-from rmqpy.model.errors import RmqError, StoreFault
+from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.upgrade.plan import derive, undo
 from rmqpy.upgrade.plan.copying import copy_file
 from rmqpy.upgrade.plan.node_context import (
     ABSENT,
     CHUNK,
-    Ground,
+    NodeContext,
     digest_of,
-    log_fingerprint,
+    fingerprint_log,
     range_digest,
     tree_digest,
 )
@@ -53,7 +53,7 @@ INCOMING = ".incoming"
 """Behind the name of a file that is being copied from another file system."""
 
 
-class State(Enum):
+class OpState(Enum):
     BEFORE = "before"
     AFTER = "after"
     OTHER = "other"
@@ -68,25 +68,25 @@ class Op(ABC):
     why: str = ""
 
     @abstractmethod
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         """Where the directory stands, as far as this operation can tell."""
 
-    def prepare(self, ground: Ground, undo_path: str) -> None:
+    def prepare(self, ground: NodeContext, undo_path: str) -> None:
         """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
         return
 
     @abstractmethod
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         """From *before* to *after*; durable when it returns."""
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
         in one step has nothing to do.
         """
         return
 
     @abstractmethod
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         """Back to *before*, from *before*, *after* or the middle."""
 
     @property
@@ -108,23 +108,23 @@ class Patch(Op):
     after: str
 
     @abstractmethod
-    def edits(self, ground: Ground) -> Iterable[Edit]:
+    def edits(self, ground: NodeContext) -> Iterable[Edit]:
         """What it writes; all of it within the range."""
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         found = range_digest(ground.files, self.path, self.start, self.end)
         if found == self.after:
-            return State.AFTER
-        return State.BEFORE if found == self.before else State.OTHER
+            return OpState.AFTER
+        return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: Ground, undo_path: str) -> None:
+    def prepare(self, ground: NodeContext, undo_path: str) -> None:
         undo.save_ranges(ground.files, undo_path, self.path, self.overwritten(ground))
 
-    def overwritten(self, ground: Ground) -> list[tuple[int, int]]:
+    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
         """Positions and lengths of what will be written."""
         return [(self.start, self.end - self.start)]
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         edits = list(self.edits(ground))
         mtime_ms = ground.files.mtime_ms(self.path)
         file = ground.files.open(self.path)
@@ -136,18 +136,18 @@ class Patch(Op):
         finally:
             file.close()
         ground.files.set_mtime_ms(self.path, mtime_ms)
-        if self.state(ground) is not State.AFTER:
-            raise StoreFault(
+        if self.state(ground) is not OpState.AFTER:
+            raise StoreError(
                 self.path,
                 f"other bytes than planned at [{self.start}, {self.end}) after writing them",
                 f"md5 {self.after}",
                 "take the plan back with rmqpy upgrade rollback, and check the disk",
             )
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         undo.restore(ground.files, undo_path)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         undo.restore(ground.files, undo_path)
 
     @property
@@ -161,7 +161,7 @@ class Copy(Patch):
     replica: str
     source_path: str
 
-    def edits(self, ground: Ground) -> Iterable[Edit]:
+    def edits(self, ground: NodeContext) -> Iterable[Edit]:
         data = ground.source.read(self.replica, self.source_path, self.start, self.end)
         if len(data) != self.end - self.start or digest_of(data) != self.after:
             raise RmqError(
@@ -178,13 +178,13 @@ class Cut(Patch):
     kind: ClassVar[str] = "cut"
     kept: str
 
-    def edits(self, ground: Ground) -> Iterable[Edit]:
+    def edits(self, ground: NodeContext) -> Iterable[Edit]:
         return [
             Edit(place, bytes(min(CHUNK, self.end - place)))
             for place in range(self.start, self.end, CHUNK)
         ]
 
-    def prepare(self, ground: Ground, undo_path: str) -> None:
+    def prepare(self, ground: NodeContext, undo_path: str) -> None:
         super().prepare(ground, undo_path)
         files = ground.files
         source = files.open_readonly(self.path)
@@ -198,7 +198,7 @@ class Cut(Patch):
             source.close()
         files.sync_dir(self.kept.rpartition("/")[0])
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         super().revert(ground, undo_path)
         ground.files.unlink(self.kept)
 
@@ -210,7 +210,7 @@ class Fill(Patch):
     kind: ClassVar[str] = "fill"
     file_size: int
 
-    def edits(self, ground: Ground) -> Iterable[Edit]:
+    def edits(self, ground: NodeContext) -> Iterable[Edit]:
         assert self.end == self.start + BLANK_SIZE
         return [Edit(self.start, encode_blank(self.file_size - self.start))]
 
@@ -225,14 +225,14 @@ class Reframe(Patch):
     moved_from: int
     moved_to: int
 
-    def edits(self, ground: Ground) -> Iterable[Edit]:
+    def edits(self, ground: NodeContext) -> Iterable[Edit]:
         file = ground.files.open_readonly(self.path)
         try:
             return list(edits_of(self._data(file.view), Piece(self.start, self.end)))
         finally:
             file.close()
 
-    def overwritten(self, ground: Ground) -> list[tuple[int, int]]:
+    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
         return [(edit.position, len(edit.data)) for edit in self.edits(ground)]
 
     def _data(self, view: memoryview) -> DataFile:
@@ -250,13 +250,13 @@ class Create(Op):
     after: str
     mtime_ms: int
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         found = range_digest(ground.files, self.path)
         if found == ABSENT:
-            return State.BEFORE
-        return State.AFTER if found == self.after else State.OTHER
+            return OpState.BEFORE
+        return OpState.AFTER if found == self.after else OpState.OTHER
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         files = ground.files
         incoming = f"{ground.work}/incoming"
         files.unlink(incoming)
@@ -281,12 +281,12 @@ class Create(Op):
         files.rename(incoming, self.path)
         files.sync_dir(self.path.rpartition("/")[0])
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         ground.files.unlink(f"{ground.work}/incoming")
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         ground.files.unlink(f"{ground.work}/incoming")
-        if self.state(ground) is State.AFTER:
+        if self.state(ground) is OpState.AFTER:
             ground.files.unlink(self.path)
             ground.files.sync_dir(self.path.rpartition("/")[0])
 
@@ -300,22 +300,22 @@ class Move(Op):
     kind: ClassVar[str] = "move"
     to: str
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         here, there = ground.files.exists(self.path), ground.files.exists(self.to)
         if here == there:
-            return State.OTHER
-        return State.BEFORE if here else State.AFTER
+            return OpState.OTHER
+        return OpState.BEFORE if here else OpState.AFTER
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         _move(ground, self.path, self.to)
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         _settle_move(ground, self.path, self.to)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         _settle_move(ground, self.path, self.to)
         _settle_move(ground, self.to, self.path)
-        if self.state(ground) is State.AFTER:
+        if self.state(ground) is OpState.AFTER:
             _move(ground, self.to, self.path)
 
 
@@ -328,16 +328,16 @@ class MoveAside(Move):
 class MakeDir(Op):
     kind: ClassVar[str] = "make_dir"
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         if ground.files.is_dir(self.path):
-            return State.AFTER
-        return State.OTHER if ground.files.exists(self.path) else State.BEFORE
+            return OpState.AFTER
+        return OpState.OTHER if ground.files.exists(self.path) else OpState.BEFORE
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         ground.files.make_dirs(self.path)
         ground.files.sync_dir(self.path)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         if ground.files.is_dir(self.path) and not ground.files.list_dir(self.path):
             ground.files.remove_tree(self.path)
 
@@ -358,22 +358,22 @@ class Write(Op):
     def data(self) -> bytes:
         return base64.b64decode(self.content)
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         found = range_digest(ground.files, self.path)
         if found == digest_of(self.data):
-            return State.AFTER
-        return State.BEFORE if found == self.before else State.OTHER
+            return OpState.AFTER
+        return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: Ground, undo_path: str) -> None:
+    def prepare(self, ground: NodeContext, undo_path: str) -> None:
         undo.save_whole(ground.files, undo_path, self.path)
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         ground.files.replace_bytes(self.path, self.data)
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         undo.restore(ground.files, undo_path)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         undo.restore(ground.files, undo_path)
 
 
@@ -390,20 +390,22 @@ class Derive(Op):
     config: str
     from_offset: int
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         if not ground.files.exists(self.path):
-            return State.BEFORE
-        return State.AFTER if derive.is_finished(ground.files, self.path) else State.OTHER
+            return OpState.BEFORE
+        return OpState.AFTER if derive.is_finished(ground.files, self.path) else OpState.OTHER
 
-    def perform(self, ground: Ground) -> None:
-        places = derive.Places(self.path, self.commit_log, self.queues, self.index, self.config)
+    def perform(self, ground: NodeContext) -> None:
+        places = derive.DerivedPaths(
+            self.path, self.commit_log, self.queues, self.index, self.config
+        )
         derive.build(ground, places, self.from_offset)
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
-        if self.state(ground) is not State.AFTER:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
+        if self.state(ground) is not OpState.AFTER:
             ground.files.remove_tree(self.path)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         ground.files.remove_tree(self.path)
 
 
@@ -420,26 +422,26 @@ class Install(Op):
     after: str
     log: str
 
-    def state(self, ground: Ground) -> State:
+    def state(self, ground: NodeContext) -> OpState:
         files = ground.files
         if not files.is_dir(self.made):
             there = tree_digest(files, self.path) == self.after
-            return State.AFTER if there else State.OTHER
+            return OpState.AFTER if there else OpState.OTHER
         if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
-            return State.OTHER
-        return State.BEFORE if log_fingerprint(ground) == self.log else State.OTHER
+            return OpState.OTHER
+        return OpState.BEFORE if fingerprint_log(ground) == self.log else OpState.OTHER
 
-    def perform(self, ground: Ground) -> None:
+    def perform(self, ground: NodeContext) -> None:
         if ground.files.exists(self.path):
             _move(ground, self.path, self.aside)
         _move(ground, self.made, self.path)
 
-    def resume(self, ground: Ground, undo_path: str) -> None:
+    def resume(self, ground: NodeContext, undo_path: str) -> None:
         files = ground.files
         if files.is_dir(self.made) and not files.exists(self.path) and files.exists(self.aside):
             _move(ground, self.aside, self.path)
 
-    def revert(self, ground: Ground, undo_path: str) -> None:
+    def revert(self, ground: NodeContext, undo_path: str) -> None:
         files = ground.files
         if not files.is_dir(self.made) and files.exists(self.path):
             _move(ground, self.path, self.made)
@@ -478,7 +480,7 @@ def op_from_json(value: dict[str, Any]) -> Op:
         raise RmqError(f"operation {kind.kind}: {error}") from None
 
 
-def _move(ground: Ground, old: str, new: str) -> None:
+def _move(ground: NodeContext, old: str, new: str) -> None:
     files = ground.files
     folder = new.rpartition("/")[0]
     files.make_dirs(folder)
@@ -492,7 +494,7 @@ def _move(ground: Ground, old: str, new: str) -> None:
     files.sync_dir(old.rpartition("/")[0])
 
 
-def _copy_over(ground: Ground, old: str, new: str) -> None:
+def _copy_over(ground: NodeContext, old: str, new: str) -> None:
     """To another file system: a whole copy under a name of its own, then the name, then the old one
     goes.
     """
@@ -503,7 +505,7 @@ def _copy_over(ground: Ground, old: str, new: str) -> None:
     files.unlink(old)
 
 
-def _settle_move(ground: Ground, old: str, new: str) -> None:
+def _settle_move(ground: NodeContext, old: str, new: str) -> None:
     """After a kill between the steps of :func:`_copy_over`."""
     files = ground.files
     files.unlink(new + INCOMING)

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from rmqpy.audit.replicas.certificate import signature_of
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
 
 PLAN_FORMAT = 1
@@ -149,11 +149,11 @@ def check_signed(value: dict[str, Any], key: bytes | None) -> None:
     if given is None and key is None:
         return
     if key is None:
-        raise UpgradeRefused("the plan is signed: give the key with --key")
+        raise UpgradeRefusedError("the plan is signed: give the key with --key")
     if given is None:
-        raise UpgradeRefused("the plan is not signed: sign it when it is made, with --key")
+        raise UpgradeRefusedError("the plan is not signed: sign it when it is made, with --key")
     if not hmac.compare_digest(str(given), signature_of(value, key)):
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             "the signature does not fit: the plan was changed after it was signed, or signed with"
             " another key"
         )

@@ -36,7 +36,7 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.model.errors import StoreFault
+from rmqpy.model.errors import StoreError
 
 RESERVED_PROPERTY: Final = b"__RMQPY_ENTRY"
 """Never sent by a client: the name of the property that covers entry headers."""
@@ -209,7 +209,7 @@ def _scans(view: memoryview, base_offset: int) -> Iterator[tuple[Scan, int]]:
         # A piece ends inside the header of the entry behind it, which belongs to this one.
         if scan.stop in (StopReason.TRUNCATED, StopReason.BAD_SIZE) and len(view) - position == 48:
             return
-        raise StoreFault(
+        raise StoreError(
             f"DLedger data at offset {scan.end}",
             f"{scan.stop.name} where an entry must begin",
             "entries without a gap",
@@ -233,7 +233,7 @@ def _edits_of_scan(
     for row, (offset, size, place, length, prepared) in enumerate(columns):
         start = offset - file.base_offset
         if scan.physical_offset[row] != offset:
-            raise StoreFault(
+            raise StoreError(
                 f"DLedger data at offset {offset}",
                 f"a record that says it stands at {scan.physical_offset[row]}",
                 "PHYSICALOFFSET = entry position + 48",
@@ -280,7 +280,7 @@ def _extend(file: DataFile, properties: bytes, headers: list[int], offset: int) 
         return properties
     size = len(headers) * _HEADER
     if len(properties) + size > layout.PROPERTIES_BYTES_MAX:
-        raise StoreFault(
+        raise StoreError(
             f"message at offset {offset}",
             f"properties of {len(properties)} bytes",
             f"at most {layout.PROPERTIES_BYTES_MAX - size}, for the way back to a classic log",
@@ -316,8 +316,8 @@ def _checksum(record: bytearray) -> bytes:
     return CHECKSUM_HEAD + f"{value:010d}"[::-1].encode() + _SEPARATOR
 
 
-def _damaged(file: DataFile, position: int, stop: StopReason) -> StoreFault:
-    return StoreFault(
+def _damaged(file: DataFile, position: int, stop: StopReason) -> StoreError:
+    return StoreError(
         f"DLedger data at offset {file.base_offset + position}",
         f"{stop.name} where a record must begin",
         "entries without a gap",

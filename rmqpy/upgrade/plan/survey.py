@@ -14,15 +14,15 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field
 
-from rmqpy.audit.checks.engine import AuditPlan, RangeRunner, StoreAudit
+from rmqpy.audit.checks.engine import AuditOptions, RangeRunner, StoreAudit
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
-from rmqpy.audit.scan.directory import FileRow, StoreDirectory, read_directory
+from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.codec.backend import scan_records
 from rmqpy.config.loading import StoreSettings
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.errors import RmqError
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.upgrade.plan.node_context import Progress, no_progress
 
@@ -123,14 +123,14 @@ class SurveyPlan:
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
 
 
-def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
+def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
     """Look at everything below ``plan.root``; changes nothing."""
     found: list[dict[str, Any]] = []
 
     def keep(findings: list[Finding]) -> None:
         found.extend(each.as_json() for each in findings[: FINDINGS_MAX - len(found)])
 
-    audit_plan = AuditPlan(
+    audit_plan = AuditOptions(
         root=plan.root,
         settings=plan.settings,
         sink=keep,
@@ -159,7 +159,7 @@ def take_survey(files: FileLayer, plan: SurveyPlan) -> Survey:
     )
 
 
-def read_config(files: FileLayer, path: str | None) -> dict[str, str] | None:
+def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
     """A broker.conf as pairs, whatever it says; None without a path. Raises RmqError."""
     if path is None:
         return None
@@ -188,7 +188,7 @@ def _largest(audit: StoreAudit, name: str) -> int:
     return max((getattr(row.tally, name) for row in audit.logs), default=0)
 
 
-def _tables(files: FileLayer, directory: StoreDirectory) -> dict[str, str]:
+def _tables(files: FileSystem, directory: StoreDirectory) -> dict[str, str]:
     found = {}
     for file in directory.config_files:
         name = file.path.rpartition("/")[2]
@@ -197,7 +197,7 @@ def _tables(files: FileLayer, directory: StoreDirectory) -> dict[str, str]:
     return found
 
 
-def _spans(files: FileLayer, directory: StoreDirectory) -> list[FileSpan]:
+def _spans(files: FileSystem, directory: StoreDirectory) -> list[FileSpan]:
     spans: list[FileSpan] = []
     for row in directory.logs:
         for span in _row_spans(files, directory, row):
@@ -207,7 +207,7 @@ def _spans(files: FileLayer, directory: StoreDirectory) -> list[FileSpan]:
     return spans
 
 
-def _row_spans(files: FileLayer, directory: StoreDirectory, row: FileRow) -> list[FileSpan]:
+def _row_spans(files: FileSystem, directory: StoreDirectory, row: LogSegments) -> list[FileSpan]:
     found = []
     for log_file in row.files:
         file = files.open_readonly(log_file.path)

@@ -12,15 +12,15 @@ import json
 import struct
 from collections.abc import Sequence
 
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 
 _RANGE = struct.Struct(">qi")
 _DIGEST_SIZE = 16
 
 
 def save_ranges(
-    files: FileLayer, undo_path: str, path: str, ranges: Sequence[tuple[int, int]]
+    files: FileSystem, undo_path: str, path: str, ranges: Sequence[tuple[int, int]]
 ) -> None:
     """Keep what stands at these positions, for these lengths."""
     file = files.open_readonly(path)
@@ -37,7 +37,7 @@ def save_ranges(
     _save(files, undo_path, body)
 
 
-def save_whole(files: FileLayer, undo_path: str, path: str) -> None:
+def save_whole(files: FileSystem, undo_path: str, path: str) -> None:
     """Keep a small file, or that there is none."""
     if files.exists(path):
         body = _head(path, "whole", files.mtime_ms(path)) + files.read_bytes(path)
@@ -46,14 +46,14 @@ def save_whole(files: FileLayer, undo_path: str, path: str) -> None:
     _save(files, undo_path, body)
 
 
-def restore(files: FileLayer, undo_path: str) -> None:
+def restore(files: FileSystem, undo_path: str) -> None:
     """Put the bytes back, and the file's time. Harmless twice, and without a record."""
     if not files.exists(undo_path):
         return
     raw = files.read_bytes(undo_path)
     body = memoryview(raw)[:-_DIGEST_SIZE]
     if hashlib.md5(body, usedforsecurity=False).digest() != raw[-_DIGEST_SIZE:]:
-        raise StoreFault(
+        raise StoreError(
             undo_path, "an undo record that is damaged", "its md5", "restore it from a backup"
         )
     line_end = raw.index(b"\n")
@@ -70,7 +70,7 @@ def restore(files: FileLayer, undo_path: str) -> None:
     files.set_mtime_ms(path, mtime_ms)
 
 
-def _write_ranges(files: FileLayer, path: str, rest: memoryview) -> None:
+def _write_ranges(files: FileSystem, path: str, rest: memoryview) -> None:
     file = files.open(path)
     try:
         while rest:
@@ -87,5 +87,5 @@ def _head(path: str, kind: str, mtime_ms: int) -> bytes:
     return json.dumps({"path": path, "kind": kind, "mtime_ms": mtime_ms}).encode() + b"\n"
 
 
-def _save(files: FileLayer, undo_path: str, body: bytes) -> None:
+def _save(files: FileSystem, undo_path: str, body: bytes) -> None:
     files.replace_bytes(undo_path, body + hashlib.md5(body, usedforsecurity=False).digest())

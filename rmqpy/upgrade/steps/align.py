@@ -14,7 +14,7 @@ from rmqpy.codec.tally import BLOCK_SIZE
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
 from rmqpy.upgrade.checks.replica import Replica
-from rmqpy.upgrade.plan.node_context import ABSENT, UpgradeRefused, digest_of
+from rmqpy.upgrade.plan.node_context import ABSENT, UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import (
     Copy,
     Create,
@@ -28,19 +28,19 @@ from rmqpy.upgrade.plan.operations import (
 )
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.survey import Survey
-from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.plan_context import PlanContext
 
 COPY_BYTES_MAX = 16 << 20
 """Most that one copy operation takes: bounds its undo record."""
 
 
-def align_replica(situation: Situation, replica: Replica) -> NodePlan:
+def plan_align(situation: PlanContext, replica: Replica) -> NodePlan:
     """Raises UpgradeRefused when the replica cannot be aligned as it is."""
     return _Aligning(situation, replica).plan()
 
 
 class _Aligning:
-    def __init__(self, situation: Situation, replica: Replica) -> None:
+    def __init__(self, situation: PlanContext, replica: Replica) -> None:
         self.situation = situation
         self.replica = replica
         self.survey: Survey = replica.survey()
@@ -76,22 +76,24 @@ class _Aligning:
 
     def _check(self) -> None:
         if self.survey.manifest.running:
-            raise UpgradeRefused(f"{self.replica.name}: a broker is running there; stop it first")
+            raise UpgradeRefusedError(
+                f"{self.replica.name}: a broker is running there; stop it first"
+            )
         if self.survey.abort_found:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"{self.replica.name}: its last stop was not clean; start the broker once as it"
                 " was, and stop it"
             )
         wrong = [each for each in self.survey.found if each["code"] in _BLOCKING]
         if wrong and self.replica is self.reference:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"{self.replica.name} is the reference, and its log is damaged:"
                 f" {wrong[0]['code']} {wrong[0]['file']}; choose another with --reference"
             )
         sizes = {each.size for each in self.survey.spans}
         expected = self.reference.survey().file_size
         if sizes and sizes != {expected}:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"{self.replica.name} has log files of {sorted(sizes)} bytes, the reference of"
                 f" {expected}: they cannot be one group"
             )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.upgrade.plan.node_context import (
-    Ground,
+    NodeContext,
     digest_of,
-    log_fingerprint,
+    fingerprint_log,
     range_digest,
     tree_digest,
     tree_files,
@@ -23,18 +23,18 @@ STEP = "rebuild"
 QUEUES, INDEX = "consumequeue", "index"
 
 
-def keep_of(ground: Ground) -> str:
+def kept_queues(ground: NodeContext) -> str:
     """The same for the same log."""
-    tag = digest_of(f"{log_fingerprint(ground)}|{STEP}".encode())[:8]
+    tag = digest_of(f"{fingerprint_log(ground)}|{STEP}".encode())[:8]
     return f"{ground.work}/keep-{tag}"
 
 
-def made_of(ground: Ground) -> str:
+def rebuilt_files(ground: NodeContext) -> str:
     """Where both folders are built."""
-    return f"{keep_of(ground)}/{STEP}"
+    return f"{kept_queues(ground)}/{STEP}"
 
 
-def drop_unused(ground: Ground) -> None:
+def drop_unused(ground: NodeContext) -> None:
     """Remove what was built and never installed: nothing was moved beside it."""
     for name in ground.files.list_dir(ground.work):
         keep = f"{ground.work}/{name}"
@@ -42,10 +42,14 @@ def drop_unused(ground: Ground) -> None:
             ground.files.remove_tree(keep)
 
 
-def plan_rebuilt(ground: Ground, replica: str, facts: dict[str, Any]) -> Plan:
+def plan_rebuilt(ground: NodeContext, replica: str, facts: dict[str, Any]) -> Plan:
     """Operations for what differs from what is there; none where both are the same already."""
-    root, keep, made = ground.settings.store_path_root_dir, keep_of(ground), made_of(ground)
-    log = log_fingerprint(ground)
+    root, keep, made = (
+        ground.settings.store_path_root_dir,
+        kept_queues(ground),
+        rebuilt_files(ground),
+    )
+    log = fingerprint_log(ground)
     ops: list[Op] = [
         Install(
             path=f"{root}/{name}",
@@ -62,11 +66,11 @@ def plan_rebuilt(ground: Ground, replica: str, facts: dict[str, Any]) -> Plan:
     return Plan(steps=(STEP,), nodes=(node,), facts=facts)
 
 
-def _same_queues(files: FileLayer, old: str, made: str) -> bool:
+def _same_queues(files: FileSystem, old: str, made: str) -> bool:
     return tree_digest(files, old) == tree_digest(files, made)
 
 
-def _same_index(files: FileLayer, old: str, made: str) -> bool:
+def _same_index(files: FileSystem, old: str, made: str) -> bool:
     """Index files are named by the time when they were made: their order counts."""
     if not files.is_dir(old):
         return not tree_files(files, made)

@@ -18,14 +18,20 @@ from attrs import define
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import CHECKPOINT_SIZE
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.errors import StoreFault
-from rmqpy.model.files import FileLayer
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.files.mapped_files import MappedFiles, file_name
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.ledger import EntryFile, Ledger, position_behind, read_ledger
-from rmqpy.upgrade.plan.node_context import CHUNK, Ground, UpgradeRefused, digest_of, range_digest
+from rmqpy.upgrade.plan.node_context import (
+    CHUNK,
+    NodeContext,
+    UpgradeRefusedError,
+    digest_of,
+    range_digest,
+)
 from rmqpy.upgrade.plan.operations import (
     Cut,
     Derive,
@@ -47,7 +53,7 @@ _TIMES = struct.Struct(">qqq")
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class LeaveWish:
+class LeaveOptions:
     """``cut_index``: the last entry that is kept. ``config_path``/``config_text``: the broker.conf
     that is to be written, if any. ``readers``: the oldest Java version that has to read the result.
     """
@@ -60,14 +66,16 @@ class LeaveWish:
     piece_bytes: int = PIECE_BYTES
 
 
-def plan_leave(ground: Ground, wish: LeaveWish) -> NodePlan:
+def plan_leave(ground: NodeContext, wish: LeaveOptions) -> NodePlan:
     """This member's part. Raises UpgradeRefused where the way back is not open, StoreFault for a
     damaged directory. Changes nothing.
     """
     return _Leaving(ground, wish, read_ledger(ground.files, ground.settings)).plan()
 
 
-def obstacles(files: FileLayer, settings: StoreSettings, ledger: Ledger, version: int) -> list[str]:
+def leave_blockers(
+    files: FileSystem, settings: StoreSettings, ledger: Ledger, version: int
+) -> list[str]:
     """What keeps this member from leaving, each with its remedy; empty when nothing does."""
     paths = StorePaths.of(settings)
     found = []
@@ -100,8 +108,8 @@ def obstacles(files: FileLayer, settings: StoreSettings, ledger: Ledger, version
 
 @define(slots=True)
 class _Leaving:
-    ground: Ground
-    wish: LeaveWish
+    ground: NodeContext
+    wish: LeaveOptions
     ledger: Ledger
 
     @property
@@ -115,11 +123,11 @@ class _Leaving:
 
     def plan(self) -> NodePlan:
         settings = self.ground.settings
-        found = obstacles(self.ground.files, settings, self.ledger, self.wish.reads_version)
+        found = leave_blockers(self.ground.files, settings, self.ledger, self.wish.reads_version)
         if found:
-            raise UpgradeRefused("; ".join(found))
+            raise UpgradeRefusedError("; ".join(found))
         if not self.ledger.files:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"{self._paths.root} holds no DLedger data: there is nothing to leave"
             )
         kept, ops = self._cut()
@@ -143,7 +151,7 @@ class _Leaving:
         """The files that stay, as they will be, and what takes the rest away."""
         index, ledger = self.wish.cut_index, self.ledger
         if index > ledger.end_index:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"the group keeps entries up to {index}, this member has them up to"
                 f" {ledger.end_index}; start the group, let it catch up, and stop it again"
             )
@@ -260,7 +268,7 @@ class _Leaving:
         files, path = self.ground.files, self._paths.checkpoint
         raw = files.read_bytes(path) if files.exists(path) else bytes(CHECKPOINT_SIZE)
         if len(raw) != CHECKPOINT_SIZE:
-            raise StoreFault(path, f"{len(raw)} bytes", f"{CHECKPOINT_SIZE} bytes", "delete it")
+            raise StoreError(path, f"{len(raw)} bytes", f"{CHECKPOINT_SIZE} bytes", "delete it")
         stored_ms = self._last_stored_ms(kept[-1])
         data = _TIMES.pack(stored_ms, stored_ms, stored_ms) + raw[_TIMES.size :]
         before = range_digest(files, path)
@@ -304,7 +312,7 @@ class _Leaving:
         return notes
 
 
-def _content_end(files: FileLayer, path: str) -> int:
+def _content_end(files: FileSystem, path: str) -> int:
     """Position behind the last byte that is not zero."""
     file = files.open_readonly(path)
     try:

@@ -6,13 +6,13 @@ from rmqpy.config.keys import parse_dledger_peers
 from rmqpy.upgrade.checks.ledger import Ledger, agreed_index, read_ledger
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan.configuration import classic_config
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.leave import LeaveWish, plan_leave
-from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
+from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
-def leave_group(situation: Situation) -> list[NodePlan]:
+def leave_group(situation: PlanContext) -> list[NodePlan]:
     """The parts of the members of this host; members on others count for where all are cut, and
     plan their own parts with the same replicas.
     """
@@ -31,7 +31,7 @@ def leave_group(situation: Situation) -> list[NodePlan]:
         if survey.config is not None and situation.wish.write_config:
             path = survey.config_path
             text = classic_config(situation.files, survey, situation.wish.roles)
-        wish = LeaveWish(
+        wish = LeaveOptions(
             replica=replica.name,
             cut_index=cut_index,
             config_path=path,
@@ -55,12 +55,12 @@ def _told_ledger(replica: Replica) -> Ledger:
     )
 
 
-def _group_size(situation: Situation, replicas: list[LocalReplica]) -> int:
+def _group_size(situation: PlanContext, replicas: list[LocalReplica]) -> int:
     for replica in replicas:
         peers = situation.settings_of(replica).dledger_peers or situation.wish.peers
         if peers:
             return len(parse_dledger_peers(peers))
-    raise UpgradeRefused(
+    raise UpgradeRefusedError(
         "how many members the group has is not known: give a broker.conf with dLegerPeers (-c), or"
         " --cut-index"
     )

@@ -9,12 +9,12 @@ from attrs import define, evolve, field
 
 from rmqpy.codec.units import index_sizes_of
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica, Replicas
-from rmqpy.upgrade.checks.tables import Merged, merge_tables
-from rmqpy.upgrade.plan.node_context import Ground, Progress, no_progress
+from rmqpy.upgrade.checks.tables import MergedTables, merge_tables
+from rmqpy.upgrade.plan.node_context import NodeContext, Progress, no_progress
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.reference import Reference, choose_reference
 
@@ -41,7 +41,7 @@ def settings_of_facts(root: str, file_size: int, facts: dict[str, Any]) -> Store
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Wish:
+class SwitchOptions:
     """``reference``: the operator's choice. ``peers``: dLegerPeers; ``self_ids`` by replica;
     ``dledger_group``: "" for the broker's name. ``roles``: after leaving, which replica is what.
     """
@@ -57,12 +57,12 @@ class Wish:
 
 
 @define(slots=False, kw_only=True)
-class Situation:
+class PlanContext:
     """Reads replicas; changes nothing."""
 
     group: Group
-    files: FileLayer
-    wish: Wish = field(factory=Wish)
+    files: FileSystem
+    wish: SwitchOptions = field(factory=SwitchOptions)
     settings: dict[str, StoreSettings] = field(factory=dict)
     progress: Progress = no_progress
 
@@ -76,7 +76,7 @@ class Situation:
         return [each for each in self.group.replicas if isinstance(each, LocalReplica)]
 
     @cached_property
-    def merged(self) -> Merged:
+    def merged(self) -> MergedTables:
         tables = {survey.name: survey.tables for survey in self.group.surveys}
         reference = self.reference.replica
         ends = {
@@ -102,10 +102,10 @@ class Situation:
             store_path_commit_log=f"{root}/commitlog",
         )
 
-    def ground_of(self, replica: Replica) -> Ground:
+    def ground_of(self, replica: Replica) -> NodeContext:
         """For operations on a replica of this host."""
         assert isinstance(replica, LocalReplica), f"{replica.name} is not on this host"
-        return Ground(
+        return NodeContext(
             replica.files,
             upgrade_work(replica.root),
             self.settings_of(replica),

@@ -9,19 +9,19 @@ from attrs import evolve
 
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import Replica
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
-from rmqpy.upgrade.steps.align import align_replica
-from rmqpy.upgrade.steps.plan_context import Situation
-from rmqpy.upgrade.steps.states import State, detect, load_step
+from rmqpy.upgrade.steps.align import plan_align
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.states import GroupState, detect, load_step
 
 ALIGN = ("m0001_baseline", "m0002_align")
 SWITCH = ("m0003_seal", "m0004_join")
 LEAVE = ("m0006_leave",)
 
 
-def plan_alignment(situation: Situation) -> Plan:
+def plan_alignment(situation: PlanContext) -> Plan:
     """Raises UpgradeRefused (Diverged, with both sides) when only the operator can go on."""
     state = detect(situation.group)
     reference = situation.reference
@@ -42,16 +42,16 @@ def plan_alignment(situation: Situation) -> Plan:
     return _plan(situation, ALIGN, facts, conflicts)
 
 
-def plan_joining(situation: Situation, name: str) -> Plan:
+def plan_joining(situation: PlanContext, name: str) -> Plan:
     """For one replica that the group has refused: what it lacks of the reference's old log and
     tables. The reference may be running: its old log does not change any more. Raises
     UpgradeRefused for a replica that has entries of its own at other offsets.
     """
     replica, reference = situation.group.replica(name), situation.reference
     if not classic_log(reference.replica).files:
-        raise UpgradeRefused(f"{reference.replica.name} has no old log to give")
+        raise UpgradeRefusedError(f"{reference.replica.name} has no old log to give")
     _check_divides(situation)
-    part = align_replica(situation, replica)
+    part = plan_align(situation, replica)
     aside = list(_empty_ledgers(situation, replica, part.keep))
     facts = {"reference": reference.replica.name, **_baseline(situation)}
     conflicts = (*situation.merged.conflicts,)
@@ -59,7 +59,7 @@ def plan_joining(situation: Situation, name: str) -> Plan:
     return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
 
 
-def _empty_ledgers(situation: Situation, replica: Replica, keep: str) -> Iterator[MoveAside]:
+def _empty_ledgers(situation: PlanContext, replica: Replica, keep: str) -> Iterator[MoveAside]:
     """What a refused start has made: no entry is in it, and it may begin at a wrong offset."""
     survey = replica.survey()
     if survey.has_entries:
@@ -73,27 +73,29 @@ def _empty_ledgers(situation: Situation, replica: Replica, keep: str) -> Iterato
             )
 
 
-def plan_switch(situation: Situation) -> Plan:
+def plan_switch(situation: PlanContext) -> Plan:
     """For the nodes of this host; all that are shown must be aligned."""
     state = detect(situation.group)
-    if state not in (State.ALIGNED, State.SEALED):
-        raise UpgradeRefused(
+    if state not in (GroupState.ALIGNED, GroupState.SEALED):
+        raise UpgradeRefusedError(
             f"the replicas are {state.value}: rmqpy upgrade plan and apply align them first"
         )
     if not situation.on_this_host:
-        raise UpgradeRefused("switch changes the directories of this host: none of them is shown")
+        raise UpgradeRefusedError(
+            "switch changes the directories of this host: none of them is shown"
+        )
     facts = {"state": state.value, **_baseline(situation)}
     return _plan(situation, SWITCH, facts, [])
 
 
-def plan_leaving(situation: Situation) -> Plan:
+def plan_leaving(situation: PlanContext) -> Plan:
     state = detect(situation.group)
-    if state not in (State.JOINED, State.DLEDGER_ONLY):
-        raise UpgradeRefused(f"the replicas are {state.value}: only DLedger stores leave")
+    if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
+        raise UpgradeRefusedError(f"the replicas are {state.value}: only DLedger stores leave")
     return _plan(situation, LEAVE, {"state": state.value, **_baseline(situation)}, [])
 
 
-def _baseline(situation: Situation) -> dict[str, Any]:
+def _baseline(situation: PlanContext) -> dict[str, Any]:
     """What the replicas were when the plan was made."""
     return {
         "replicas": {
@@ -109,7 +111,7 @@ def _baseline(situation: Situation) -> dict[str, Any]:
 
 
 def _plan(
-    situation: Situation, steps: Sequence[str], facts: dict[str, Any], conflicts: list[str]
+    situation: PlanContext, steps: Sequence[str], facts: dict[str, Any], conflicts: list[str]
 ) -> Plan:
     parts: dict[str, NodePlan] = {}
     for name in steps:
@@ -133,7 +135,7 @@ def _joined(one: NodePlan, two: NodePlan) -> NodePlan:
     )
 
 
-def _check_divides(situation: Situation) -> None:
+def _check_divides(situation: PlanContext) -> None:
     """Where there is DLedger data already it must begin where the reference's old log ends, and
     nothing may have been written to that since: then the old part can still be aligned in front.
     """
@@ -144,14 +146,14 @@ def _check_divides(situation: Situation) -> None:
     for survey in with_entries:
         ledger = survey.manifest.facts.get("ledger")
         if ledger and ledger["begin"] != ends:
-            raise UpgradeRefused(
+            raise UpgradeRefusedError(
                 f"{survey.name}: its DLedger log begins at {ledger['begin']}, the old log of"
                 f" {reference.name} ends at {ends}: entries and old messages have the same"
                 " offsets, or none have those between. Keep all directories, export what only the"
                 " DLedger log has, and begin again from the stores as they were before the switch"
             )
     if with_entries and files and not files[-1].sealed:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"the old log of {reference.name} was written to after the switch, while the flag was"
             " off: its last messages have the queue offsets of entries. Keep all directories,"
             f" export what only {reference.name} has, and choose a member whose old log was not"
@@ -159,7 +161,7 @@ def _check_divides(situation: Situation) -> None:
         )
 
 
-def _given_twice(situation: Situation) -> list[str]:
+def _given_twice(situation: PlanContext) -> list[str]:
     """Queue offsets that a wrong upgrade has given to two messages: no alignment mends that."""
     return [
         f"{survey.name}: {each.get('topic')} queue {each.get('queue_id')}: the message at offset"

@@ -17,7 +17,7 @@ from rmqpy.upgrade.checks.log_comparison import (
     messages_behind,
 )
 from rmqpy.upgrade.checks.replica import Replica
-from rmqpy.upgrade.plan.node_context import UpgradeRefused
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 
 @define(slots=True, frozen=True)
@@ -29,7 +29,7 @@ class Reference:
     others: dict[str, LogComparison]
 
 
-class Diverged(UpgradeRefused):
+class DivergedError(UpgradeRefusedError):
     """No replica contains all others. ``sides``: for each pair, what each has alone."""
 
     def __init__(self, text: str, sides: dict[str, dict[str, list[str]]]) -> None:
@@ -63,7 +63,7 @@ def _why(others: dict[str, LogComparison]) -> str:
     return f"its log contains every other; {shorter} are shorter"
 
 
-def _diverged(group: Group) -> Diverged:
+def _diverged(group: Group) -> DivergedError:
     sides: dict[str, dict[str, list[str]]] = {}
     lines = []
     for number, one in enumerate(group.replicas):
@@ -80,7 +80,7 @@ def _diverged(group: Group) -> Diverged:
             lines.append(f"{name} ({counts})")
             for side, each in sides[name].items():
                 sides[name][side] = each[:LISTED_MAX]
-    return Diverged(
+    return DivergedError(
         "no replica contains all others: " + "; ".join(lines) + ". Choose which side stays with"
         " --reference NAME; what the others have alone is moved aside, not deleted",
         sides,

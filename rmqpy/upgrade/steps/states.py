@@ -19,7 +19,7 @@ from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
 MIGRATIONS = "rmqpy_migrations"
 
 
-class State(Enum):
+class GroupState(Enum):
     DIVERGED = "diverged"
     """No log contains all others."""
     LAGGING = "lagging"
@@ -35,31 +35,31 @@ class State(Enum):
 class Step(Protocol):
     """A migration module."""
 
-    FROM: frozenset[State]
-    TO: State | None
+    FROM: frozenset[GroupState]
+    TO: GroupState | None
     REASON: str
     plan: Callable[..., object]
     verify: Callable[..., list[str]]
 
 
-def detect(group: Group) -> State:
+def detect(group: Group) -> GroupState:
     """What the group is now."""
     modes = {group.mode(replica) for replica in group.replicas}
     if modes == {Mode.JOINED}:
-        return State.JOINED
+        return GroupState.JOINED
     if modes == {Mode.DLEDGER}:
-        return State.DLEDGER_ONLY
+        return GroupState.DLEDGER_ONLY
     if modes & {Mode.JOINED, Mode.DLEDGER}:
-        return State.MIXED
+        return GroupState.MIXED
     first, *others = group.replicas
     relations = {compare_logs(first, other).relation for other in others}
     if relations <= {Relation.EQUAL}:
-        return State.SEALED if _all_sealed(group) else State.ALIGNED
+        return GroupState.SEALED if _all_sealed(group) else GroupState.ALIGNED
     for candidate in group.replicas:
         seen = {compare_logs(each, candidate).relation for each in group.replicas}
         if seen <= {Relation.EQUAL, Relation.SHORTER}:
-            return State.LAGGING
-    return State.DIVERGED
+            return GroupState.LAGGING
+    return GroupState.DIVERGED
 
 
 def load_step(name: str) -> Step:

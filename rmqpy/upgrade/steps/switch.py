@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import own_folder
 from rmqpy.store.ledger.classic_prefix import FileDigest, digest_of_blocks, keep_mark
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.configuration import dledger_config
-from rmqpy.upgrade.plan.node_context import UpgradeRefused, digest_of
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import Fill, Op, Write
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.plan_context import Situation
+from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
-def seal_replica(situation: Situation, replica: Replica) -> NodePlan:
+def plan_seal(situation: PlanContext, replica: Replica) -> NodePlan:
     """Raises UpgradeRefused for a log without an end."""
     survey = replica.survey()
     log = classic_log(replica)
     ops: list[Op] = []
     if not log.files:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"{replica.name} has no old log: started so, the group would begin at 0 and hide every"
             " old message (rmqpy upgrade plan brings the log of the others)"
         )
@@ -49,13 +49,13 @@ def seal_replica(situation: Situation, replica: Replica) -> NodePlan:
     return _part(replica, survey.root, ops, [f"divided offset {last.end_offset}"])
 
 
-def configure_replica(situation: Situation, replica: Replica) -> NodePlan:
+def plan_configure(situation: PlanContext, replica: Replica) -> NodePlan:
     """Raises UpgradeRefused when the wish does not name peers and this node's id."""
     survey, wish = replica.survey(), situation.wish
     self_id = wish.self_ids.get(replica.name) or survey.setting("dLegerSelfId")
     peers = wish.peers or survey.setting("dLegerPeers")
     if not self_id or not peers:
-        raise UpgradeRefused(
+        raise UpgradeRefusedError(
             f"{replica.name}: its id and the peers are not known; give --self-id and --peers"
         )
     keys = {
@@ -70,7 +70,7 @@ def configure_replica(situation: Situation, replica: Replica) -> NodePlan:
     return _part(replica, survey.root, [op], [f"{key}={value}" for key, value in keys.items()])
 
 
-def keep_old_log(files: FileLayer, replica: Replica) -> None:
+def keep_old_log(files: FileSystem, replica: Replica) -> None:
     """The survey has read the whole old log: the member need not do it again before it tells the
     others what stands there. Only where the files are still those of the survey.
     """
@@ -94,7 +94,7 @@ def keep_old_log(files: FileLayer, replica: Replica) -> None:
 def _broker_name(replica: Replica) -> str:
     name = replica.survey().setting("brokerName")
     if not name:
-        raise UpgradeRefused(f"{replica.name}: brokerName is not set; give --group")
+        raise UpgradeRefusedError(f"{replica.name}: brokerName is not set; give --group")
     return name
 
 
@@ -103,7 +103,7 @@ def _part(replica: Replica, root: str, ops: list[Op], notes: list[str]) -> NodeP
     return NodePlan(replica=replica.name, root=root, keep=keep, ops=tuple(ops), notes=tuple(notes))
 
 
-def _absolute(situation: Situation, replica: Replica, path: str) -> str:
+def _absolute(situation: PlanContext, replica: Replica, path: str) -> str:
     if path.startswith("/"):
         return path
     settings = situation.settings.get(replica.name)

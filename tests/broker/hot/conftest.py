@@ -14,13 +14,13 @@ from attrs import define, field
 
 from rmqpy.codec import backend
 from rmqpy.config.keys import BrokerRole
-from rmqpy.dledger.node import Proposal, Refused
-from rmqpy.model.errors import RemoteFault
+from rmqpy.dledger.node import Proposal, ProposalRejected
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.net.server.feed_api import FeedStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
@@ -44,11 +44,11 @@ class Pure:
 
     kit: Any
     channels: list[MemoryChannel] = field(factory=list)
-    receivers: list[FrameReceiver] = field(factory=list)
+    receivers: list[FrameDecoder] = field(factory=list)
 
     def connect(self, peer: tuple[str, int]) -> None:
         self.channels.append(MemoryChannel(peer=peer))
-        self.receivers.append(FrameReceiver())
+        self.receivers.append(FrameDecoder())
 
     def receive(self, number: int, data: bytes) -> None:
         """One frame's worth at a time: what stands in front of a fault is answered."""
@@ -62,7 +62,7 @@ class Pure:
                 end = _frame_end(self.receivers[number], data, position)
                 commands += self.receivers[number].receive(data[position:end])
                 position = end
-        except RemoteFault:
+        except RemoteProtocolError:
             self._handle(channel, commands)
             channel.closed = True
             return
@@ -132,7 +132,7 @@ class Hot:
         for frame in self.feed.cold_frames():
             try:
                 commands.append(decode_command(frame))
-            except RemoteFault:
+            except RemoteProtocolError:
                 closed = True
                 break
         self.feed.before_cold()
@@ -165,10 +165,10 @@ class Alone:
     proposed: int = -1
     asked: int = 0
 
-    def propose(self, count: int) -> Proposal | Refused:
+    def propose(self, count: int) -> Proposal | ProposalRejected:
         proposal, room = self.grant()
         if not room:
-            return Refused.LEADER_PENDING_FULL
+            return ProposalRejected.LEADER_PENDING_FULL
         self.proposed += count
         return proposal
 
@@ -226,7 +226,7 @@ def pair(
     feeds = []
 
     def make(**settings: Any) -> Pair:
-        from rmqpy.broker.assembly.hot_setup import accelerate
+        from rmqpy.broker.assembly.hot_setup import install_fast_path
 
         pending_limit = settings.pop("pending_limit", 10_000)
         given = settings.pop("given_files", {})
@@ -237,7 +237,7 @@ def pair(
         if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
             Slave(pure)
             Slave(hot)
-        feed = accelerate(hot.broker, hot.store, hot.scheduler, request.param)
+        feed = install_fast_path(hot.broker, hot.store, hot.scheduler, request.param)
         if feed is None:
             pytest.skip("in Python a DLedger log and accounts have the ordinary way only")
         feed.core.frame_max = (1 << 24) - 4
@@ -295,7 +295,7 @@ def _files(kit: Any) -> dict[str, bytes]:
     }
 
 
-def _frame_end(receiver: FrameReceiver, data: bytes, position: int) -> int:
+def _frame_end(receiver: FrameDecoder, data: bytes, position: int) -> int:
     """Where the frame that ``position`` is in ends in ``data``, as far as can be told."""
     needed = receiver._needed - receiver.pending_bytes
     if position + needed > len(data):

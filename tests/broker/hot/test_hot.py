@@ -14,7 +14,7 @@ from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.config.keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
-from rmqpy.remoting.frame_decoder import FrameReceiver
+from rmqpy.remoting.frame_decoder import FrameDecoder
 
 GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
@@ -198,7 +198,7 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
     frames = hot.channels[0].written[-3:]
     send: SendProcessor = hot.kit.broker._send
     late = send.late_frames(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
-    commands = FrameReceiver().receive(late)
+    commands = FrameDecoder().receive(late)
     assert [command.code for command in commands] == [10] * 3
     for before, after in zip(frames, commands, strict=True):
         sent = decode_command(memoryview(before)[4:])

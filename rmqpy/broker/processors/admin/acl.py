@@ -14,11 +14,11 @@ from attrs import define, evolve
 
 from rmqpy.acl.plain_acl_file import AccessFile, PlainAccount
 from rmqpy.acl.watcher import AccessFiles
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import AclConfig, DataVersion, PlainAccessConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -39,7 +39,7 @@ ACCOUNTS_MAX: Final = 10_000
 class AccessAdminProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     files: AccessFiles
     clock: Clock
 
@@ -59,7 +59,7 @@ class AccessAdminProcessor:
         if path is None:
             count = sum(len(file.accounts) for file in self.files.read_files.values())
             if count >= ACCOUNTS_MAX:
-                raise Refusal(failed, f"{count} accounts are there already, the limit")
+                raise RequestRejectedError(failed, f"{count} accounts are there already, the limit")
         now_ms = self.clock.now_ms()
 
         def change(file: AccessFile) -> AccessFile:
@@ -72,7 +72,7 @@ class AccessAdminProcessor:
         key = DeleteAccessConfigRequestHeader.decode(request.ext_fields).access_key
         path = self._path_of(key)
         if path is None:
-            raise Refusal(failed, f"the access control has no account {key[:64]}")
+            raise RequestRejectedError(failed, f"the access control has no account {key[:64]}")
         now_ms = self.clock.now_ms()
         self.files.change(
             path,
@@ -85,7 +85,9 @@ class AccessAdminProcessor:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.decode(request.ext_fields)
         path = header.acl_file_full_path or self.files.main
         if path != self.files.main and path not in self.files.read_files:
-            raise Refusal(failed, "aclFileFullPath is none of this broker's access files")
+            raise RequestRejectedError(
+                failed, "aclFileFullPath is none of this broker's access files"
+            )
         white = tuple(_split(header.global_white_addrs))
         now_ms = self.clock.now_ms()
         self.files.change(

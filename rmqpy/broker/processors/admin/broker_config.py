@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, field
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.services.registration import Registration
+from rmqpy.broker.services.registration import RegistrationService
 from rmqpy.config.loading import (
     BrokerConfiguration,
     configuration_text,
@@ -24,13 +24,13 @@ from rmqpy.config.loading import (
 )
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import ConfigFault, Refusal
+from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
-from rmqpy.store.files.deferred_write import SavedFile
+from rmqpy.store.files.deferred_write import DeferredFileWriter
 
 _log = logging.getLogger(__name__)
 
@@ -42,16 +42,16 @@ REGISTERED_KEY = "brokerPermission"
 class SettingsFile:
     """Where settings are kept. ``unknown``: keys of the file that mean nothing here."""
 
-    file: SavedFile
+    file: DeferredFileWriter
     unknown: Mapping[str, str]
 
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
-class SettingsProcessor:
+class BrokerConfigProcessor:
     """``changed`` hears of every change, after the identity has it."""
 
-    identity: Identity
-    registration: Registration
+    identity: BrokerContext
+    registration: RegistrationService
     file: SettingsFile | None
     changed: Callable[[BrokerConfiguration], None]
     version: DataVersion
@@ -85,8 +85,8 @@ class SettingsProcessor:
         try:
             text = decode_properties_bytes(request.body)
             changes = {each.key: each.value for each in parse_properties(text, "the request")}
-        except ConfigFault as fault:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+        except ConfigError as fault:
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(fault)) from None
         changed = updated_configuration(self.identity.configuration, changes)
         if changed == self.identity.configuration:
             return RemotingCommand.response_to(request)

@@ -18,15 +18,15 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
-from rmqpy.broker.state.client_calls import ClientCalls
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
+from rmqpy.broker.state.client_calls import ClientRequests
 from rmqpy.broker.state.clients import Client, ClientTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.codec.message import parse_offset_msg_id
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     GetConsumerStatusBody,
     MessageQueue,
@@ -54,15 +54,15 @@ ASKED_SINCE_VERSION: Final = 62
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class RelayProcessor:
+class ClientRelayProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
     clients: ClientTable
-    offsets: ConsumerOffsets
-    queues: QueueReader
-    calls: ClientCalls
+    offsets: ConsumerOffsetTable
+    queues: MessageReader
+    calls: ClientRequests
 
     def handlers(self) -> HandlerTable:
         return {
@@ -79,7 +79,7 @@ class RelayProcessor:
         offsets = self._new_offsets(header)
         members = self._members(header.group)
         if not members:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} Topic: "
                 f"{header.topic} Timestamp: {header.timestamp}",
@@ -112,7 +112,7 @@ class RelayProcessor:
         topic = header.topic
         config = self.topics.get(topic)
         if config is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}",
             )
@@ -120,7 +120,7 @@ class RelayProcessor:
         for queue_id in range(config.write_queue_nums):
             committed = self.offsets.get(header.group, topic, queue_id)
             if committed < 0:
-                raise Refusal(
+                raise RequestRejectedError(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
                 )
             wanted = (
@@ -138,7 +138,7 @@ class RelayProcessor:
         header = GetConsumerStatusRequestHeader.decode(request.ext_fields)
         members = self._members(header.group)
         if not members:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
@@ -158,7 +158,7 @@ class RelayProcessor:
                 try:
                     table = GetConsumerStatusBody.decode(answer.body).message_queue_table
                     found.consumer_table[asked[member].client_id] = table
-                except Refusal:
+                except RequestRejectedError:
                     pass  # what cannot be read says nothing, as in Java
             waiting.discard(member)
             if not waiting:
@@ -191,10 +191,12 @@ class RelayProcessor:
         try:
             _, offset = parse_offset_msg_id(header.msg_id or "")
         except ValueError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         record = self.queues.message_at(offset)
         if record is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}"
+            )
         question = RemotingCommand(request.code, ext_fields=dict(request.ext_fields))
         question.ext_fields["brokerName"] = self.identity.name
         question.body = bytes(record)
@@ -232,13 +234,15 @@ class RelayProcessor:
         for channel, client in self._members(group).items():
             if client.client_id == client_id:
                 if client.version < ASKED_SINCE_VERSION:
-                    raise Refusal(
+                    raise RequestRejectedError(
                         ResponseCode.SYSTEM_ERROR,
                         f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
                         "please upgrade it to V3_1_8_SNAPSHOT",
                     )
                 return channel
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        raise RequestRejectedError(
+            ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+        )
 
     def _members(self, group: str) -> dict[Channel, Client]:
         online = self.clients.consumer_group(group)
@@ -247,7 +251,7 @@ class RelayProcessor:
 
 def _check_version(client: Client, since: int) -> None:
     if client.version < since:
-        raise Refusal(
+        raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"the client does not support this feature. version={client.version}",
         )

@@ -6,10 +6,10 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -23,7 +23,7 @@ COUNT_MAX: Final = 1_000
 class QueueContentsProcessor:
     """See the module's text."""
 
-    queues: QueueReader
+    queues: MessageReader
     clients: ClientTable
 
     def handlers(self) -> HandlerTable:
@@ -35,7 +35,9 @@ class QueueContentsProcessor:
         topic, queue_id = header.topic, header.queue_id
         end = self.queues.max_queue_offset(topic, queue_id)
         if end <= 0:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!"
+            )
         body = QueryConsumeQueueResponseBody(
             max_queue_index=end, min_queue_index=self.queues.min_queue_offset(topic, queue_id)
         )

@@ -10,9 +10,9 @@ from typing import Protocol
 from attrs import define
 
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.ha.compare import Span, digests
+from rmqpy.ha.compare import CompareRange, digests
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import CompareLogRequestHeader
@@ -34,8 +34,10 @@ class LogCompareProcessor:
     def compare(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = CompareLogRequestHeader.decode(request.ext_fields)
         try:
-            span = Span(header.begin_offset, header.end_offset, header.block_size)
+            span = CompareRange(header.begin_offset, header.end_offset, header.block_size)
             body = digests(span, self.log.read_log)
         except (ValueError, KeyError) as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"nothing to compare: {error}") from error
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"nothing to compare: {error}"
+            ) from error
         return RemotingCommand.response_to(request, body=body)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, Store
-from rmqpy.broker.state.replication_status import Replication
+from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.files import FileLayer
+from rmqpy.model.files import FileSystem
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.channel import Channel
@@ -32,12 +32,12 @@ GIB = 1 << 30
 class RuntimeInfoProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     store: Store
     statistics: Statistics
     gate: SendGate
-    replication: Replication
-    files: FileLayer
+    replication: ReplicationStatus
+    files: FileSystem
     clock: Clock
     delays: Callable[[], Mapping[int, tuple[int, int]]]
     """Delay level to (offset delivered, end of its queue)."""

@@ -8,17 +8,17 @@ from datetime import datetime
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
-from rmqpy.broker.base.store_api import HandlerTable, QueueReader
+from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.broker.state.clients import Client, ClientTable
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.config.keys import host_and_port
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     Connection,
     ConsumerConnection,
@@ -51,16 +51,16 @@ from rmqpy.remoting.headers import (
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class PositionProcessor:
+class StatsQueryProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
     clients: ClientTable
-    offsets: ConsumerOffsets
+    offsets: ConsumerOffsetTable
     statistics: Statistics
-    queues: QueueReader
-    groups: GroupTable
+    queues: MessageReader
+    groups: SubscriptionGroupTable
     clock: Clock
 
     def handlers(self) -> HandlerTable:
@@ -80,7 +80,7 @@ class PositionProcessor:
         topic = GetTopicStatsInfoRequestHeader.decode(request.ext_fields).topic
         config = self.topics.get(topic)
         if config is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            raise RequestRejectedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         queue_nums = max(config.read_queue_nums, config.write_queue_nums)
         table = {
             self._queue(topic, queue_id): self._topic_offset(topic, queue_id)
@@ -126,7 +126,9 @@ class PositionProcessor:
         header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
         config = self.topics.get(header.topic)
         if config is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+            raise RequestRejectedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist"
+            )
         spans = [
             self._time_span(header.group, header.topic, queue_id)
             for queue_id in range(config.write_queue_nums)
@@ -165,7 +167,7 @@ class PositionProcessor:
         name = GetConsumerConnectionListRequestHeader.decode(request.ext_fields).consumer_group
         group = self.clients.consumer_group(name)
         if group is None:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
             )
         body = ConsumerConnection(
@@ -181,7 +183,9 @@ class PositionProcessor:
         group = GetProducerConnectionListRequestHeader.decode(request.ext_fields).producer_group
         members = self.clients.producers(group)
         if not members:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
+            )
         body = ProducerConnection([_connection(*member) for member in members.items()])
         return RemotingCommand.response_to(request, body=body.encode())
 

@@ -7,16 +7,16 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import Identity
+from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, Store
 from rmqpy.broker.replication.table_versions import answer_with_table
-from rmqpy.broker.state.consumer_offsets import ConsumerOffsets
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
-from rmqpy.broker.state.subscription_groups import GroupTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import QUEUES_LIMIT, TopicTable
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import Refusal
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     MULTI_TAG,
     SINGLE_TAG,
@@ -39,13 +39,13 @@ RETRY_QUEUES_LIMIT: Final = 1024
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class TableAdminProcessor:
+class TopicAdminProcessor:
     """See the module's text."""
 
-    identity: Identity
+    identity: BrokerContext
     topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
     statistics: Statistics
     store: Store
     tell: Callable[[Callable[[], None]], None]
@@ -72,7 +72,7 @@ class TableAdminProcessor:
         _check_range("writeQueueNums", header.write_queue_nums, QUEUES_LIMIT)
         _check_range("perm", header.perm, PERM_MAX)
         if header.topic_filter_type not in (SINGLE_TAG, MULTI_TAG):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
                 f"topicFilterType {header.topic_filter_type} is neither {SINGLE_TAG} "
                 f"nor {MULTI_TAG}",
@@ -134,17 +134,19 @@ class TableAdminProcessor:
 
     def _refuse_on_slave(self) -> None:
         if self.identity.is_slave:
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, "this broker is a slave: ask the master, please"
             )
 
     def _refuse_system_topic(self, topic: str) -> None:
         if self.topics.is_system(topic):
-            raise Refusal(
+            raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
             )
 
 
 def _check_range(field: str, value: int, maximum: int) -> None:
     if not 0 <= value <= maximum:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"{field} {value} is illegal: 0 … {maximum}")
+        raise RequestRejectedError(
+            ResponseCode.SYSTEM_ERROR, f"{field} {value} is illegal: 0 … {maximum}"
+        )
