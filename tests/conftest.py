@@ -1,50 +1,27 @@
-"""Fixtures for everybody: the golden stores, written by the Java broker (tests/golden/README.md).
-
-``golden(name)`` is a folder to read, shared by the whole run; ``golden_copy(name)`` a private one
-to write to; ``store_of`` and ``copy_of`` are the same for one node of it; ``manifest(name)`` is
-what the Java broker said about it. A test that asks for ``told_node``, ``clean_node`` or
-``golden_node`` runs for every such node. Files stay sparse: the index files of DLedger stores are
-160 MiB each, nearly all of it holes. ``upgrade_commands(part)`` is what docs/upgrade.md tells an
-operator to type.
-"""
+"""Fixtures of tests; what they hand out is in harness.golden."""
 
 from __future__ import annotations
 
 import json
 import lzma
 import re
-import tarfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-
-# How long an example takes says something about the machine, not about the code.
-hypothesis.settings.register_profile("rmqpy", deadline=None)
-hypothesis.settings.load_profile("rmqpy")
-
-GOLDEN = Path(__file__).parent / "golden"
-TOLD_NODES = [
-    "A-classic-clean-v497",
-    "A-classic-clean-v533",
-    "A-classic-killed-v497",
-    "B-lagging-slave-v497/master",
-    "B-lagging-slave-v497/slave",
-    "B-master-slave-v497/master",
-    "B-master-slave-v497/slave",
-    *(f"C-upgraded-v497/n{number}" for number in range(3)),
-    *(f"D-dledger-v497/n{number}" for number in range(3)),
-]
-"""Every node of which a Java consumer told its messages."""
-CLEAN_NODES = [*TOLD_NODES, "X-gap_same_file-v497/n0"]
-GOLDEN_NODES = [*CLEAN_NODES, "X-gap_same_file-v497/n1", "X-gap_same_file-v497/n2"]
-"""The last two have queue offsets that were given twice."""
-TLS = Path(__file__).parent / "tls"
-UPGRADE_PAGE = Path(__file__).parents[1] / "docs" / "upgrade.md"
-SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+from harness.golden import (
+    CLEAN_NODES,
+    GOLDEN,
+    GOLDEN_NODES,
+    SHELL_BLOCK,
+    TLS,
+    TOLD_NODES,
+    UPGRADE_PAGE,
+    _extract,
+    _node,
+)
 
 
 @pytest.fixture(scope="session")
@@ -138,16 +115,3 @@ def upgrade_commands() -> Callable[[str], list[tuple[str, int]]]:
         return found
 
     return commands
-
-
-def _node(folders: Callable[[str], Path], name: str) -> Path:
-    archive, _, node = name.partition("/")
-    stores = sorted(path.parent for path in folders(archive).rglob("consumequeue"))
-    return next(store for store in stores if not node or store.name == node)
-
-
-def _extract(name: str, base: Path) -> Path:
-    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
-        archive.extractall(base)
-    return base / name

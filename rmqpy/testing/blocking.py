@@ -1,4 +1,4 @@
-"""Deprecated name of :mod:`rmqpy.testing.blocking_connection`; it will be removed in the next version."""
+"""Deprecated name of :mod:`rmqpy.testing.blocking_connection`, removed in the next version."""
 
 import warnings
 

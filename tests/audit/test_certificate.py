@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import Certificate, certify, check_signature
+from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.backend import scan_records
 from rmqpy.model.errors import RmqError
@@ -16,7 +19,7 @@ from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture
-def certificate_of(manifest_of):
+def certificate_of(manifest_of: Callable[[Path], Manifest]):
     def make(*stores, files=True):
         manifests = [manifest_of(store) for store in stores]
         at_hand = {
@@ -30,11 +33,11 @@ def certificate_of(manifest_of):
 
 
 @pytest.fixture
-def pair(copy_of):
+def pair(copy_of: Callable[[str], Path]):
     return copy_of("B-master-slave-v497/master"), copy_of("B-master-slave-v497/slave")
 
 
-def test_replicas(pair, certificate_of):
+def test_replicas(pair, certificate_of) -> None:
     certificate = certificate_of(*pair)
     assert certificate.is_equal
     (comparison,) = certificate.comparisons
@@ -44,7 +47,7 @@ def test_replicas(pair, certificate_of):
         assert subject.keys == subject.keys_found == 443
 
 
-def test_before_and_after_a_switch(store_of, certificate_of):
+def test_before_and_after_a_switch(store_of: Callable[[str], Path], certificate_of) -> None:
     certificate = certificate_of(
         store_of("B-master-slave-v497/master"),
         *(store_of(f"C-upgraded-v497/n{n}") for n in (0, 1, 2)),
@@ -55,7 +58,7 @@ def test_before_and_after_a_switch(store_of, certificate_of):
         assert comparison.tables == ("consumerOffset.json", "delayOffset.json")
 
 
-def test_a_slave_that_is_behind(store_of, certificate_of):
+def test_a_slave_that_is_behind(store_of: Callable[[str], Path], certificate_of) -> None:
     certificate = certificate_of(
         store_of("B-lagging-slave-v497/master"), store_of("B-lagging-slave-v497/slave")
     )
@@ -65,7 +68,9 @@ def test_a_slave_that_is_behind(store_of, certificate_of):
     assert comparison.differences[0].field == "missing"
 
 
-def test_a_wrong_upgrade_gives_one_offset_to_two_messages(store_of, certificate_of):
+def test_a_wrong_upgrade_gives_one_offset_to_two_messages(
+    store_of: Callable[[str], Path], certificate_of
+) -> None:
     certificate = certificate_of(*(store_of(f"X-gap_same_file-v497/n{n}") for n in (0, 1)))
     assert not certificate.is_equal
     (comparison,) = certificate.comparisons
@@ -97,7 +102,7 @@ def a_record(store):
         (88, set()),
     ],
 )
-def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields):
+def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields) -> None:
     """A body byte alone keeps its stored CRC, and a place is where the record stands: both show as
     findings of the audit.
     """
@@ -125,7 +130,7 @@ def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields):
     ["TOTALSIZE", "MAGIC", "QUEUEID", "PREPARED"]
     + ["BODYLENGTH", "TOPICLENGTH", "TOPIC", "PROPERTIESLENGTH"],
 )
-def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name):
+def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name) -> None:
     """What a record is read by: nothing of it can change unseen."""
     one, two = pair
     file, data, scan, row = a_record(two)
@@ -150,7 +155,7 @@ def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name):
     assert wanted in {(each.topic, each.queue_offset) for each in comparison.differences}
 
 
-def test_a_changed_property(pair, certificate_of):
+def test_a_changed_property(pair, certificate_of) -> None:
     one, two = pair
     file, data, scan, row = a_record(two)
     data[scan.properties_position[row] + scan.properties_length[row] - 1] ^= 1
@@ -160,7 +165,7 @@ def test_a_changed_property(pair, certificate_of):
     assert not certificate.is_equal
 
 
-def test_a_changed_unit(pair, certificate_of):
+def test_a_changed_unit(pair, certificate_of) -> None:
     one, two = pair
     file = sorted((two / "consumequeue/Normal/0").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -173,7 +178,7 @@ def test_a_changed_unit(pair, certificate_of):
     assert certificate.subjects[1].first_findings[0]["queue_offset"] == 4
 
 
-def test_a_changed_key_and_a_changed_table(pair, certificate_of):
+def test_a_changed_key_and_a_changed_table(pair, certificate_of) -> None:
     one, two = pair
     file = sorted((two / "index").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -186,7 +191,9 @@ def test_a_changed_key_and_a_changed_table(pair, certificate_of):
     assert certificate.comparisons[0].tables == ("consumerOffset.json",)
 
 
-def test_without_the_files_it_says_what_it_cannot_tell(store_of, certificate_of):
+def test_without_the_files_it_says_what_it_cannot_tell(
+    store_of: Callable[[str], Path], certificate_of
+) -> None:
     before, after = store_of("B-master-slave-v497/master"), store_of("C-upgraded-v497/n0")
     certificate = certificate_of(before, after, files=False)
     (comparison,) = certificate.comparisons
@@ -196,7 +203,7 @@ def test_without_the_files_it_says_what_it_cannot_tell(store_of, certificate_of)
     assert certificate_of(before, before, files=False).is_equal
 
 
-def test_its_json_form_and_its_signature(pair, certificate_of):
+def test_its_json_form_and_its_signature(pair, certificate_of) -> None:
     certificate = certificate_of(*pair)
     raw = certificate.encode(b"key of the operator")
     assert Certificate.decode(raw) == certificate
@@ -213,7 +220,7 @@ def test_its_json_form_and_its_signature(pair, certificate_of):
     "raw",
     [b"", b"[]", b'{"kind":"x","format":1}', b'{"kind":"rmqpy-certificate","format":1}'],
 )
-def test_what_is_no_certificate_is_refused(raw):
+def test_what_is_no_certificate_is_refused(raw) -> None:
     with pytest.raises(RmqError, match="certificate"):
         Certificate.decode(raw)
 
@@ -224,7 +231,9 @@ def grown(copy_of):
     return store.rename(store.parent / "master")
 
 
-def test_a_manifest_of_before_has_the_name_of_what_it_became(store_of, copy_of, certificate_of):
+def test_a_manifest_of_before_has_the_name_of_what_it_became(
+    store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
+) -> None:
     """Its messages are not those of the directory that has its name now."""
     certificate = certificate_of(store_of("B-master-slave-v497/master"), grown(copy_of))
     (comparison,) = certificate.comparisons
@@ -232,7 +241,9 @@ def test_a_manifest_of_before_has_the_name_of_what_it_became(store_of, copy_of, 
     assert certificate.is_equal
 
 
-def test_what_changed_since_a_manifest_of_before_shows(store_of, copy_of, certificate_of):
+def test_what_changed_since_a_manifest_of_before_shows(
+    store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
+) -> None:
     now = grown(copy_of)
     file, data, scan, row = a_record(now)
     data[scan.offset[row] - int(file.name) + 63] ^= 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from rmqpy.audit.replicas.compare import DifferenceKind as Kind
 from rmqpy.audit.replicas.compare import LocalStore, compare_manifests, compare_stores
+from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -19,7 +23,7 @@ def kinds(differences):
 
 
 @pytest.fixture
-def pair(copy_of):
+def pair(copy_of: Callable[[str], Path]):
     return copy_of("B-master-slave-v497/master"), copy_of("B-master-slave-v497/slave")
 
 
@@ -27,11 +31,13 @@ def exact(one, two, manifest_of):
     return compare_stores(manifest_of(one), manifest_of(two), at_hand(one), at_hand(two))
 
 
-def test_replicas_are_equal(pair, manifest_of):
+def test_replicas_are_equal(pair, manifest_of: Callable[[Path], Manifest]) -> None:
     assert exact(*pair, manifest_of) == []
 
 
-def test_a_slave_that_is_behind_differs_by_its_end(store_of, manifest_of):
+def test_a_slave_that_is_behind_differs_by_its_end(
+    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
+) -> None:
     master = store_of("B-lagging-slave-v497/master")
     slave = store_of("B-lagging-slave-v497/slave")
     (difference,) = exact(master, slave, manifest_of)
@@ -43,13 +49,17 @@ def test_a_slave_that_is_behind_differs_by_its_end(store_of, manifest_of):
     assert (found[0].begin, found[0].end) == (196608, 229443)
 
 
-def test_a_wrong_upgrade_differs_in_the_old_log(store_of, manifest_of):
+def test_a_wrong_upgrade_differs_in_the_old_log(
+    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
+) -> None:
     one, two = (store_of(f"X-gap_same_file-v497/n{n}") for n in (0, 1))
     found = exact(one, two, manifest_of)
     assert (found[0].kind, found[0].log, found[0].begin) == (Kind.END, "classic", 222613)
 
 
-def test_the_first_byte_record_and_queue_offset(pair, manifest_of):
+def test_the_first_byte_record_and_queue_offset(
+    pair, manifest_of: Callable[[Path], Manifest]
+) -> None:
     one, two = pair
     file = sorted((two / "commitlog").iterdir())[1]
     data = bytearray(file.read_bytes())
@@ -64,7 +74,9 @@ def test_the_first_byte_record_and_queue_offset(pair, manifest_of):
     assert coarse.begin == 65536 < 65536 + 30000 < coarse.end
 
 
-def test_a_difference_in_the_part_that_digests_leave_open(pair, manifest_of):
+def test_a_difference_in_the_part_that_digests_leave_open(
+    pair, manifest_of: Callable[[Path], Manifest]
+) -> None:
     """The slave is shorter and differs before its end."""
     one, two = pair
     whole = manifest_of(two)
@@ -79,7 +91,9 @@ def test_a_difference_in_the_part_that_digests_leave_open(pair, manifest_of):
     assert Kind.END in kinds(found)
 
 
-def test_stale_bytes_behind_the_end_are_no_difference(pair, manifest_of):
+def test_stale_bytes_behind_the_end_are_no_difference(
+    pair, manifest_of: Callable[[Path], Manifest]
+) -> None:
     one, two = pair
     file = sorted((two / "commitlog").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -88,7 +102,9 @@ def test_stale_bytes_behind_the_end_are_no_difference(pair, manifest_of):
     assert exact(one, two, manifest_of) == []
 
 
-def test_before_and_after_a_switch(store_of, manifest_of):
+def test_before_and_after_a_switch(
+    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
+) -> None:
     before = manifest_of(store_of("B-master-slave-v497/master"))
     after = manifest_of(store_of("C-upgraded-v497/n0"))
     found = compare_manifests(before, after)
@@ -99,7 +115,9 @@ def test_before_and_after_a_switch(store_of, manifest_of):
     }
 
 
-def test_an_older_begin_and_another_file_size(pair, store_of, manifest_of):
+def test_an_older_begin_and_another_file_size(
+    pair, store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
+) -> None:
     one, two = pair
     sorted((two / "commitlog").iterdir())[0].unlink()
     found = exact(one, two, manifest_of)
@@ -107,7 +125,7 @@ def test_an_older_begin_and_another_file_size(pair, store_of, manifest_of):
     assert (found[0].begin, found[0].end) == (0, 65536)
 
 
-def test_a_changed_table(pair, manifest_of):
+def test_a_changed_table(pair, manifest_of: Callable[[Path], Manifest]) -> None:
     one, two = pair
     path = two / "config/topics.json"
     path.write_text(path.read_text().replace('"perm":6', '"perm":4', 1))

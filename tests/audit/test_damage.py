@@ -9,6 +9,8 @@ import pickle
 import shutil
 import struct
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -76,13 +78,13 @@ class LogUnderTest:
 
 
 @pytest.fixture
-def classic(copy_of):
+def classic(copy_of: Callable[[str], Path]):
     store = copy_of(CLASSIC)
     return store, LogUnderTest(sorted((store / "commitlog").iterdir())[1])
 
 
 @pytest.fixture
-def joined(copy_of):
+def joined(copy_of: Callable[[str], Path]):
     store = copy_of(JOINED)
     return store, LogUnderTest(sorted((store / "dledger-n0/data").iterdir())[1], dledger=True)
 
@@ -112,14 +114,14 @@ def body_at(log, row=ROW):
         (88, 0x01, Code.RECORD_BODY_CRC),
     ],
 )
-def test_a_flipped_bit_of_a_classic_record(classic, position, mask, code):
+def test_a_flipped_bit_of_a_classic_record(classic, position, mask, code) -> None:
     store, log = classic
     log.flip(log.frame() + position, mask)
     assert told(fsck(store)) == {(code, log.offset())}
 
 
 @pytest.mark.parametrize("position", [20, 27])
-def test_a_flipped_bit_of_a_queue_offset(classic, position):
+def test_a_flipped_bit_of_a_queue_offset(classic, position) -> None:
     store, log = classic
     log.flip(log.frame() + position)
     found = told(fsck(store))
@@ -130,7 +132,7 @@ def test_a_flipped_bit_of_a_queue_offset(classic, position):
     }  # fmt: skip
 
 
-def test_a_flipped_bit_of_a_queue_id(classic):
+def test_a_flipped_bit_of_a_queue_id(classic) -> None:
     store, log = classic
     log.flip(log.frame() + 15)
     found = told(fsck(store))
@@ -142,14 +144,14 @@ def test_a_flipped_bit_of_a_queue_id(classic):
     }  # fmt: skip
 
 
-def test_a_flipped_bit_of_the_topic(classic):
+def test_a_flipped_bit_of_the_topic(classic) -> None:
     store, log = classic
     log.flip(log.scan.topic_position[ROW], 0x80)
     codes = {code for code, _ in told(fsck(store))}
     assert Code.RECORD_TOPIC in codes and Code.UNIT_SURPLUS in codes
 
 
-def test_flipped_lengths_of_topic_and_properties(classic):
+def test_flipped_lengths_of_topic_and_properties(classic) -> None:
     store, log = classic
     log.flip(log.scan.topic_position[ROW] - 1)
     assert told(fsck(store)) == {(Code.RECORD_FIELDS, log.offset())}
@@ -158,7 +160,7 @@ def test_flipped_lengths_of_topic_and_properties(classic):
     assert told(fsck(store)) == {(Code.RECORD_FIELDS, log.offset())}
 
 
-def test_properties_that_were_zeroed(classic):
+def test_properties_that_were_zeroed(classic) -> None:
     """Their CRC is right: it does not cover them."""
     store, log = classic
     end = log.end()
@@ -168,7 +170,7 @@ def test_properties_that_were_zeroed(classic):
     assert {offset for _, offset in found} == {log.offset()}
 
 
-def test_a_tag_that_changed_is_told_by_its_unit(classic):
+def test_a_tag_that_changed_is_told_by_its_unit(classic) -> None:
     store, log = classic
     row = next(row for row, tags in enumerate(log.scan.tags_code) if tags)
     start = log.scan.properties_position[row]
@@ -177,7 +179,7 @@ def test_a_tag_that_changed_is_told_by_its_unit(classic):
     assert told(fsck(store)) == {(Code.UNIT_WRONG, log.offset(row))}
 
 
-def test_a_key_that_changed_is_told_by_the_index(classic):
+def test_a_key_that_changed_is_told_by_the_index(classic) -> None:
     store, log = classic
     start = log.scan.properties_position[ROW]
     raw = bytes(log.data[start : start + log.scan.properties_length[ROW]])
@@ -210,7 +212,7 @@ def test_a_key_that_changed_is_told_by_the_index(classic):
         (48 + 88, 0x01, Code.RECORD_BODY_CRC),
     ],
 )
-def test_a_flipped_bit_of_an_entry(joined, position, mask, code):
+def test_a_flipped_bit_of_an_entry(joined, position, mask, code) -> None:
     store, log = joined
     log.flip(log.frame() + position, mask)
     found = told(fsck(store))
@@ -220,7 +222,7 @@ def test_a_flipped_bit_of_an_entry(joined, position, mask, code):
 
 
 @pytest.mark.parametrize("position", [15, 23])
-def test_a_flipped_bit_of_index_and_term(joined, position):
+def test_a_flipped_bit_of_index_and_term(joined, position) -> None:
     store, log = joined
     log.flip(log.frame() + position)
     found = told(fsck(store))
@@ -231,7 +233,7 @@ def test_a_flipped_bit_of_index_and_term(joined, position):
     assert any(code is kind for code, _ in found)
 
 
-def test_an_index_unit_that_changed(copy_of):
+def test_an_index_unit_that_changed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of(JOINED)
     units = store / "dledger-n0/index" / f"{0:020d}"
     with units.open("r+b") as file:
@@ -241,7 +243,7 @@ def test_an_index_unit_that_changed(copy_of):
     assert finding.code is Code.ENTRY_UNIT
 
 
-def test_a_zeroed_page(classic):
+def test_a_zeroed_page(classic) -> None:
     """All frames in it are one stretch; the units say what was there, and are no findings."""
     store, log = classic
     first = next(r for r in range(len(log.scan)) if log.end(r) > 8192)
@@ -256,7 +258,7 @@ def test_a_zeroed_page(classic):
     assert all(f.code.name.startswith(("RECORD", "KEY")) for f in found)
 
 
-def test_two_places_of_damage_are_two_findings(classic):
+def test_two_places_of_damage_are_two_findings(classic) -> None:
     store, log = classic
     log.flip(log.frame(10) + 4)
     log.flip(log.frame(30) + 4)
@@ -266,7 +268,7 @@ def test_two_places_of_damage_are_two_findings(classic):
     assert [f.length for f in found] == [log.scan.size[row] for row in (10, 30, 31)]
 
 
-def test_the_filler_of_a_file(classic):
+def test_the_filler_of_a_file(classic) -> None:
     store, log = classic
     blank = log.scan.end - log.base
     log.flip(blank + 3)
@@ -275,7 +277,7 @@ def test_the_filler_of_a_file(classic):
     assert told(fsck(store)) == {(Code.FILLER_MISSING, log.scan.end)}
 
 
-def test_a_file_cut_and_padded(classic):
+def test_a_file_cut_and_padded(classic) -> None:
     """A file of the middle whose second half was never written."""
     store, log = classic
     row = next(row for row in range(len(log.scan)) if log.end(row) > 32768)
@@ -287,14 +289,14 @@ def test_a_file_cut_and_padded(classic):
     assert all(code.name.startswith(("RECORD", "KEY", "FILLER")) for code, _ in found)
 
 
-def test_a_shorter_file(classic):
+def test_a_shorter_file(classic) -> None:
     store, log = classic
     log.path.write_bytes(log.data[:-1])
     found = {f.code for f in fsck(store)}
     assert Code.FILE_SIZE in found
 
 
-def test_a_missing_file(classic):
+def test_a_missing_file(classic) -> None:
     store, log = classic
     log.path.unlink()
     (finding, *others) = fsck(store)
@@ -302,7 +304,7 @@ def test_a_missing_file(classic):
     assert {f.code for f in others} <= {Code.KEY_SURPLUS}
 
 
-def test_swapped_files(classic):
+def test_swapped_files(classic) -> None:
     store, log = classic
     other = sorted((store / "commitlog").iterdir())[0]
     other_data = other.read_bytes()
@@ -315,7 +317,7 @@ def test_swapped_files(classic):
     assert len(misplaced) >= len(first.scan)
 
 
-def test_a_record_twice(classic):
+def test_a_record_twice(classic) -> None:
     """A copy in place of another of the same size: its place betrays it."""
     store, log = classic
     sizes = list(log.scan.size)
@@ -363,7 +365,7 @@ def large_row(log):
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 30, 4096, 1000, 100])
-def test_forged_records_in_a_body_are_no_records(classic, range_bytes):
+def test_forged_records_in_a_body_are_no_records(classic, range_bytes) -> None:
     store, log = classic
     before = audit_store(OsFileSystem(), AuditOptions(root=str(store), workers=1)).records
     with_forged_bodies(log, large_row(log))
@@ -375,7 +377,7 @@ def test_forged_records_in_a_body_are_no_records(classic, range_bytes):
     assert told(found) == set()
 
 
-def test_forged_records_in_a_damaged_record(classic):
+def test_forged_records_in_a_damaged_record(classic) -> None:
     """Its size is damaged, but what is behind its body is not: the forged ones stay out."""
     store, log = classic
     row = large_row(log)
@@ -386,7 +388,7 @@ def test_forged_records_in_a_damaged_record(classic):
 
 
 @pytest.mark.parametrize("range_bytes", [50000, 10000, 3000, 517])
-def test_every_split_gives_the_same_report(classic, range_bytes):
+def test_every_split_gives_the_same_report(classic, range_bytes) -> None:
     store, log = classic
     log.flip(log.frame(3) + 4)
     log.flip(log.frame(20) + 90)
@@ -397,7 +399,7 @@ def test_every_split_gives_the_same_report(classic, range_bytes):
     assert len(whole) > 3
 
 
-def test_a_wrong_unit_and_a_missing_one(copy_of):
+def test_a_wrong_unit_and_a_missing_one(copy_of: Callable[[str], Path]) -> None:
     store = copy_of(CLASSIC)
     folder = store / "consumequeue/Normal/0"
     file = sorted(folder.iterdir())[0]
@@ -414,7 +416,7 @@ def test_a_wrong_unit_and_a_missing_one(copy_of):
     ]
 
 
-def test_a_queue_that_vanished(copy_of):
+def test_a_queue_that_vanished(copy_of: Callable[[str], Path]) -> None:
     store = copy_of(CLASSIC)
     shutil.rmtree(store / "consumequeue/Normal/0")
     (finding,) = fsck(store)
@@ -422,7 +424,7 @@ def test_a_queue_that_vanished(copy_of):
     assert "units of" in finding.expected
 
 
-def test_units_behind_the_last_message(copy_of):
+def test_units_behind_the_last_message(copy_of: Callable[[str], Path]) -> None:
     store = copy_of(CLASSIC)
     file = sorted((store / "consumequeue/Normal/0").iterdir())[-1]
     data = bytearray(file.read_bytes())
@@ -434,7 +436,7 @@ def test_units_behind_the_last_message(copy_of):
     assert (finding.code, finding.offset) == (Code.UNIT_SURPLUS, 1 << 40)
 
 
-def test_the_chains_of_the_key_index(copy_of):
+def test_the_chains_of_the_key_index(copy_of: Callable[[str], Path]) -> None:
     store = copy_of(CLASSIC)
     file = sorted((store / "index").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -448,7 +450,9 @@ def test_the_chains_of_the_key_index(copy_of):
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_keys_that_came_behind_the_header_that_was_read(copy_of, running):
+def test_keys_that_came_behind_the_header_that_was_read(
+    copy_of: Callable[[str], Path], running
+) -> None:
     """Slots of a running broker's index lead to newer entries than the header told."""
     store = copy_of(CLASSIC)
     directory = read_directory(OsFileSystem(), str(store))
@@ -462,7 +466,7 @@ def test_keys_that_came_behind_the_header_that_was_read(copy_of, running):
     assert found == (set() if running else {Code.KEY_CHAIN})
 
 
-def test_a_wrong_upgrade_of_java(store_of):
+def test_a_wrong_upgrade_of_java(store_of: Callable[[str], Path]) -> None:
     """n1 took over with five messages fewer than n0: its queue is shifted for ever."""
     found = fsck(store_of("X-gap_same_file-v497/n1"))
     assert [(f.code, f.offset, f.queue_offset) for f in found] == [
@@ -475,11 +479,11 @@ def test_a_wrong_upgrade_of_java(store_of):
     ]
 
 
-def test_stores_of_java_are_clean(store_of, clean_node):
+def test_stores_of_java_are_clean(store_of: Callable[[str], Path], clean_node: str) -> None:
     assert told(fsck(store_of(clean_node))) == set()
 
 
-def test_a_checksum_over_the_record(classic):
+def test_a_checksum_over_the_record(classic) -> None:
     """5.x can keep one as the last property: it covers what the body CRC does not."""
     store, log = classic
     start, length = log.scan.properties_position[ROW], log.scan.properties_length[ROW]
@@ -495,7 +499,7 @@ def test_a_checksum_over_the_record(classic):
     assert (Code.RECORD_CHECKSUM, log.offset()) in told(fsck(store))
 
 
-def test_a_result_can_be_sent_to_another_process(classic):
+def test_a_result_can_be_sent_to_another_process(classic) -> None:
     """What a range was found to hold is a value: other engines run ranges elsewhere."""
     store, log = classic
     log.flip(log.frame() + 4)
@@ -514,7 +518,7 @@ def test_a_result_can_be_sent_to_another_process(classic):
 
 @pytest.mark.parametrize("position", [0, 8, 15, 23])
 @pytest.mark.parametrize("row", [0, ROW])
-def test_every_split_tells_the_same_of_an_entry(joined, row, position):
+def test_every_split_tells_the_same_of_an_entry(joined, row, position) -> None:
     """Damage at the first frame of a range, and an index that became negative."""
     store, log = joined
     log.flip(log.frame(row) + position, 0x80)
@@ -525,7 +529,7 @@ def test_every_split_tells_the_same_of_an_entry(joined, row, position):
 
 
 @pytest.mark.parametrize("position", [15, 27, 39])
-def test_every_split_tells_the_same_of_a_queue(classic, position):
+def test_every_split_tells_the_same_of_a_queue(classic, position) -> None:
     """Steps of a queue from one range to the next have their frame's length too."""
     store, log = classic
     log.flip(log.frame() + position, 0x04)

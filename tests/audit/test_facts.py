@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,7 @@ from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])
-def _tail_bytes(request, monkeypatch):
+def _tail_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Whether little or much of a log's end is looked at: the same is found."""
     monkeypatch.setattr(log_facts, "TAIL_BYTES", request.param)
 
@@ -45,7 +48,7 @@ def codes(facts):
         ("D-dledger-v497/n2", Mode.DLEDGER, 382144, None),
     ],
 )
-def test_golden_stores(store_of, name, mode, end, messages):
+def test_golden_stores(store_of: Callable[[str], Path], name, mode, end, messages) -> None:
     facts = facts_of(store_of(name))
     assert (facts.mode, facts.end, facts.begin) == (mode, end, 0)
     assert facts.clean_stop and not facts.running
@@ -53,7 +56,7 @@ def test_golden_stores(store_of, name, mode, end, messages):
     assert all(opener.able for opener in facts.openers)
 
 
-def test_an_upgraded_store(store_of):
+def test_an_upgraded_store(store_of: Callable[[str], Path]) -> None:
     facts = facts_of(store_of("C-upgraded-v497/n0"))
     assert facts.divided_offset == 262144
     assert facts.classic.tail is TailKind.BLANK and facts.classic.end == 221997
@@ -65,7 +68,9 @@ def test_an_upgraded_store(store_of):
     assert facts.self_id == "n0"
 
 
-def test_queue_ends_are_those_of_java(store_of, manifest):
+def test_queue_ends_are_those_of_java(
+    store_of: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
     name = "A-classic-clean-v497"
     found = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
@@ -77,18 +82,18 @@ def test_queue_ends_are_those_of_java(store_of, manifest):
             assert found.get((topic, queue["queueId"]), (0, 0)) == ends
 
 
-def test_a_killed_store(store_of):
+def test_a_killed_store(store_of: Callable[[str], Path]) -> None:
     facts = facts_of(store_of("A-classic-killed-v497"))
     assert not facts.clean_stop
     assert codes(facts) == [FindingCode.UNCLEAN_STOP]
 
 
-def test_nothing_is_there(tmp_path):
+def test_nothing_is_there(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
     assert facts.mode is Mode.EMPTY and facts.end == 0 and facts.findings == ()
 
 
-def test_reading_changes_nothing(copy_of):
+def test_reading_changes_nothing(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     before = sorted((str(p), p.stat().st_mtime_ns) for p in store.rglob("*"))
     facts_of(store)
@@ -99,7 +104,7 @@ def last_log_file(store):
     return sorted((store / "commitlog").iterdir())[-1]
 
 
-def test_a_record_that_was_cut_off(copy_of):
+def test_a_record_that_was_cut_off(copy_of: Callable[[str], Path]) -> None:
     """Its properties were not written: lengths and body CRC are right."""
     store = copy_of("A-classic-clean-v497")
     whole = facts_of(store).classic
@@ -114,7 +119,7 @@ def test_a_record_that_was_cut_off(copy_of):
     assert log.last.offset < whole.last.offset
 
 
-def test_junk_behind_the_end(copy_of):
+def test_junk_behind_the_end(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     whole = facts_of(store).classic
     last = last_log_file(store)
@@ -128,7 +133,7 @@ def test_junk_behind_the_end(copy_of):
     assert codes(facts) == [FindingCode.TAIL_JUNK]
 
 
-def test_a_file_made_ahead(copy_of):
+def test_a_file_made_ahead(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     (store / "commitlog" / f"{262144:020d}").write_bytes(bytes(65536))
     facts = facts_of(store)
@@ -136,7 +141,7 @@ def test_a_file_made_ahead(copy_of):
     assert codes(facts) == [FindingCode.FILE_AHEAD]
 
 
-def test_a_file_made_ahead_behind_a_closed_one(copy_of):
+def test_a_file_made_ahead_behind_a_closed_one(copy_of: Callable[[str], Path]) -> None:
     """A switch would put the divide behind the empty file."""
     store = copy_of("A-classic-clean-v497")
     last_log_file(store).write_bytes(bytes(65536))
@@ -145,7 +150,7 @@ def test_a_file_made_ahead_behind_a_closed_one(copy_of):
     assert codes(facts) == [FindingCode.FILE_AHEAD_SEALED]
 
 
-def test_missing_stray_short_and_empty_files(copy_of):
+def test_missing_stray_short_and_empty_files(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     log = store / "commitlog"
     (log / f"{65536:020d}").unlink()
@@ -161,20 +166,20 @@ def test_missing_stray_short_and_empty_files(copy_of):
     assert not any(opener.able for opener in facts.openers)
 
 
-def test_sizes_against_the_configuration(store_of):
+def test_sizes_against_the_configuration(store_of: Callable[[str], Path]) -> None:
     settings = StoreSettings(mapped_file_size_commit_log=131072)
     facts = facts_of(store_of("A-classic-clean-v497"), settings=settings)
     assert codes(facts) == [FindingCode.FILE_SIZE] * 4
     assert "131072" in str(facts.findings[0])
 
 
-def test_a_divide_that_does_not_fit(copy_of):
+def test_a_divide_that_does_not_fit(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     shutil.copy(store / "commitlog" / f"{0:020d}", store / "commitlog" / f"{262144:020d}")
     assert FindingCode.DIVIDE_MISMATCH in codes(facts_of(store))
 
 
-def test_a_broken_table_and_its_backup(copy_of):
+def test_a_broken_table_and_its_backup(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     (store / "config/topics.json").write_text('{"topicConfigTable":')
     (store / "config/consumerOffset.json").write_text("{")
@@ -186,7 +191,7 @@ def test_a_broken_table_and_its_backup(copy_of):
     }
 
 
-def test_a_running_broker_is_seen_and_not_disturbed(copy_of):
+def test_a_running_broker_is_seen_and_not_disturbed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     holder = subprocess.Popen(
         [

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from attrs import evolve
 
 from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
@@ -12,7 +16,9 @@ from rmqpy.model.flags import COMPRESSED
 from rmqpy.store.files.disk import OsFileSystem
 
 
-def test_it_agrees_with_java(store_of, manifest, told_node):
+def test_it_agrees_with_java(
+    store_of: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]], told_node: str
+) -> None:
     store = store_of(told_node)
     end = read_facts(OsFileSystem(), str(store)).end
     reader = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(store)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +23,16 @@ def manifest_of(store, md5=Md5.NONE, **more):
     return make_manifest(OsFileSystem(), plan)[0]
 
 
-def test_md5_of_what_cannot_be_made_again(store_of):
+def test_md5_of_what_cannot_be_made_again(store_of: Callable[[str], Path]) -> None:
     files = manifest_of(store_of("A-classic-clean-v497"), md5=Md5.OWN_FILES).files
     derived = {file.path for file in files if not file.md5}
     assert {path.partition("/")[0] for path in derived} == {"consumequeue", "index"}
     assert {file.path for file in files} - derived >= {"checkpoint", "config/topics.json"}
 
 
-def test_md5_is_what_java_manifests_say(store_of, manifest):
+def test_md5_is_what_java_manifests_say(
+    store_of: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
     store = store_of("A-classic-clean-v497")
     files = manifest_of(store, md5=Md5.EVERY_FILE).files
     mine = {file.path: (file.size, file.md5) for file in files}
@@ -37,19 +42,19 @@ def test_md5_is_what_java_manifests_say(store_of, manifest):
             assert mine[path] == (told["size"], told["md5"]), path
 
 
-def test_its_json_form_is_the_same_value(store_of, clean_node):
+def test_its_json_form_is_the_same_value(store_of: Callable[[str], Path], clean_node: str) -> None:
     manifest = manifest_of(store_of(clean_node))
     assert Manifest.decode(manifest.encode()) == manifest
 
 
-def test_every_message_has_its_unit(store_of, told_node):
+def test_every_message_has_its_unit(store_of: Callable[[str], Path], told_node: str) -> None:
     for queue in manifest_of(store_of(told_node)).queues:
         assert queue.right_units == queue.count
         assert queue.max_offset - queue.min_offset == queue.count
         assert sum(bucket[1] for bucket in queue.buckets) == queue.count + queue.unqueued
 
 
-def test_replicas_have_one_digest(store_of):
+def test_replicas_have_one_digest(store_of: Callable[[str], Path]) -> None:
     """Master and slave differ in index names and delay offsets, not in what counts."""
     one = manifest_of(store_of("B-master-slave-v497/master"))
     two = manifest_of(store_of("B-master-slave-v497/slave"))
@@ -60,7 +65,7 @@ def test_replicas_have_one_digest(store_of):
     }
 
 
-def test_bytes_behind_the_end_do_not_count(copy_of):
+def test_bytes_behind_the_end_do_not_count(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     before = manifest_of(store, md5=Md5.EVERY_FILE)
     file = sorted((store / "commitlog").iterdir())[-1]
@@ -73,7 +78,7 @@ def test_bytes_behind_the_end_do_not_count(copy_of):
     assert changed == {f"commitlog/{file.name}"}
 
 
-def test_blocks_are_of_the_valid_prefix(store_of):
+def test_blocks_are_of_the_valid_prefix(store_of: Callable[[str], Path]) -> None:
     store = store_of("A-classic-clean-v497")
     (log,) = manifest_of(store).logs
     last = log.files[-1]
@@ -83,7 +88,7 @@ def test_blocks_are_of_the_valid_prefix(store_of):
     assert sum(group.count for file in log.files for group in file.groups) == 279
 
 
-def test_it_tells_whether_the_files_are_still_the_same(copy_of):
+def test_it_tells_whether_the_files_are_still_the_same(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("B-master-slave-v497/slave")
     manifest = manifest_of(store)
     assert manifest.fits(OsFileSystem(), str(store))
@@ -103,12 +108,12 @@ def test_it_tells_whether_the_files_are_still_the_same(copy_of):
         b'{"kind":"rmqpy-manifest","format":1,"name":3}',
     ],
 )
-def test_what_is_no_manifest_is_refused(raw):
+def test_what_is_no_manifest_is_refused(raw) -> None:
     with pytest.raises(RmqError, match="manifest"):
         Manifest.decode(raw)
 
 
-def test_facts_travel_along(store_of):
+def test_facts_travel_along(store_of: Callable[[str], Path]) -> None:
     manifest = manifest_of(store_of("C-upgraded-v497/n0"))
     assert manifest.facts["classic"]["tail"] == "blank"
     assert json.loads(manifest.encode())["divided_offset"] == 262144

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
@@ -33,7 +36,7 @@ def carry(store, plan, files=None):
 
 
 @pytest.fixture
-def damaged(copy_of):
+def damaged(copy_of: Callable[[str], Path]):
     """A store with a broken record, a broken body, a zeroed page and a broken filler."""
     store = copy_of("A-classic-clean-v497")
     path = sorted((store / "commitlog").iterdir())[1]
@@ -49,13 +52,15 @@ def damaged(copy_of):
     return store
 
 
-def test_nothing_to_do(copy_of):
+def test_nothing_to_do(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     for repair in Repair:
         assert plan_repair(OsFileSystem(), str(store), repair).actions == ()
 
 
-def test_quarantine_keeps_every_other_message(copy_of, damaged, tmp_path):
+def test_quarantine_keeps_every_other_message(
+    copy_of: Callable[[str], Path], damaged, tmp_path: Path
+) -> None:
     before = messages(damaged)
     plan = plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE)
     kept = [action for action in plan.actions if action.kept_as]
@@ -79,7 +84,7 @@ def test_quarantine_keeps_every_other_message(copy_of, damaged, tmp_path):
     assert plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE).actions == ()
 
 
-def test_force_truncate_ends_the_log_before_the_damage(damaged):
+def test_force_truncate_ends_the_log_before_the_damage(damaged) -> None:
     first = min(f.offset for f in fsck(damaged) if f.code.name.startswith("RECORD"))
     before = messages(damaged)
     plan = plan_repair(OsFileSystem(), str(damaged), Repair.FORCE_TRUNCATE)
@@ -124,7 +129,9 @@ class StoppingDisk(OsFileSystem):
 
 
 @pytest.mark.parametrize("repair", list(Repair))
-def test_an_interrupted_repair_is_carried_on(copy_of, damaged, repair):
+def test_an_interrupted_repair_is_carried_on(
+    copy_of: Callable[[str], Path], damaged, repair
+) -> None:
     """StoppedError before each of its changes: the end is the same, byte for byte."""
     plan = plan_repair(OsFileSystem(), str(damaged), repair)
     stops = 0
@@ -148,7 +155,7 @@ def test_an_interrupted_repair_is_carried_on(copy_of, damaged, repair):
     assert damage == []
 
 
-def test_a_dledger_log_is_not_repaired_here(copy_of):
+def test_a_dledger_log_is_not_repaired_here(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     path = sorted((store / "dledger-n0/data").iterdir())[0]
     data = bytearray(path.read_bytes())

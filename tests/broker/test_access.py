@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from attrs import define
+from harness.broker import Build, Kit
 
 from rmqpy.acl.plain_acl_file import parse_access_file
 from rmqpy.acl.signature import REFUSED, Credentials
@@ -97,7 +98,7 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def broker(build: Any, files: MemoryFiles) -> Guarded:
+def broker(build: Build, files: MemoryFiles) -> Guarded:
     guarded = Guarded(build(files=files, acl_enable=True, rocketmq_home=HOME))
     for topic in ("Open", "Secret"):
         assert guarded.send(topic, ADMIN).code == 0
@@ -298,7 +299,7 @@ def test_a_foreign_retry_topic_is_not_written_under_the_own_group(broker: Guarde
 
 
 def test_topics_that_hold_messages_of_others_are_for_administrators(
-    build: Any, files: MemoryFiles
+    build: Build, files: MemoryFiles
 ) -> None:
     files.put(
         PLAIN_FILE,
@@ -426,7 +427,7 @@ def test_a_changed_file_counts_within_seconds_and_a_broken_one_does_not(
 
 
 def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
-    build: Any, files: MemoryFiles
+    build: Build, files: MemoryFiles
 ) -> None:
     files.put(
         f"{HOME}/conf/acl/team/b.yaml",
@@ -440,11 +441,11 @@ def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
     assert broker.send("Open").code == 0
 
 
-def test_no_file_no_start(build: Any) -> None:
+def test_no_file_no_start(build: Build) -> None:
     with pytest.raises(ConfigError, match="plain_acl"):
         build(acl_enable=True, rocketmq_home=HOME)
 
 
-def test_without_access_control_account_requests_are_unknown(kit: Any) -> None:
+def test_without_access_control_account_requests_are_unknown(kit: Kit) -> None:
     for code in SECRETS:
         assert kit.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

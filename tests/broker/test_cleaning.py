@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+
+import pytest
+from harness.broker import Build, Kit
 
 HOUR_MS = 3_600_000
 
 
-def log_files(kit: Any) -> list[str]:
+def log_files(kit: Kit) -> list[str]:
     return sorted(path for path in kit.files.nodes if "/commitlog/" in path)
 
 
-def test_request_329_deletes_expired_files(build: Any) -> None:
+def test_request_329_deletes_expired_files(build: Build) -> None:
     kit = build(mapped_file_size_commit_log=4096, delete_when=())
     kit.files.now_ms = kit.scheduler.now_ms()
     for _ in range(40):
@@ -30,7 +32,7 @@ def test_request_329_deletes_expired_files(build: Any) -> None:
     assert kit.send().code == 0
 
 
-def test_files_wait_for_the_consume_queues_to_be_durable(build: Any) -> None:
+def test_files_wait_for_the_consume_queues_to_be_durable(build: Build) -> None:
     """A power failure takes what was not synced: the units of messages whose files have gone."""
     kit = build(
         mapped_file_size_commit_log=4096, delete_when=(), flush_interval_consume_queue=10**9
@@ -51,7 +53,7 @@ def test_files_wait_for_the_consume_queues_to_be_durable(build: Any) -> None:
     assert len(log_files(kit)) > 2
 
 
-def test_requests_306_and_316(build: Any) -> None:
+def test_requests_306_and_316(build: Build) -> None:
     kit = build(mapped_file_size_commit_log=4096, delete_when=())
     kit.files.now_ms = kit.scheduler.now_ms()
     kit.send(topic="Idle")
@@ -70,7 +72,7 @@ def test_requests_306_and_316(build: Any) -> None:
     assert {topic for topic, _ in kit.store.queues()} == {"T"}
 
 
-def test_a_disk_without_room_and_with_room_again(kit: Any) -> None:
+def test_a_disk_without_room_and_with_room_again(kit: Kit) -> None:
     """Code 14 for those who wait and those who come, pulls go on, then everything by itself."""
     assert kit.send(b"first").code == 0
     kit.files.fail_write("/commitlog/", errno.ENOSPC)
@@ -88,7 +90,7 @@ def test_a_disk_without_room_and_with_room_again(kit: Any) -> None:
     assert b"last" in page.body
 
 
-def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
+def test_a_failed_sync_is_the_end_of_writing(build: Build) -> None:
     """SYNC_FLUSH: the sender is told at once, not after a timeout; nobody is acknowledged later."""
     from rmqpy.config.loading import FlushDiskType
 
@@ -103,7 +105,9 @@ def test_a_failed_sync_is_the_end_of_writing(build: Any) -> None:
     assert "storeFailure" in kit.ask(28).body.decode()
 
 
-def test_offsets_are_not_decided_by_queues_that_are_not_whole(build: Any, monkeypatch: Any) -> None:
+def test_offsets_are_not_decided_by_queues_that_are_not_whole(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kit = build()
     for _ in range(20):
         assert kit.send().code == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.broker import Build
 
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
 from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
@@ -114,7 +115,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(build: Any) -> Any:
+def scene(build: Build) -> Any:
     def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
         kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
         kit.store.become(slave=True)
@@ -141,7 +142,7 @@ def scene(build: Any) -> Any:
     return make
 
 
-def master_log(build: Any, count: int) -> Any:
+def master_log(build: Build, count: int) -> Any:
     """A master's store with messages."""
     kit = build(start=False)
     for number in range(count):
@@ -195,7 +196,7 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None
     ],
 )
 def test_what_is_not_our_master_is_refused_by_name(
-    scene: Any, build: Any, master: FakeMaster, reason: str
+    scene: Any, build: Build, master: FakeMaster, reason: str
 ) -> None:
     made = scene({"m1": master})
     store = master_log(build, 10)
@@ -213,7 +214,7 @@ def test_what_is_not_our_master_is_refused_by_name(
     assert 2 <= tries <= 12, "later and later"
 
 
-def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Any) -> None:
+def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Build) -> None:
     theirs, ours = master_log(build, 40), master_log(build, 30)
     made = scene({"m1": FakeMaster(end=theirs.max_physical_offset, log=theirs)})
     copy(ours, made, ours.max_physical_offset)
@@ -246,7 +247,7 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Any
         assert frame_start(ours, place) == begins[3]
 
 
-def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: Any) -> None:
+def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: Build) -> None:
     store = master_log(build, 10)
     made = scene({"m1": FakeMaster(end=store.max_physical_offset)})
     copy(store, made, store.max_physical_offset)
@@ -256,7 +257,7 @@ def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: 
     assert "not compared" in made.following.runtime_info()["haLogsCompared"]
 
 
-def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: Any) -> None:
+def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: Build) -> None:
     store = master_log(build, 10)
     made = scene({})
     queue = ("T", 0)
@@ -272,7 +273,7 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: A
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Any) -> None:
+def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Build) -> None:
     store = master_log(build, 10)
     made = scene({})
     copy(store, made, store.max_physical_offset - 30)
@@ -294,7 +295,7 @@ def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> No
     assert made.state.startswith("stopped: dispatching")
 
 
-def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Any) -> None:
+def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Build) -> None:
     master = build(start=False)
     while master.store.max_physical_offset < 2 * FILE:
         master.send(b"m" * 5000)

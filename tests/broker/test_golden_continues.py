@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.broker import Build, Kit
 
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.hashes import crc32
@@ -78,7 +79,7 @@ def as_java(message: dict[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in names} | {"sysFlag": message["sysFlag"]}
 
 
-def we_made(kit: Any, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+def we_made(kit: Kit, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
     return [as_ours(m) for m in in_order(kit, topics) if m.physical_offset >= since]
 
 
@@ -96,7 +97,7 @@ def as_ours(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def in_order(kit: Any, topics: Iterable[str]) -> list[StoredMessage]:
+def in_order(kit: Kit, topics: Iterable[str]) -> list[StoredMessage]:
     found = []
     for topic, queue_id in kit.store.queues():
         if topic in topics:
@@ -118,7 +119,11 @@ def at(manifest: dict[str, Any], topic: str, place: int = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "part"), STORES)
 def test_delays_and_half_messages(
-    build: Any, golden_copy: Any, manifest: Any, name: str, part: str
+    build: Build,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    name: str,
+    part: str,
 ) -> None:
     """From before the first delivery: the producer answers as Java's did, "u" commits at the first
     question, "p" never knows.
@@ -147,7 +152,7 @@ def test_delays_and_half_messages(
     kit.store.shutdown()
 
 
-def answer(kit: Any, question: RemotingCommand) -> None:
+def answer(kit: Kit, question: RemotingCommand) -> None:
     header = CheckTransactionStateRequestHeader.decode(question.ext_fields)
     half = decode_message(memoryview(question.body))
     known = half.properties["txp"] == "u"
@@ -166,7 +171,11 @@ def answer(kit: Any, question: RemotingCommand) -> None:
 
 @pytest.mark.parametrize(("name", "part"), STORES)
 def test_retries_and_dead_letters(
-    build: Any, golden_copy: Any, manifest: Any, name: str, part: str
+    build: Build,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    name: str,
+    part: str,
 ) -> None:
     """From where three messages of a consumer wait to be tried again; it fails once more."""
     java, root = manifest(name), golden_copy(name) / part
@@ -193,7 +202,9 @@ def test_retries_and_dead_letters(
     kit.store.shutdown()
 
 
-def test_a_retry_that_java_left_waiting(build: Any, golden_copy: Any, manifest: Any) -> None:
+def test_a_retry_that_java_left_waiting(
+    build: Build, golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
     """5.3.3 had given back three messages that nobody had fetched yet: the group goes on there."""
     root = golden_copy("A-classic-clean-v533") / "store"
     java = manifest("A-classic-clean-v533")
@@ -208,7 +219,7 @@ def test_a_retry_that_java_left_waiting(build: Any, golden_copy: Any, manifest: 
 
 
 def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
-    golden_copy: Any, manifest: Any
+    golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     """C is what Java made of B: the two messages that waited in the classic log."""
     root = golden_copy("B-master-slave-v497") / "master"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.broker import Kit
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec import backend
@@ -134,7 +135,7 @@ def serving(
 
 
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         clients = [await connect() for _ in range(3)]
         data = [
             b"".join(send(n, queue_id=number, binary=n % 2 == 1) for n in range(300))
@@ -159,7 +160,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
 def test_known_sends_do_not_reach_the_processors(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         handled = []
         handle = kit.broker.handle
         monkeypatch.setattr(
@@ -190,7 +191,7 @@ def test_with_access_control_only_what_is_signed_is_taken(
     def signed(credentials: Credentials, opaque: int) -> bytes:
         return encode_command(credentials.signed(decode_command(send(opaque)[4:])))
 
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         handled = []
         handle = kit.broker.handle
         monkeypatch.setattr(
@@ -211,7 +212,7 @@ def test_with_access_control_only_what_is_signed_is_taken(
 
 
 def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n, body=b"%d" % n) for n in range(500)))
         await client.read(500)
@@ -239,7 +240,7 @@ def test_pulls_leave_before_the_turn_ends(
 ) -> None:
     """Unless a message of the same turn has to be written first."""
 
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         if server.feed.ready is None:
             pytest.skip("no epoll here")
         client = await connect()
@@ -265,7 +266,7 @@ def test_pulls_leave_before_the_turn_ends(
 def test_a_turn_ends_however_much_is_pulled(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         ready = server.feed.ready
         if ready is None:
             pytest.skip("no epoll here")
@@ -290,7 +291,7 @@ def test_a_turn_ends_however_much_is_pulled(
 
 
 def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         client = await connect()
         for round_ in range(2):
             large = send(1, body=bytes(600_000))
@@ -306,7 +307,7 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
 def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
     """Its replies wait, bounded; the others are served; when it reads, all are there."""
 
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -334,7 +335,7 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
 def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
     """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
 
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -360,7 +361,7 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
 def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
     from rmqpy.config.keys import FlushDiskType
 
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n) for n in range(40)))
         reading = asyncio.ensure_future(client.read(40))
@@ -377,7 +378,7 @@ def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
 
 
 def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Any, server: Any) -> None:
+    async def main(connect: Any, kit: Kit, server: Any) -> None:
         first, second = await connect(), await connect()
         for number in range(20):
             gone = await connect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness.broker import Build, Kit
 
 from rmqpy.broker.base.turn_slice import SLICE_MS
 from rmqpy.broker.processors.fast_failure import NEVER_MS
@@ -12,7 +13,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
-def sift(kit: Any, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int], list[Any]]:
+def sift(kit: Kit, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int], list[Any]]:
     """The codes that are left, and the answers."""
     channel = MemoryChannel()
     commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
@@ -24,7 +25,7 @@ def sift(kit: Any, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int
     ("code", "limit_ms"),
     [(10, 200), (310, 200), (320, 200), (36, 200), (11, 5_000), (34, 31_000), (37, 3_000)],
 )
-def test_the_limits_of_java(kit: Any, code: int, limit_ms: int) -> None:
+def test_the_limits_of_java(kit: Kit, code: int, limit_ms: int) -> None:
     assert sift(kit, limit_ms - 1, code) == ([code], [])
     kept, (answer,) = sift(kit, limit_ms, code)
     assert (kept, answer.code) == ([], 2)
@@ -34,7 +35,7 @@ def test_the_limits_of_java(kit: Any, code: int, limit_ms: int) -> None:
     )
 
 
-def test_others_wait_as_long_as_they_must(kit: Any) -> None:
+def test_others_wait_as_long_as_they_must(kit: Kit) -> None:
     kept, answers = sift(kit, 60_000, 15, 310, 28, 41)
     assert kept == [15, 28, 41]
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2)]
@@ -42,7 +43,7 @@ def test_others_wait_as_long_as_they_must(kit: Any) -> None:
     assert sift(kit, 60_000, 11, flag=1) == ([11], []), "an answer of a client's"
 
 
-def test_the_settings_are_followed_at_once(build: Any) -> None:
+def test_the_settings_are_followed_at_once(build: Build) -> None:
     kit = build(broker_fast_failure_enable=False)
     assert kit.broker.queue_age.patience_ms == NEVER_MS
     assert sift(kit, 60_000, 310) == ([310], [])
@@ -51,7 +52,7 @@ def test_the_settings_are_followed_at_once(build: Any) -> None:
     assert sift(kit, 7, 310)[0] == []
 
 
-def test_refusing_takes_a_slice_of_a_turn(kit: Any) -> None:
+def test_refusing_takes_a_slice_of_a_turn(kit: Kit) -> None:
     assert sift(kit, 300, 310)[0] == []
     kit.scheduler.advance(SLICE_MS)
     assert sift(kit, 300, 310)[0] == [310]
@@ -60,7 +61,7 @@ def test_refusing_takes_a_slice_of_a_turn(kit: Any) -> None:
     assert kit.broker.queue_age.refused == 2
 
 
-def make_write_slow(kit: Any, monkeypatch: Any, ms: int) -> None:
+def make_write_slow(kit: Kit, monkeypatch: Any, ms: int) -> None:
     """The next write of the log takes so long; it stores one message."""
     commit = kit.store.log.commit
 
@@ -73,7 +74,9 @@ def make_write_slow(kit: Any, monkeypatch: Any, ms: int) -> None:
         assert kit.send(b"slow").code == 0
 
 
-def test_sends_that_wait_behind_a_slow_write_are_refused(build: Any, monkeypatch: Any) -> None:
+def test_sends_that_wait_behind_a_slow_write_are_refused(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kit = build(os_page_cache_busy_time_out_mills=300)
     assert sift(kit, 199, 310, 11) == ([310, 11], [])
     make_write_slow(kit, monkeypatch, 301)
@@ -95,7 +98,7 @@ def test_sends_that_wait_behind_a_slow_write_are_refused(build: Any, monkeypatch
 
 @pytest.mark.parametrize("fast_failure", [True, False])
 def test_sends_that_come_behind_a_slow_write_are_rejected(
-    build: Any, monkeypatch: Any, fast_failure: bool
+    build: Build, monkeypatch: pytest.MonkeyPatch, fast_failure: bool
 ) -> None:
     kit = build(os_page_cache_busy_time_out_mills=300, broker_fast_failure_enable=fast_failure)
     make_write_slow(kit, monkeypatch, 301)

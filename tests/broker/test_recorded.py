@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.broker import Build
 
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import HeartbeatData
@@ -117,7 +118,7 @@ class Replay:
 
 
 @pytest.fixture(params=["clients", "clients-binary", "tools"])
-def replay(request: pytest.FixtureRequest, build: Any) -> Replay:
+def replay(request: pytest.FixtureRequest, build: Build) -> Replay:
     text = lzma.decompress((CONVERSATIONS / f"{request.param}.jsonl.xz").read_bytes())
     rows = [json.loads(line) for line in text.splitlines()]
     kit = build(

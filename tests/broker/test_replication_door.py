@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rmqpy.broker.replication.access import ReplicationAllowList
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import SecurityMode
 
 
-def test_compatible_warns_once_an_address_and_counts(caplog) -> None:
+def test_compatible_warns_once_an_address_and_counts(caplog: pytest.LogCaptureFixture) -> None:
     door = ReplicationAllowList.of(SecuritySettings())
     assert [door.admits(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True] * 3
     assert len(caplog.records) == 2

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from harness.broker import Build, Kit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,31 +21,31 @@ from rmqpy.testing.memory_channel import MemoryChannel
 
 
 @pytest.mark.parametrize("code", [0, 13, 22, 27, 54, 210, 351, 901, 12345])
-def test_unknown_codes(kit: Any, code: int) -> None:
+def test_unknown_codes(kit: Kit, code: int) -> None:
     answer = kit.ask(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
-def test_an_unknown_oneway_request_is_answered_all_the_same(kit: Any) -> None:
+def test_an_unknown_oneway_request_is_answered_all_the_same(kit: Kit) -> None:
     command = RemotingCommand.request(12345)
     command.flag |= FLAG_ONEWAY
     kit.tell(command)
     assert kit.channel.take_one().code == 3
 
 
-def test_a_refused_oneway_request_is_silent(kit: Any) -> None:
+def test_a_refused_oneway_request_is_silent(kit: Kit) -> None:
     command = RemotingCommand.request(37)
     command.flag |= FLAG_ONEWAY
     kit.tell(command)
     assert kit.channel.take() == []
 
 
-def test_answers_to_nobodys_question_are_ignored(kit: Any) -> None:
+def test_answers_to_nobodys_question_are_ignored(kit: Kit) -> None:
     kit.tell(RemotingCommand(0, opaque=77, flag=FLAG_RESPONSE))
     assert kit.channel.take() == []
 
 
-def test_the_fast_port_does_everything_but_pull(kit: Any) -> None:
+def test_the_fast_port_does_everything_but_pull(kit: Kit) -> None:
     port = kit.broker.fast_port
     port.handle(kit.channel, [kit.send_command(), kit.pull_command()])
     port.turn_ended()
@@ -53,7 +54,7 @@ def test_the_fast_port_does_everything_but_pull(kit: Any) -> None:
     port.channel_closed(kit.channel)
 
 
-def test_replies_have_opaque_and_form_of_the_request(kit: Any) -> None:
+def test_replies_have_opaque_and_form_of_the_request(kit: Kit) -> None:
     command = kit.send_command()
     command.opaque, command.serialize_type = 4711, SERIALIZE_ROCKETMQ
     unknown = RemotingCommand(12345, opaque=4712, serialize_type=SERIALIZE_ROCKETMQ)
@@ -65,7 +66,7 @@ def test_replies_have_opaque_and_form_of_the_request(kit: Any) -> None:
     assert {answer.version for answer in answers.values()} == {407}
 
 
-def test_one_broken_request_harms_no_other(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_broken_request_harms_no_other(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise KeyError("planted")
 
@@ -78,7 +79,7 @@ def test_one_broken_request_harms_no_other(kit: Any, monkeypatch: pytest.MonkeyP
     assert not kit.channel.closed
 
 
-def test_an_answer_too_large_for_a_frame_is_an_error(kit: Any) -> None:
+def test_an_answer_too_large_for_a_frame_is_an_error(kit: Kit) -> None:
     for number in range(3):
         kit.broker.groups.find_or_create(f"G{number}")
     kit.broker.groups.get("G0").group_name = "x" * (17 << 20)
@@ -87,7 +88,7 @@ def test_an_answer_too_large_for_a_frame_is_an_error(kit: Any) -> None:
 
 
 def test_a_failed_dispatch_stops_the_store_not_the_broker(
-    kit: Any, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.send()
 
@@ -102,7 +103,7 @@ def test_a_failed_dispatch_stops_the_store_not_the_broker(
 
 
 def test_periodic_work_that_fails_is_done_again(
-    build: Any, monkeypatch: pytest.MonkeyPatch
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = build(start=False)
     calls: list[int] = []
@@ -117,7 +118,7 @@ def test_periodic_work_that_fails_is_done_again(
     assert len(calls) == 3
 
 
-def test_a_full_disk_is_noticed_and_forgiven(kit: Any) -> None:
+def test_a_full_disk_is_noticed_and_forgiven(kit: Kit) -> None:
     kit.files.free_bytes = kit.files.total_bytes // 20
     kit.scheduler.advance(10_000)
     assert kit.send().code == 14
@@ -126,14 +127,14 @@ def test_a_full_disk_is_noticed_and_forgiven(kit: Any) -> None:
     assert kit.send().code == 0
 
 
-def test_a_lost_leadership_answers_who_waits(kit: Any) -> None:
+def test_a_lost_leadership_answers_who_waits(kit: Kit) -> None:
     kit.broker.handle(kit.channel, [kit.send_command()])
     kit.broker.leadership_lost()
     answer = kit.channel.take_one()
     assert answer.code == 14 and "msgId" not in answer.ext_fields
 
 
-def test_a_stopped_broker_plans_nothing(kit: Any) -> None:
+def test_a_stopped_broker_plans_nothing(kit: Kit) -> None:
     kit.broker.stop(lambda: None)
     for _, command, done in kit.network.take():
         if command.code == 104:
@@ -142,14 +143,14 @@ def test_a_stopped_broker_plans_nothing(kit: Any) -> None:
     assert kit.scheduler.waiting == 0
 
 
-def test_channel_closed_takes_the_member_away(kit: Any) -> None:
+def test_channel_closed_takes_the_member_away(kit: Kit) -> None:
     channel = MemoryChannel()
     kit.heartbeat(channel)
     kit.broker.channel_closed(channel)
     assert kit.broker.clients.consumer_group("CG") is None
 
 
-def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: Any) -> None:
+def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: Build) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
     kit.tell(kit.send_command())
@@ -164,7 +165,7 @@ def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: Any) -> None:
     assert kit.scheduler.waiting == 0
 
 
-def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: Any) -> None:
+def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: Build) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
     kit.tell(kit.send_command(b"flushed"))
@@ -174,7 +175,7 @@ def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: Any
     assert [answer.code for answer in kit.channel.take()] == [0, 14]
 
 
-def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: Any) -> None:
+def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: Build) -> None:
     kit = build(namesrv_addr=None)
     kit.files.fail_write("/config/")
     stopped: list[bool] = []
@@ -183,7 +184,7 @@ def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: Any) ->
     assert stopped == [True]
 
 
-def test_a_broker_restarted_on_its_store_goes_on(build: Any) -> None:
+def test_a_broker_restarted_on_its_store_goes_on(build: Build) -> None:
     kit = build(namesrv_addr=None)
     kit.send(b"before")
     kit.broker.stop(lambda: None)
@@ -194,7 +195,7 @@ def test_a_broker_restarted_on_its_store_goes_on(build: Any) -> None:
     assert again.pull().ext_fields["nextBeginOffset"] == "2"
 
 
-def test_messages_of_a_killed_broker_are_there_after_it(build: Any) -> None:
+def test_messages_of_a_killed_broker_are_there_after_it(build: Build) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.tell(kit.send_command(b"acknowledged"))
     kit.scheduler.run_until_idle()
@@ -205,7 +206,7 @@ def test_messages_of_a_killed_broker_are_there_after_it(build: Any) -> None:
     assert again.pull(max_msg_nums=1).body.count(b"acknowledged") == 1
 
 
-def test_derived_files_are_flushed_beside_the_loop(kit: Any) -> None:
+def test_derived_files_are_flushed_beside_the_loop(kit: Kit) -> None:
     kit.send()
     kit.scheduler.blocking_ms = 20
     kit.scheduler.advance(60_000)
@@ -216,7 +217,7 @@ def test_derived_files_are_flushed_beside_the_loop(kit: Any) -> None:
     assert node.durable and node.durable[:20] == bytes(node.data[:20])
 
 
-def test_derived_files_that_cannot_be_flushed_stop_the_store(kit: Any) -> None:
+def test_derived_files_that_cannot_be_flushed_stop_the_store(kit: Kit) -> None:
     kit.send()
     kit.files.fail_sync("/consumequeue/")
     kit.scheduler.advance(60_000)
@@ -259,7 +260,7 @@ BODIES = [
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_whatever_a_request_says_it_gets_one_answer(kit: Any, data: st.DataObject) -> None:
+def test_whatever_a_request_says_it_gets_one_answer(kit: Kit, data: st.DataObject) -> None:
     """No header and no body makes the broker raise, stay silent or leave its folder.
 
     One broker for all examples: what one leaves behind is there for the next.
@@ -282,7 +283,7 @@ def test_whatever_a_request_says_it_gets_one_answer(kit: Any, data: st.DataObjec
     assert not [path for path in kit.files.nodes if ".." in path or "\0" in path]
 
 
-def test_requests_of_tools_take_a_slice_of_a_turn(build: Any) -> None:
+def test_requests_of_tools_take_a_slice_of_a_turn(build: Build) -> None:
     """What is not begun in time is handed back, with what stands behind it; sends are not."""
     kit = build()
     asked: list[int] = []

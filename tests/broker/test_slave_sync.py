@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.broker import Build
 
 from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
@@ -75,7 +76,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(build: Any) -> Any:
+def pair(build: Build) -> Any:
     def make(**settings: Any) -> Pair:
         master = build()
         role = {} if settings else {"broker_role": BrokerRole.SLAVE, "broker_id": 1}

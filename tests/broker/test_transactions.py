@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.broker import Kit
 
 from rmqpy.broker.services.half_messages import op_message
 from rmqpy.broker.services.transaction_check import check_request
@@ -30,7 +31,7 @@ GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 ROUND_MS = 60_000
 
 
-def messages(kit: Any, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.max_queue_offset(topic, queue_id)
     start = kit.store.min_queue_offset(topic, queue_id)
     found = []
@@ -41,7 +42,7 @@ def messages(kit: Any, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     return found
 
 
-def send_half(kit: Any, name: str = "U", more: str = "", **fields: Any) -> RemotingCommand:
+def send_half(kit: Kit, name: str = "U", more: str = "", **fields: Any) -> RemotingCommand:
     properties = f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01{name}\x02WAIT\x01true{more}"
     values = {
         "properties": properties,
@@ -64,16 +65,16 @@ def end_header(half: StoredMessage, what: int, **fields: Any) -> EndTransactionR
     return EndTransactionRequestHeader(**{**values, **fields})
 
 
-def committed(kit: Any) -> tuple[int, int]:
+def committed(kit: Kit) -> tuple[int, int]:
     offsets = kit.broker.offsets
     return tuple(offsets.get("CID_RMQ_SYS_TRANS", topic, 0) for topic in (HALF, OP))
 
 
-def questions(kit: Any) -> list[RemotingCommand]:
+def questions(kit: Kit) -> list[RemotingCommand]:
     return [command for command in kit.channel.take() if command.code == 39]
 
 
-def test_a_half_message_waits_in_the_half_topic(kit: Any) -> None:
+def test_a_half_message_waits_in_the_half_topic(kit: Kit) -> None:
     answer = send_half(kit, queue_id=2)
     assert answer.code == 0
     assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("2", "0")
@@ -91,7 +92,7 @@ def test_a_half_message_waits_in_the_half_topic(kit: Any) -> None:
     assert messages(kit, "T", 2) == []
 
 
-def test_commit_gives_the_message_and_notes_it(kit: Any) -> None:
+def test_commit_gives_the_message_and_notes_it(kit: Kit) -> None:
     send_half(kit, queue_id=1, flag=5)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 0
@@ -105,7 +106,7 @@ def test_commit_gives_the_message_and_notes_it(kit: Any) -> None:
     assert (op.body, op.raw_properties, op.sys_flag) == (b"0", b"WAIT\x01true\x02TAGS\x01d", 0)
 
 
-def test_rollback_only_notes_it(kit: Any) -> None:
+def test_rollback_only_notes_it(kit: Kit) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, TRANSACTION_ROLLBACK)).code == 0
@@ -113,7 +114,7 @@ def test_rollback_only_notes_it(kit: Any) -> None:
     assert [op.body for op in messages(kit, OP)] == [b"0"]
 
 
-def test_unknown_changes_nothing(kit: Any) -> None:
+def test_unknown_changes_nothing(kit: Kit) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, 0)).code == 0
@@ -129,7 +130,7 @@ def test_unknown_changes_nothing(kit: Any) -> None:
         ({"commit_log_offset": 99_999}, "Find prepared transaction message failed"),
     ],
 )
-def test_an_end_must_name_its_half_message(kit: Any, fields: dict[str, Any], remark: str) -> None:
+def test_an_end_must_name_its_half_message(kit: Kit, fields: dict[str, Any], remark: str) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     answer = kit.ask(37, end_header(half, TRANSACTION_COMMIT, **fields))
@@ -137,21 +138,21 @@ def test_an_end_must_name_its_half_message(kit: Any, fields: dict[str, Any], rem
     assert messages(kit, OP) == []
 
 
-def test_an_ordinary_message_cannot_be_committed(kit: Any) -> None:
+def test_an_ordinary_message_cannot_be_committed(kit: Kit) -> None:
     kit.send(properties="PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x010")
     (message,) = messages(kit, "T")
     assert kit.ask(37, end_header(message, TRANSACTION_COMMIT)).code == 1
     assert len(messages(kit, "T")) == 1
 
 
-def test_a_slave_ends_nothing(kit: Any) -> None:
+def test_a_slave_ends_nothing(kit: Kit) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     kit.broker.identity.role = type(kit.broker.identity.role).SLAVE
     assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 11
 
 
-def test_the_delay_of_a_transaction_begins_with_its_commit(kit: Any) -> None:
+def test_the_delay_of_a_transaction_begins_with_its_commit(kit: Kit) -> None:
     send_half(kit, more="\x02DELAY\x011")
     (half,) = messages(kit, HALF)
     kit.scheduler.advance(5_000)
@@ -162,7 +163,7 @@ def test_the_delay_of_a_transaction_begins_with_its_commit(kit: Any) -> None:
     assert final.sys_flag == 8
 
 
-def test_an_ended_transaction_is_not_asked_about(kit: Any) -> None:
+def test_an_ended_transaction_is_not_asked_about(kit: Kit) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit, "a")
     send_half(kit, "b")
@@ -174,7 +175,7 @@ def test_an_ended_transaction_is_not_asked_about(kit: Any) -> None:
     assert len(messages(kit, HALF)) == 2
 
 
-def test_a_producer_is_asked_and_its_answer_counts(kit: Any) -> None:
+def test_a_producer_is_asked_and_its_answer_counts(kit: Kit) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit, queue_id=3)
     kit.scheduler.advance(ROUND_MS + 1_000)
@@ -220,7 +221,7 @@ def test_after_enough_questions_it_is_given_up(build: Callable[..., Any]) -> Non
     assert committed(kit) == (4, -1)
 
 
-def test_what_is_older_than_the_log_is_kept_is_given_up_at_once(kit: Any) -> None:
+def test_what_is_older_than_the_log_is_kept_is_given_up_at_once(kit: Kit) -> None:
     send_half(kit, born_timestamp=kit.scheduler.now_ms() - 73 * 3_600_000)
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert len(messages(kit, GIVEN_UP)) == 1
@@ -260,7 +261,7 @@ def test_producers_are_asked_in_turn(build: Callable[..., Any]) -> None:
     assert [len(channel.take()) for channel in others] == [2, 2]
 
 
-def test_op_messages_of_5x_name_many(kit: Any) -> None:
+def test_op_messages_of_5x_name_many(kit: Kit) -> None:
     for number in range(3):
         send_half(kit, f"U{number}")
     op = op_message(0, 0, kit.broker.identity, kit.scheduler.now_ms())
@@ -271,7 +272,7 @@ def test_op_messages_of_5x_name_many(kit: Any) -> None:
     assert committed(kit) == (3, 1)
 
 
-def test_a_slave_asks_nobody(kit: Any) -> None:
+def test_a_slave_asks_nobody(kit: Kit) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit)
     kit.broker.services.stop()
@@ -364,7 +365,7 @@ def test_half_messages_of_a_java_broker_are_resolved(
     probe.store.shutdown()
 
 
-def half_without_end(kit: Any, since: int) -> list[str]:
+def half_without_end(kit: Kit, since: int) -> list[str]:
     ops = {int(text) for op in messages(kit, OP) for text in op.body.decode().split(",") if text}
     return [
         half.properties["UNIQ_KEY"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import pytest
@@ -75,7 +77,7 @@ def rows_of(files):
 
 
 @pytest.fixture(params=FILES, ids=lambda case: f"{case[0]}/{case[1]}")
-def logs(request, golden):
+def logs(request: pytest.FixtureRequest, golden: Callable[[str], Path]):
     name, place, dledger = request.param
     folder = golden(name) / place
     store = next(parent for parent in folder.parents if (parent / "consumequeue").is_dir())
@@ -83,14 +85,14 @@ def logs(request, golden):
     return [(int(f.name), f.read_bytes(), plan) for f in sorted(folder.iterdir())]
 
 
-def test_golden_files(logs):
+def test_golden_files(logs) -> None:
     for base, data, plan in logs:
         tree, stops = walk(tally_backend.tally_frames, data, base, plan)
         assert (tree, stops) == walk(count_frames, data, base, plan)
         assert tree["records"] > 5 and not [e for e in tree["events"] if e[0] != EventKind.UNIT]
 
 
-def test_damaged_golden_files(logs):
+def test_damaged_golden_files(logs) -> None:
     dice = random.Random(20240611)
     for base, data, plan in logs:
         for _ in range(1):
@@ -102,7 +104,7 @@ def test_damaged_golden_files(logs):
             assert ours == walk(count_frames, bytes(damaged), base, plan)
 
 
-def test_in_pieces_it_counts_the_same(logs):
+def test_in_pieces_it_counts_the_same(logs) -> None:
     base, data, plan = logs[0]
     whole, stops = walk(tally_backend.tally_frames, data, base, plan)
     for pieces in ([1], [30000], [10, 5000, 5001, 65000]):
@@ -110,7 +112,7 @@ def test_in_pieces_it_counts_the_same(logs):
 
 
 @given(st.binary(max_size=400), st.booleans())
-def test_any_bytes(data, dledger):
+def test_any_bytes(data, dledger) -> None:
     plan = TallyPlan(dledger=dledger, keys=(0, 1 << 40))
     assert walk(tally_backend.tally_frames, data, 0, plan) == walk(count_frames, data, 0, plan)
 
@@ -125,7 +127,7 @@ PIECES = [
     st.lists(st.sampled_from(PIECES)),
     st.integers(0, 0x3F),
 )
-def test_any_properties(pieces, sys_flag):
+def test_any_properties(pieces, sys_flag) -> None:
     raw = b"".join(pieces)[:2000]
     data = record(raw, sys_flag=sys_flag) + record(raw, sys_flag=sys_flag | 0x80)
     plan = TallyPlan(dledger=False, keys=(0, 1 << 40))
@@ -148,7 +150,7 @@ def record(properties, sys_flag=0, topic=b"T", body=b"body"):
     return head + born + bytes(8) + store + tail + len(properties).to_bytes(2) + properties
 
 
-def test_many_queues_and_many_events():
+def test_many_queues_and_many_events() -> None:
     """More than C has room for at first: queues 200, events more than a walk may hold."""
     one = b"".join(record(b"", topic=b"Topic%d" % (n % 200)) for n in range(2 * EVENT_LIMIT))
     plan = TallyPlan(dledger=False)
@@ -157,7 +159,7 @@ def test_many_queues_and_many_events():
     assert len(tree["queues"]) == 200 and len(tree["events"]) > EVENT_LIMIT
 
 
-def test_queue_offsets_over_many_buckets():
+def test_queue_offsets_over_many_buckets() -> None:
     parts = []
     for n in range(300):
         data = bytearray(record(b"", topic=b"A"))
@@ -169,7 +171,7 @@ def test_queue_offsets_over_many_buckets():
     assert len(tree["queues"][0]["buckets"]) > 200
 
 
-def test_what_is_no_part_of_a_message_does_not_count():
+def test_what_is_no_part_of_a_message_does_not_count() -> None:
     """The property that covers an entry header, and the record checksum."""
     plan = TallyPlan(dledger=False)
     found = walk(tally_backend.tally_frames, record(b"KEYS\x01a"), 0, plan)[0]
@@ -182,6 +184,6 @@ def test_what_is_no_part_of_a_message_does_not_count():
     assert other["queues"][0]["buckets"] != plain
 
 
-def test_the_c_core_is_what_is_tested():
+def test_the_c_core_is_what_is_tested() -> None:
     if shutil.which("cc") and backend.implementation == "c":
         assert tally_backend.tally_frames is not count_frames

@@ -35,7 +35,7 @@ MODES = ("classic", "classic-cold", "sync-flush", "dledger")
 
 
 @pytest.fixture(scope="session")
-def faulty_io(tmp_path_factory):
+def faulty_io(tmp_path_factory: pytest.TempPathFactory):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("a C compiler is needed to build faulty_io.c")
@@ -62,7 +62,7 @@ class Faults:
 
 
 @pytest.fixture
-def faults(tmp_path):
+def faults(tmp_path: Path):
     return Faults(tmp_path / "faults")
 
 
@@ -86,12 +86,12 @@ def made(tmp_path, mode, environment, store=None, **more):
 
 
 @pytest.fixture(params=MODES)
-def mode(request):
+def mode(request: pytest.FixtureRequest):
     return request.param
 
 
 @pytest.fixture
-def broker(mode, tmp_path, faulty_io, faults):
+def broker(mode, tmp_path: Path, faulty_io, faults):
     environment = {"LD_PRELOAD": str(faulty_io), "FAULTY_IO": str(faults.path)}
     broker = made(tmp_path, mode, environment)
     yield broker
@@ -147,7 +147,7 @@ def log_part(mode):
     return "/data/" if mode == "dledger" else "/commitlog/"
 
 
-def test_no_room_for_the_log(broker, mode, faults):
+def test_no_room_for_the_log(broker, mode, faults) -> None:
     """Refused at once, read on, taken again by itself; nothing acknowledged is missing."""
     acknowledged = []
     with broker, ready(broker) as connection:
@@ -167,7 +167,7 @@ def test_no_room_for_the_log(broker, mode, faults):
     assert {message.body for message in reading.messages} >= set(acknowledged)
 
 
-def test_no_room_for_the_derived_files(broker, faults):
+def test_no_room_for_the_derived_files(broker, faults) -> None:
     acknowledged = []
     with broker, ready(broker) as connection:
         faults.set(f"room {errno.ENOSPC} /consumequeue/", f"room {errno.ENOSPC} /index/")
@@ -181,7 +181,7 @@ def test_no_room_for_the_derived_files(broker, faults):
         wait_for(lambda: set(stored(connection)) >= set(acknowledged), broker)
 
 
-def test_a_failed_sync_ends_writing(broker, mode, faults):
+def test_a_failed_sync_ends_writing(broker, mode, faults) -> None:
     """No acknowledgement behind it, whatever the disk says later; after a restart all that was
     acknowledged is there.
     """
@@ -203,7 +203,7 @@ def test_a_failed_sync_ends_writing(broker, mode, faults):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(tmp_path: Path):
     """A file system of 24 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -214,7 +214,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_file_system_that_is_full(small_disk, tmp_path, mode):
+def test_a_file_system_that_is_full(small_disk, tmp_path: Path, mode) -> None:
     """Everything at once: log, consume queues, index, tables. The process lives (a write into a
     mapping without room would end it), and goes on when something is deleted.
     """

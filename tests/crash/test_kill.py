@@ -53,7 +53,7 @@ def settings_of(mode):
 
 
 @pytest.fixture
-def site(tmp_path):
+def site(tmp_path: Path):
     if TARGET != "java":
         return RmqpySite(tmp_path)
     reason = JavaHome().missing()
@@ -63,7 +63,7 @@ def site(tmp_path):
 
 
 @pytest.fixture(params=["classic", "classic-sync-flush", "dledger"])
-def broker(request, site):
+def broker(request: pytest.FixtureRequest, site):
     namesrv_port, broker_ports = free_port_block(1), free_port_block(BROKER_PORT_COUNT)
     member_port, settings = settings_of(request.param)
     with site.namesrv("namesrv", namesrv_port.first) as namesrv:
@@ -74,7 +74,7 @@ def broker(request, site):
     del member_port  # held until here
 
 
-def test_no_acknowledged_message_is_lost(broker, tmp_path):
+def test_no_acknowledged_message_is_lost(broker, tmp_path: Path) -> None:
     seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
     print(f"RMQPY_CRASH_SEED={seed}")
     dice = random.Random(seed)

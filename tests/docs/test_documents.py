@@ -17,7 +17,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_into_the_repository_leads_to_a_file(page):
+def test_every_link_into_the_repository_leads_to_a_file(page) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" in target or target.startswith(("#", "mailto:")):
             continue
@@ -25,14 +25,14 @@ def test_every_link_into_the_repository_leads_to_a_file(page):
         assert file.exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
-def test_readme_has_the_command_that_ci_runs():
+def test_readme_has_the_command_that_ci_runs() -> None:
     assert TEST_COMMAND in (ROOT / "README.md").read_text(encoding="utf-8")
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for part in ("-m venv .venv", ".venv/bin/pip install -q tox", ".venv/bin/tox run-parallel"):
         assert part in script
 
 
-def test_every_environment_of_tox_is_described():
+def test_every_environment_of_tox_is_described() -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", encoding="utf-8")
     for section in tox.sections():
@@ -40,7 +40,7 @@ def test_every_environment_of_tox_is_described():
             assert len(tox[section]["description"].splitlines()) == 1, section
 
 
-def test_ci_sums_up_the_summaries_of_pytest():
+def test_ci_sums_up_the_summaries_of_pytest() -> None:
     output = "noise\n12 passed, 1 skipped in 3.50s\n== 2 failed, 3 passed in 1.25s ==\n7 passed\n"
     done = subprocess.run(
         [sys.executable, str(ROOT / ".ci" / "summary.py")],

@@ -7,10 +7,11 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from harness.hostile import Client
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.command import RemotingCommand
@@ -114,7 +115,7 @@ def test_memory_follows_what_was_sent_not_what_was_announced(
 
 
 def test_a_reader_of_nothing_is_bounded(
-    besiege: Besiege, resident: Callable[[], int], connect: Any
+    besiege: Besiege, resident: Callable[[], int], connect: Callable[[str], Awaitable[Client]]
 ) -> None:
     """Thousands of requests with large answers, and the answers are not taken."""
 
@@ -143,7 +144,9 @@ def test_a_reader_of_nothing_is_bounded(
     besiege(test)
 
 
-def test_strange_json_does_not_stop_the_loop(besiege: Besiege, connect: Any) -> None:
+def test_strange_json_does_not_stop_the_loop(
+    besiege: Besiege, connect: Callable[[str], Awaitable[Client]]
+) -> None:
     """What only the tolerant reader could read, or what would make a million objects, in bulk."""
     million = 1 << 20
     bodies = [

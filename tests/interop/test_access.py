@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define
+from harness.interop import Ground
 
 from rmqpy.client import (
     ClientInstance,
@@ -86,7 +87,7 @@ class Guarded:
     params=[(kind, mode) for mode in ("classic", "dledger") for kind in ("java", "rmqpy")],
     ids="-".join,
 )
-def guarded(request, ground):
+def guarded(request: pytest.FixtureRequest, ground: Ground):
     kind, mode = request.param
     name = f"guarded-{kind}-{mode}"
     site = ground.site(kind)
@@ -122,7 +123,7 @@ def guarded(request, ground):
     namesrv.stop()
 
 
-def test_javas_clients_are_let_in_by_their_accounts(guarded):
+def test_javas_clients_are_let_in_by_their_accounts(guarded) -> None:
     route = {"retryMs": 20_000}
     assert guarded.sent("Open", **PLAIN, **route) == 3
     assert guarded.sent("Open", mode="batch", **PLAIN, **route) == 3
@@ -134,12 +135,12 @@ def test_javas_clients_are_let_in_by_their_accounts(guarded):
     assert taken[-1] == {"event": "consumed", "count": 6}
 
 
-def test_the_batch_hole_is_open_in_java_only(guarded):
+def test_the_batch_hole_is_open_in_java_only(guarded) -> None:
     stored = guarded.sent("Closed", mode="batch", **PLAIN)
     assert stored == (3 if guarded.kind == "java" else 0)
 
 
-def test_mqadmin_administrates_with_its_tools_file(guarded):
+def test_mqadmin_administrates_with_its_tools_file(guarded) -> None:
     address = guarded.broker.address
     made = guarded.admin.run(
         "updateAclConfig",
@@ -166,7 +167,7 @@ def test_mqadmin_administrates_with_its_tools_file(guarded):
     assert "made-by-mqadmin" not in (guarded.home / "conf" / "plain_acl.yml").read_text()
 
 
-def test_our_admin_commands_are_signed(guarded):
+def test_our_admin_commands_are_signed(guarded) -> None:
     address = guarded.broker.address
     made = guarded.rmqpy_admin(
         "updateAclConfig", "-b", address, "-a", "made-by-rmqpy", "-s", "made-secret"
@@ -188,7 +189,7 @@ def test_our_admin_commands_are_signed(guarded):
     assert "AclException" in unsigned.stderr
 
 
-def test_our_client_signs_what_java_asks_for(guarded):
+def test_our_client_signs_what_java_asks_for(guarded) -> None:
     async def whole():
         credentials = Credentials(PLAIN["accessKey"], PLAIN["secretKey"])
         settings = ClientSettings(name_servers=guarded.namesrv.address, credentials=credentials)
@@ -215,7 +216,7 @@ def test_our_client_signs_what_java_asks_for(guarded):
 
 
 @pytest.mark.parametrize(("master", "slave"), [("java", "rmqpy"), ("rmqpy", "java")])
-def test_a_slave_synchronizes_with_a_guarded_master(ground, master, slave):
+def test_a_slave_synchronizes_with_a_guarded_master(ground: Ground, master, slave) -> None:
     """Ours signs; Java's cannot, and is let in by its address, as with a master of Java."""
     name = f"guarded-{master}-with-{slave}"
     home = ground.site(master).root / f"{name}-master"

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 
 import pytest
+from harness.interop import Cluster
 
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.java import probe_body
@@ -31,7 +32,7 @@ def own_properties(message):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_message_is_served_where_it_was_acknowledged(cluster, mode):
+def test_a_message_is_served_where_it_was_acknowledged(cluster: Cluster, mode) -> None:
     topic = cluster.topic()
     sent = cluster.send(
         topic,
@@ -65,7 +66,7 @@ def test_a_message_is_served_where_it_was_acknowledged(cluster, mode):
         }
 
 
-def test_queue_offsets_of_a_queue_have_no_holes(cluster):
+def test_queue_offsets_of_a_queue_have_no_holes(cluster: Cluster) -> None:
     topic = cluster.topic(queues=2)
     cluster.send(topic, count=31)
     offsets = [(m["queueId"], m["queueOffset"]) for m in cluster.dump(topic)]
@@ -74,7 +75,7 @@ def test_queue_offsets_of_a_queue_have_no_holes(cluster):
     assert ends == {0: (0, 16), 1: (0, 15)}
 
 
-def test_oneway_sends_arrive(cluster):
+def test_oneway_sends_arrive(cluster: Cluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=4)  # waits for the route and, in DLedger mode, for the leader
     cluster.send(topic, mode="oneway", first=4, count=20)
@@ -82,7 +83,7 @@ def test_oneway_sends_arrive(cluster):
     assert crcs == {zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(24)}
 
 
-def test_a_batch_takes_consecutive_places_of_one_queue(cluster):
+def test_a_batch_takes_consecutive_places_of_one_queue(cluster: Cluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=1)
     batches = cluster.send(topic, mode="batch", first=1, count=24, batch=8, keys="b")
@@ -98,7 +99,7 @@ def test_a_batch_takes_consecutive_places_of_one_queue(cluster):
             assert found["properties"]["KEYS"] == f"b{batch['first'] + k}"
 
 
-def test_a_topic_is_made_by_the_first_send(cluster):
+def test_a_topic_is_made_by_the_first_send(cluster: Cluster) -> None:
     cluster.send(cluster.topic(), count=1)
     topic = f"made-by-a-send-{cluster.broker.port}"
     (sent,) = cluster.send(topic, auto="true")
@@ -106,7 +107,7 @@ def test_a_topic_is_made_by_the_first_send(cluster):
     assert (found["queueId"], found["queueOffset"]) == (sent["queueId"], sent["queueOffset"])
 
 
-def test_a_push_consumer_gets_every_message_once(cluster):
+def test_a_push_consumer_gets_every_message_once(cluster: Cluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=40)
     events = cluster.probe.run("consume", topic=topic, group="all-of-it", max=40)
@@ -114,7 +115,7 @@ def test_a_push_consumer_gets_every_message_once(cluster):
     assert received == Counter(zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(40))
 
 
-def test_a_consumer_group_goes_on_where_it_stopped(cluster):
+def test_a_consumer_group_goes_on_where_it_stopped(cluster: Cluster) -> None:
     """One queue only: of the first offsets of a new group that come together Java may lose one."""
     topic = cluster.topic(queues=1)
     for first in (0, 4):
@@ -126,7 +127,7 @@ def test_a_consumer_group_goes_on_where_it_stopped(cluster):
         assert queue["consumed"] == first + 4
 
 
-def test_a_tag_expression_selects(cluster):
+def test_a_tag_expression_selects(cluster: Cluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=30, tags="red,green,blue")
     events = cluster.probe.run("consume", topic=topic, group="two-tags", expression="red || blue")
@@ -134,7 +135,7 @@ def test_a_tag_expression_selects(cluster):
     assert tags == {"red": 10, "blue": 10}
 
 
-def test_an_orderly_consumer_sees_each_queue_in_order(cluster):
+def test_an_orderly_consumer_sees_each_queue_in_order(cluster: Cluster) -> None:
     topic = cluster.topic(queues=2)
     cluster.send(topic, count=20)
     events = cluster.probe.run("consume", topic=topic, group="in-order", mode="orderly", max=20)
@@ -147,7 +148,7 @@ def test_an_orderly_consumer_sees_each_queue_in_order(cluster):
         assert offsets == list(range(10))
 
 
-def test_a_waiting_consumer_is_told_of_a_new_message(cluster):
+def test_a_waiting_consumer_is_told_of_a_new_message(cluster: Cluster) -> None:
     """Long polling: the broker holds the pull request and answers when a message comes."""
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
@@ -165,7 +166,7 @@ def test_a_waiting_consumer_is_told_of_a_new_message(cluster):
     assert late["seenTimestamp"] - late["storeTimestamp"] < TOLD_MS_MAX
 
 
-def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster):
+def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: Cluster) -> None:
     topic = cluster.topic()
     sent = cluster.send(topic, count=10, keys="invoice-")
     wanted = sent[3]
@@ -178,7 +179,7 @@ def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster):
         assert found["crc"] == wanted["crc"]
 
 
-def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(cluster):
+def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=5)
     times = [message["storeTimestamp"] for message in cluster.dump(topic)]

@@ -5,6 +5,7 @@ settings: docs/conformance.md is what this file sees.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +29,7 @@ from conformance.compare import differences, masked_text, without_places
 from conformance.namesrv_scenario import name_server_story
 from conformance.page import Evidence, page, read_codes, read_commands
 from conformance.wire import Wire, recorded_requests
+from harness.interop import Pair
 
 from rmqpy.cli import main
 from rmqpy.model.names import LEADER_MARKER_TOPIC
@@ -70,7 +72,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
-def mode(request):
+def mode(request: pytest.FixtureRequest):
     return request.param
 
 
@@ -81,7 +83,7 @@ def evidence():
 
 
 @pytest.fixture(scope="module")
-def pair(mode, pair_of):
+def pair(mode, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
     clusters = pair_of("conformance", mode, SETTINGS)
     for cluster in clusters.values():
         cluster.send(cluster.topic(), count=1)
@@ -144,7 +146,7 @@ def compare(heard, mode, evidence):
     return found
 
 
-def test_every_request_of_a_name_server(pair, mode, evidence):
+def test_every_request_of_a_name_server(pair, mode, evidence) -> None:
     def story(wire, _cluster):
         name_server_story(wire)
 
@@ -153,7 +155,7 @@ def test_every_request_of_a_name_server(pair, mode, evidence):
     assert not found, "\n".join(found)
 
 
-def test_every_request_of_a_broker(pair, mode, evidence):
+def test_every_request_of_a_broker(pair, mode, evidence) -> None:
     def story(wire, cluster):
         fast = f"127.0.0.1:{cluster.broker.port - 2}"
         broker_story(wire, fast, "DefaultCluster")
@@ -163,7 +165,7 @@ def test_every_request_of_a_broker(pair, mode, evidence):
     assert not found, "\n".join(found)
 
 
-def test_what_the_broker_wrote(pair, mode):
+def test_what_the_broker_wrote(pair, mode) -> None:
     """The log behind the answers above, message by message."""
     java, ours = (log_of(pair[kind]) for kind in KINDS)
     if mode == "dledger":
@@ -197,7 +199,13 @@ def log_of(cluster):
     ]
 
 
-def test_every_command_of_mqadmin(pair, mode, evidence, tmp_path_factory, capsys):
+def test_every_command_of_mqadmin(
+    pair,
+    mode,
+    evidence,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """mqadmin against Java and against rmqpy, and ``rmqpy admin`` against the same rmqpy."""
     clients = []
     try:
@@ -252,7 +260,7 @@ def told_apart(line, who, expected, given):
     ]
 
 
-def test_the_page_is_what_was_seen(evidence, request):
+def test_the_page_is_what_was_seen(evidence, request: pytest.FixtureRequest) -> None:
     """Last of all: rows of the lists, each with what is behind it."""
     if {mode for mode, _ in evidence.exchanges} != {"classic", "dledger"}:
         pytest.skip("both modes must have been run")

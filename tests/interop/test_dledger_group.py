@@ -10,9 +10,13 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.interop import Ground
 
 from rmqpy.cli import main
 from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
@@ -93,7 +97,7 @@ class MixedGroup:
 
 
 @pytest.fixture(params=GROUPS)
-def group(request, ground):
+def group(request: pytest.FixtureRequest, ground: Ground):
     kinds = request.param
     name = "-".join(kinds)
     namesrv = ground.namesrv("java", f"{name}-namesrv")
@@ -124,7 +128,7 @@ def site_of(ground, kind):
     return JavaSite(ground.java.root / version, home)
 
 
-def test_the_leader_is_killed_under_load(group, ground):
+def test_the_leader_is_killed_under_load(group, ground: Ground) -> None:
     probe = ground.probe.at(group.namesrv.address)
     leader = group.brokers[group.wait_for_leader(0)]
     create_topic(probe, "T", leader)
@@ -227,7 +231,13 @@ def wait_until_equal(group):
         pytest.param(("rmqpy", "java", "rmqpy"), id="mixed"),
     ],
 )
-def test_an_upgraded_master_and_slave_go_on(kinds, ground, golden_copy, manifest, tmp_path):
+def test_an_upgraded_master_and_slave_go_on(
+    kinds,
+    ground: Ground,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
     """A store of Java's master, its slave's and a copy become a group: every old message is read at
     its place before and after the leader is lost, and new ones stand behind them.
     """

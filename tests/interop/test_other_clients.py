@@ -7,10 +7,12 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import foreign_clients
 import pytest
+from harness.interop import Pair
 
 from rmqpy.testing.java import probe_body, side_by_side
 
@@ -28,7 +30,7 @@ RETRY_IDLE_MS = 8_000
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
-def pair(request, pair_of):
+def pair(request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
     clusters = pair_of("elsewhere", request.param, SETTINGS)
     yield clusters
     for cluster in clusters.values():
@@ -36,7 +38,7 @@ def pair(request, pair_of):
 
 
 @pytest.fixture(scope="module", params=["go", "cpp"])
-def client(request, tmp_path_factory):
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """Its name, and the probe of a name server."""
     reason = foreign_clients.missing(request.param)
     if reason is not None:
@@ -95,7 +97,7 @@ def sent(cluster, probe, topic: str, **options: object) -> list[tuple[Any, ...]]
     return [(event["index"], event["status"], event["queueOffset"]) for event in events]
 
 
-def test_sends(pair, client):
+def test_sends(pair, client) -> None:
     name, probe = client
 
     def scenario(cluster):
@@ -125,7 +127,7 @@ def test_sends(pair, client):
     assert keys[11:17] == [f"batch{n}" for n in range(9, 15)]
 
 
-def test_ordered_sends_and_consumption(pair, client):
+def test_ordered_sends_and_consumption(pair, client) -> None:
     """Each of three keys stays in one queue; a consumer that fails once tries again in place."""
     _, probe = client
 
@@ -148,7 +150,7 @@ def test_ordered_sends_and_consumption(pair, client):
         assert len({place[f"order{n}"] for n in range(shard, 30, 3)}) == 1
 
 
-def test_delayed_sends(pair, client):
+def test_delayed_sends(pair, client) -> None:
     name, probe = client
 
     def scenario(cluster):
@@ -170,7 +172,7 @@ def test_delayed_sends(pair, client):
     assert [m["properties"].get("KEYS") for m in found[1:]] == [f"late{n}" for n in range(1, 5)]
 
 
-def test_push_consumption_with_retry(pair, client):
+def test_push_consumption_with_retry(pair, client) -> None:
     """The first delivery of each fails; it comes again by way of the group's retry topic."""
     name, probe = client
 
@@ -197,7 +199,7 @@ def test_push_consumption_with_retry(pair, client):
     assert len(retries) == 6
 
 
-def test_a_tag_and_an_sql_filter(pair, client):
+def test_a_tag_and_an_sql_filter(pair, client) -> None:
     name, probe = client
 
     def scenario(cluster):
@@ -216,7 +218,7 @@ def test_a_tag_and_an_sql_filter(pair, client):
         assert len(offsets) in (3, 6)
 
 
-def test_transactions_of_the_go_client(pair, client):
+def test_transactions_of_the_go_client(pair, client) -> None:
     name, probe = client
     if name != "go":
         pytest.skip("this wrapper of the C++ client has no transactions")

@@ -10,8 +10,11 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from harness.interop import Ground
 
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec
@@ -122,7 +125,7 @@ def assert_same_logs(group, end):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_a_slave_has_what_its_master_has(ground, kinds, role):
+def test_a_slave_has_what_its_master_has(ground: Ground, kinds, role) -> None:
     name = f"pair-{'-'.join(kinds)}-{role[:4]}"
     group = Group(ground, name, kinds, role).start()
     topic = group.topic("T")
@@ -175,7 +178,7 @@ def same_table(group, name, key):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_either_is_killed_under_load(ground, kinds, role):
+def test_either_is_killed_under_load(ground: Ground, kinds, role) -> None:
     name = f"kill-{'-'.join(kinds)}-{role[:4]}"
     group = Group(ground, name, kinds, role).start()
     topic = group.topic("T")
@@ -208,7 +211,7 @@ def test_either_is_killed_under_load(ground, kinds, role):
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
-def test_a_late_slave_can_have_everything(ground, kinds):
+def test_a_late_slave_can_have_everything(ground: Ground, kinds) -> None:
     group = Group(ground, f"late-{'-'.join(kinds)}", kinds, haFetchFromBeginning="true")
     group.master.start()
     topic = group.topic("T")
@@ -222,7 +225,9 @@ def test_a_late_slave_can_have_everything(ground, kinds):
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
-def test_a_slave_that_was_stopped_early_catches_up(ground, kinds, golden_copy):
+def test_a_slave_that_was_stopped_early_catches_up(
+    ground: Ground, kinds, golden_copy: Callable[[str], Path]
+) -> None:
     stores = golden_copy("B-lagging-slave-v497")
     before = {path.name: path.read_bytes() for path in files_of(stores / "slave")}
     group = Group(

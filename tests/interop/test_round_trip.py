@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import define
+from harness.interop import Ground, Hosts
 
 from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
@@ -159,7 +162,15 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("kind", ["java", "java-5.3.3", "rmqpy"])
-def test_a_round_trip(ground, hosts, kind, tmp_path, golden_copy, manifest, monkeypatch):
+def test_a_round_trip(
+    ground: Ground,
+    hosts: Callable[..., Hosts],
+    kind,
+    tmp_path: Path,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     namesrv_kind = "rmqpy" if kind == "rmqpy" else "java"
     told: dict[Place, dict] = {}
     folder, queues = tmp_path, {"Normal": (0, 1, 2, 3)}

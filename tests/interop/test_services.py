@@ -6,9 +6,11 @@ group of three.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from harness.interop import Pair
 
 from rmqpy.testing.java import side_by_side
 from rmqpy.testing.java.side_by_side import in_order, received, seen, when_known
@@ -26,7 +28,7 @@ HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger", "group"])
-def pair(request, pair_of):
+def pair(request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
     """A Java and an rmqpy cluster of the same settings: kind -> cluster."""
     clusters = pair_of("services", request.param, SETTINGS)
     yield clusters
@@ -42,7 +44,7 @@ def both(pair, scenario) -> Any:
     return side_by_side.both(pair, scenario)
 
 
-def test_batches(pair):
+def test_batches(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=2)
         sent = cluster.send(
@@ -61,7 +63,7 @@ def test_batches(pair):
     assert len(given) == len(dumped) == 24 and not any(message["flag"] for message in given)
 
 
-def test_delayed_messages(pair):
+def test_delayed_messages(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=2)
         sent = cluster.send(topic, count=6, delay=1, keys="k", tags="a,b", property="p:v", flag=3)
@@ -83,7 +85,7 @@ def test_delayed_messages(pair):
     assert len(got) == len(dumped) == len(waiting) == 8
 
 
-def test_delayed_messages_are_on_time(pair):
+def test_delayed_messages_are_on_time(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=1)
         cluster.send(topic, count=4, delay=2)
@@ -94,7 +96,7 @@ def test_delayed_messages_are_on_time(pair):
     assert both(pair, scenario) == (4, True)
 
 
-def test_transactions(pair):
+def test_transactions(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=1)
         events = cluster.send(
@@ -133,7 +135,7 @@ def test_transactions(pair):
     assert {message["sysFlag"] for message in finals} == {8}
 
 
-def test_retries_and_dead_letters(pair):
+def test_retries_and_dead_letters(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=1)
         group = f"{topic}-g"
@@ -156,7 +158,7 @@ def test_retries_and_dead_letters(pair):
     assert len(retries) == 6 and len(dead) == 3
 
 
-def test_an_orderly_consumer_tries_again_in_place(pair):
+def test_an_orderly_consumer_tries_again_in_place(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=2)
         cluster.send(topic, count=10)
@@ -171,7 +173,7 @@ def test_an_orderly_consumer_tries_again_in_place(pair):
     assert len(second) == 10
 
 
-def test_broadcast(pair):
+def test_broadcast(pair) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=2)
         cluster.send(topic, count=8)
@@ -196,7 +198,7 @@ def test_broadcast(pair):
         "number NOT BETWEEN 2 AND 4 AND colour IN ('red', 'green')",
     ],
 )
-def test_sql_filters(pair, expression):
+def test_sql_filters(pair, expression) -> None:
     def scenario(cluster):
         topic = cluster.topic(queues=1)
         for colour in ("red", "green", "blue"):

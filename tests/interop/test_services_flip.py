@@ -5,10 +5,12 @@ ordered consumption, filters. Java's switch and ours side by side, message by me
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define
+from harness.interop import Ground
 
 from rmqpy.testing.java.side_by_side import KINDS, both, in_order, received, seen, when_known
 from rmqpy.testing.ports import BROKER_PORT_COUNT
@@ -51,7 +53,7 @@ class Switched:
 
 
 @pytest.fixture
-def sides(ground, tmp_path):
+def sides(ground: Ground, tmp_path: Path):
     namesrvs = []
 
     def switched(kind):
@@ -134,7 +136,7 @@ def without_checks(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def test_what_was_under_way_goes_on_behind_the_switch(sides):
+def test_what_was_under_way_goes_on_behind_the_switch(sides) -> None:
     def scenario(side: Switched) -> dict[str, Any]:
         with side.open(False) as broker:
             for topic in TOPICS:

@@ -5,7 +5,10 @@ The name server is Java's throughout: it is not what is tested here.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from harness.interop import Ground
 
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, dledger_settings
@@ -85,8 +88,14 @@ class Exchange:
 @pytest.mark.parametrize(("writer_mode", "reader_mode"), MODES)
 @pytest.mark.parametrize(("writer", "reader"), WRITERS)
 def test_each_opens_what_the_other_wrote(
-    ground, request, tmp_path, writer, reader, writer_mode, reader_mode
-):
+    ground: Ground,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    writer,
+    reader,
+    writer_mode,
+    reader_mode,
+) -> None:
     exchange = Exchange(ground, request.node.callspec.id, tmp_path)
     with exchange.open(writer, writer_mode) as broker:
         for topic in ("goods", "settled"):

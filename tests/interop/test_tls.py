@@ -11,9 +11,11 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from attrs import evolve
+from harness.interop import Cluster, Ground
 
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer, TlsSide
 from rmqpy.model.errors import NetworkError
@@ -27,7 +29,7 @@ ROUTE_WAIT_MS = 20_000
 
 
 @pytest.fixture(scope="module")
-def tls_file(tls_folder, tmp_path_factory):
+def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """Everybody verifies everybody."""
     file = tmp_path_factory.mktemp("tls") / "tls.properties"
     lines = {
@@ -47,7 +49,7 @@ def tls_file(tls_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def java_tls(ground, tls_file):
+def java_tls(ground: Ground, tls_file):
     """Java programs that speak TLS, and demand it where they serve."""
     options = {
         "tls.enable": "true",
@@ -63,7 +65,7 @@ def java_tls(ground, tls_file):
 
 
 @pytest.fixture(scope="module", params=["java", "rmqpy", "rmqpy-dledger"])
-def cluster(request, ground, java_tls, tls_file):
+def cluster(request: pytest.FixtureRequest, ground: Ground, java_tls, tls_file):
     """(kind, name server, broker, a Java probe, mqadmin), all behind TLS."""
     kind = request.param
     settings = {"tls.server.mode": "enforcing", "tls.enable": "true", "tls.config.file": tls_file}
@@ -104,7 +106,7 @@ def side(tls_folder):
     )
 
 
-def test_javas_client_and_mqadmin_speak_tls(cluster):
+def test_javas_client_and_mqadmin_speak_tls(cluster: Cluster) -> None:
     _, _, broker, probe, admin = cluster
     probe.run("createTopic", topic="Tls", broker=broker.address)
     sent = probe.run("send", topic="Tls", count=20, retryMs=ROUTE_WAIT_MS, sizes="10,100000")
@@ -114,7 +116,7 @@ def test_javas_client_and_mqadmin_speak_tls(cluster):
     assert broker.address in admin.run("clusterList")
 
 
-def test_our_client_and_admin_speak_tls(cluster, tls_folder, tls_file):
+def test_our_client_and_admin_speak_tls(cluster: Cluster, tls_folder: Path, tls_file) -> None:
     _, namesrv, broker, probe, _ = cluster
     probe.run("createTopic", topic="Ours", broker=broker.address)
     probe.run("send", topic="Ours", count=1, queue=0, retryMs=ROUTE_WAIT_MS)
@@ -143,7 +145,7 @@ def test_our_client_and_admin_speak_tls(cluster, tls_folder, tls_file):
     assert broker.address in json.dumps(json.loads(listed.stdout))
 
 
-def test_who_shows_no_certificate_stays_outside(cluster, tls_folder):
+def test_who_shows_no_certificate_stays_outside(cluster: Cluster, tls_folder: Path) -> None:
     _, namesrv, _, _, _ = cluster
 
     async def asks(tls):

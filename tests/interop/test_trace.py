@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 
 import pytest
+from harness.interop import Cluster, Pair
 
 from rmqpy.cli import main
 from rmqpy.client import Message, Producer, ProducerSettings, PushConsumer, PushSettings
@@ -17,7 +19,7 @@ WAIT_S = 20
 
 
 @pytest.fixture(scope="module")
-def pair(pair_of):
+def pair(pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
     """Their brokers offer the trace topic."""
     clusters = pair_of("trace", "classic", {"traceTopicEnable": "true"})
     yield clusters
@@ -27,7 +29,7 @@ def pair(pair_of):
 
 
 @pytest.fixture(params=["java", "rmqpy"])
-def cluster(request, pair):
+def cluster(request: pytest.FixtureRequest, pair):
     return pair[request.param]
 
 
@@ -50,7 +52,7 @@ def lines_of(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def test_our_clients_trace(cluster, capsys):
+def test_our_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
 
@@ -76,7 +78,7 @@ def test_our_clients_trace(cluster, capsys):
     check(cluster, capsys, asyncio.run(story()))
 
 
-def test_javas_clients_trace(cluster, capsys):
+def test_javas_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
     (sent,) = cluster.send(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,9 @@ SECONDS_MAX = 600
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_java_serves_what_the_suite_has_left(golden_copy, tmp_path, version):
+def test_java_serves_what_the_suite_has_left(
+    golden_copy: Callable[[str], Path], tmp_path: Path, version
+) -> None:
     if JavaHome(version).missing() is not None:
         pytest.skip(str(JavaHome(version).missing()))
     store = golden_copy("B-master-slave-v497") / "master"

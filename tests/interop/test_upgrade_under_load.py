@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from attrs import define, field
+from harness.interop import Ground, Hosts
 
 from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
@@ -160,7 +161,13 @@ def clients(ground, namesrv: ServerProcess, folder: Path) -> tuple[list[Client],
 
 
 @pytest.mark.parametrize("kind", ["rmqpy", "java"])
-def test_there_and_back_under_load(ground, hosts, kind, tmp_path, monkeypatch):
+def test_there_and_back_under_load(
+    ground: Ground,
+    hosts: Callable[..., Hosts],
+    kind,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     place = hosts(tmp_path, kind, f"under-load-{kind}", BROKER)
     brokers = place.brokers(kind)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.interop import Ground
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
@@ -148,7 +149,13 @@ class Wrong:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_found_and_mended_or_refused(ground, golden_copy, name, monkeypatch, capsys):
+def test_it_is_found_and_mended_or_refused(
+    ground: Ground,
+    golden_copy: Callable[[str], Path],
+    name,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     root = golden_copy("B-master-slave-v497")
     (root / "master").rename(root / "n0")
     (root / "slave").rename(root / "n1")
@@ -201,7 +208,9 @@ def test_it_is_found_and_mended_or_refused(ground, golden_copy, name, monkeypatc
     assert not left & UNSOUND
 
 
-def test_another_file_size_is_refused_by_java_itself(ground, golden_copy):
+def test_another_file_size_is_refused_by_java_itself(
+    ground: Ground, golden_copy: Callable[[str], Path]
+) -> None:
     """Ours tells it before: ``same-sizes`` and ``file-sizes`` of ``rmqpy upgrade check``."""
     assert JavaHome().missing() is None
     root = golden_copy("B-master-slave-v497")

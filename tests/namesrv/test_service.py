@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.namesrv import World
 
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import run
@@ -16,7 +17,7 @@ JAVA_CODES = {
 }
 
 
-def test_every_code_is_answered_and_unknown_ones_with_code_3(world):
+def test_every_code_is_answered_and_unknown_ones_with_code_3(world: World) -> None:
     for code in range(-5, 1100):
         answer = world.ask(code)
         if code in JAVA_CODES:
@@ -25,18 +26,20 @@ def test_every_code_is_answered_and_unknown_ones_with_code_3(world):
             assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
-def test_the_answer_has_the_serialize_type_of_the_request(world):
+def test_the_answer_has_the_serialize_type_of_the_request(world: World) -> None:
     request = RemotingCommand(999, serialize_type=SERIALIZE_ROCKETMQ)
     assert world.send(request).serialize_type == SERIALIZE_ROCKETMQ
     assert world.ask(999).serialize_type == 0
 
 
-def test_a_response_from_a_peer_is_dropped(world):
+def test_a_response_from_a_peer_is_dropped(world: World) -> None:
     world.server.handle(world.channel, [RemotingCommand(103, flag=FLAG_RESPONSE)])
     assert world.channel.written == []
 
 
-def test_a_failure_inside_is_answered_and_counted(make_world, monkeypatch):
+def test_a_failure_inside_is_answered_and_counted(
+    make_world: type[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     monkeypatch.setattr(type(world.server.routes), "route", lambda self, topic: 1 // 0)
     answer = world.ask(105, topic="T")
@@ -45,7 +48,9 @@ def test_a_failure_inside_is_answered_and_counted(make_world, monkeypatch):
     assert world.server.counts.failures == 1
 
 
-def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(make_world, monkeypatch):
+def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(
+    make_world: type[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     monkeypatch.setattr("rmqpy.remoting.frame.MAX_FRAME", 600)
     world.register("10.0.0.1:10911", *(f"Topic{n}" for n in range(60)))
@@ -54,7 +59,7 @@ def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(make_wo
     assert "larger than a peer accepts" in answer.remark
 
 
-def test_stop_ends_the_watch(world):
+def test_stop_ends_the_watch(world: World) -> None:
     assert world.scheduler.waiting == 1
     world.server.stop()
     assert world.scheduler.waiting == 0
@@ -62,7 +67,7 @@ def test_stop_ends_the_watch(world):
 
 
 @pytest.mark.parametrize("uvloop", ["off", "auto"])
-def test_behind_sockets(make_world, uvloop):
+def test_behind_sockets(make_world: type[World], uvloop) -> None:
     world = make_world()
 
     async def main(scheduler):

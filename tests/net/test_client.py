@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+from harness.net import EchoHandler, SkewedScheduler
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.model.errors import NetworkError
@@ -50,17 +53,20 @@ class Outcomes:
         ("mq.example.org:1", ("mq.example.org", 1)),
     ],
 )
-def test_addresses(text, parsed):
+def test_addresses(text, parsed) -> None:
     assert parse_address(text) == parsed
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "h:x", "h:65536", "h:-1", "h:1²"])
-def test_a_text_that_is_no_address_is_named(text):
+def test_a_text_that_is_no_address_is_named(text) -> None:
     with pytest.raises(NetworkError, match="host:port"):
         parse_address(text)
 
 
-def test_200_parallel_requests_on_one_connection(in_loop, handler):
+def test_200_parallel_requests_on_one_connection(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         answers = await asyncio.gather(
@@ -77,7 +83,10 @@ def test_200_parallel_requests_on_one_connection(in_loop, handler):
     in_loop(main)
 
 
-def test_the_callers_command_is_left_alone(in_loop, handler):
+def test_the_callers_command_is_left_alone(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         command = request(body=b"x")
@@ -91,7 +100,10 @@ def test_the_callers_command_is_left_alone(in_loop, handler):
     in_loop(main)
 
 
-def test_oneway_in_both_forms(in_loop, handler):
+def test_oneway_in_both_forms(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         client.oneway(address, request(31))
@@ -105,7 +117,10 @@ def test_oneway_in_both_forms(in_loop, handler):
     in_loop(main)
 
 
-def test_a_refused_connect_fails_everything_that_waits(in_loop, caplog):
+def test_a_refused_connect_fails_everything_that_waits(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main(scheduler):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -128,7 +143,9 @@ def test_a_refused_connect_fails_everything_that_waits(in_loop, caplog):
     in_loop(main)
 
 
-def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(in_loop):
+def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         client = RemotingClient(scheduler)
         outcomes = Outcomes()
@@ -149,7 +166,9 @@ def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(in_loo
     in_loop(main)
 
 
-def test_a_connect_that_hangs_is_given_up(in_loop):
+def test_a_connect_that_hangs_is_given_up(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
@@ -171,7 +190,10 @@ def test_a_connect_that_hangs_is_given_up(in_loop):
     in_loop(main)
 
 
-def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(in_loop, handler):
+def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()
@@ -191,7 +213,10 @@ def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_agai
     in_loop(main)
 
 
-def test_an_invoke_without_answer_closes_its_connection(in_loop, handler):
+def test_an_invoke_without_answer_closes_its_connection(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()
@@ -207,7 +232,10 @@ def test_an_invoke_without_answer_closes_its_connection(in_loop, handler):
     in_loop(main)
 
 
-def test_or_keeps_it_when_told_so(in_loop, handler):
+def test_or_keeps_it_when_told_so(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
         with pytest.raises(NetworkError, match="did not answer"):
@@ -220,7 +248,10 @@ def test_or_keeps_it_when_told_so(in_loop, handler):
     in_loop(main)
 
 
-def test_a_callback_request_closes_only_a_connection_that_is_silent(in_loop, handler):
+def test_a_callback_request_closes_only_a_connection_that_is_silent(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()
@@ -240,7 +271,10 @@ def test_a_callback_request_closes_only_a_connection_that_is_silent(in_loop, han
     in_loop(main)
 
 
-def test_each_request_of_a_link_has_its_own_deadline(in_loop, handler):
+def test_each_request_of_a_link_has_its_own_deadline(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
         outcomes = Outcomes()
@@ -257,7 +291,11 @@ def test_each_request_of_a_link_has_its_own_deadline(in_loop, handler):
 
 
 @pytest.mark.parametrize("credentials", [None, Credentials("key", "secret")])
-def test_a_body_in_pieces_arrives_whole(in_loop, handler, credentials):
+def test_a_body_in_pieces_arrives_whole(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    credentials,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         client.credentials = credentials
@@ -275,7 +313,10 @@ def test_a_body_in_pieces_arrives_whole(in_loop, handler, credentials):
     in_loop(main)
 
 
-def test_a_late_or_unknown_answer_is_dropped(in_loop, caplog):
+def test_a_late_or_unknown_answer_is_dropped(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main(scheduler):
         heard = FrameDecoder()
         writers = []
@@ -305,7 +346,10 @@ def test_a_late_or_unknown_answer_is_dropped(in_loop, caplog):
     assert "to no request, opaque 0" in caplog.text
 
 
-def test_an_answer_on_another_connection_does_not_count(in_loop, handler):
+def test_an_answer_on_another_connection_does_not_count(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         other = RemotingServer(handler, scheduler)
@@ -323,7 +367,10 @@ def test_an_answer_on_another_connection_does_not_count(in_loop, handler):
     in_loop(main)
 
 
-def test_requests_of_the_peer_reach_the_handler_and_are_answered(in_loop, handler):
+def test_requests_of_the_peer_reach_the_handler_and_are_answered(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     class Local(type(handler)):
         pass
 
@@ -345,7 +392,10 @@ def test_requests_of_the_peer_reach_the_handler_and_are_answered(in_loop, handle
     in_loop(main)
 
 
-def test_the_response_table_is_bounded(in_loop, handler):
+def test_the_response_table_is_bounded(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler, pending_requests=3)
         outcomes = Outcomes()
@@ -361,7 +411,9 @@ def test_the_response_table_is_bounded(in_loop, handler):
     in_loop(main)
 
 
-def test_a_peer_that_does_not_read_gets_no_more(in_loop):
+def test_a_peer_that_does_not_read_gets_no_more(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         with socket.socket() as deaf:
             deaf.bind(("127.0.0.1", 0))
@@ -383,7 +435,10 @@ def test_a_peer_that_does_not_read_gets_no_more(in_loop):
     in_loop(main)
 
 
-def test_an_idle_connection_is_closed(in_loop, handler):
+def test_an_idle_connection_is_closed(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         await client.invoke(address, request())
@@ -400,7 +455,10 @@ def test_an_idle_connection_is_closed(in_loop, handler):
     in_loop(main)
 
 
-def test_close_fails_what_is_pending_also_while_connecting(in_loop, handler):
+def test_close_fails_what_is_pending_also_while_connecting(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, client, address = await pair(scheduler, handler)
         outcomes = Outcomes()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.net import SkewedScheduler
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.ha.frames import TransferFrame, encode_report, encode_transfer
@@ -82,7 +86,9 @@ async def serve(scheduler, log):
     return server, await server.listen("127.0.0.1", 0)
 
 
-def test_a_slave_gets_what_is_there_and_what_comes(in_loop):
+def test_a_slave_gets_what_is_there_and_what_comes(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         log = Log(bytes(3 * FILE) + b"old")
         server, address = await serve(scheduler, log)
@@ -104,7 +110,9 @@ def test_a_slave_gets_what_is_there_and_what_comes(in_loop):
     in_loop(main)
 
 
-def test_a_long_log_arrives_whole(in_loop):
+def test_a_long_log_arrives_whole(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         data = bytes(range(256)) * (FILE // 256) * 120
         log = Log(data)
@@ -119,7 +127,9 @@ def test_a_long_log_arrives_whole(in_loop):
     in_loop(main)
 
 
-def test_a_slave_that_cannot_store_ends_and_reports_nothing_more(in_loop):
+def test_a_slave_that_cannot_store_ends_and_reports_nothing_more(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         log = Log(b"x" * 100)
         server, address = await serve(scheduler, log)
@@ -135,7 +145,9 @@ def test_a_slave_that_cannot_store_ends_and_reports_nothing_more(in_loop):
     in_loop(main)
 
 
-def test_nobody_there_is_an_end_too(in_loop):
+def test_nobody_there_is_an_end_too(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         server, address = await serve(scheduler, Log())
         await server.close()
@@ -149,7 +161,9 @@ def test_nobody_there_is_an_end_too(in_loop):
     in_loop(main)
 
 
-def test_a_port_in_use_is_refused_by_name(in_loop):
+def test_a_port_in_use_is_refused_by_name(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         server, (host, port) = await serve(scheduler, Log())
         with pytest.raises(ConfigError, match="slaves' port"):
@@ -162,7 +176,9 @@ def test_a_port_in_use_is_refused_by_name(in_loop):
 @pytest.mark.parametrize(
     "sent", [b"\xff" * 8, encode_report(1 << 40), encode_report(0) + b"GET / HTTP/1.1\r\n\r\n    "]
 )
-def test_what_is_no_report_closes_the_connection(in_loop, sent):
+def test_what_is_no_report_closes_the_connection(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None], sent
+) -> None:
     async def main(scheduler):
         log = Log(b"x" * 100)
         server, address = await serve(scheduler, log)
@@ -181,7 +197,9 @@ def test_what_is_no_report_closes_the_connection(in_loop, sent):
     in_loop(main)
 
 
-def test_silence_closes_the_connection(in_loop):
+def test_silence_closes_the_connection(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         server, address = await serve(scheduler, Log())
         reader, writer = await asyncio.open_connection(*address)
@@ -195,7 +213,9 @@ def test_silence_closes_the_connection(in_loop):
     in_loop(main)
 
 
-def test_a_peer_that_does_not_read_costs_bounded_memory(in_loop):
+def test_a_peer_that_does_not_read_costs_bounded_memory(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         log = Log(bytes(16 << 20))
         server, address = await serve(scheduler, log)
@@ -214,7 +234,10 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(in_loop):
     in_loop(main)
 
 
-def test_too_many_connections_are_turned_away(in_loop, monkeypatch):
+def test_too_many_connections_are_turned_away(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ha, "SLAVES_MAX", 2)
 
     async def main(scheduler):
@@ -244,7 +267,9 @@ def test_too_many_connections_are_turned_away(in_loop, monkeypatch):
         (b"RPC0" * 100, "impossible offset|allowed are"),
     ],
 )
-def test_frames_of_a_master_that_cannot_be_are_refused(in_loop, sent, reason):
+def test_frames_of_a_master_that_cannot_be_are_refused(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None], sent, reason
+) -> None:
     async def main(scheduler):
         def answer(reader, writer):
             writer.write(sent)
@@ -260,7 +285,10 @@ def test_frames_of_a_master_that_cannot_be_are_refused(in_loop, sent, reason):
     in_loop(main)
 
 
-def test_the_log_travels_behind_tls(in_loop, tls_folder):
+def test_the_log_travels_behind_tls(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    tls_folder: Path,
+) -> None:
     async def main(scheduler):
         settings = SecuritySettings(
             tls_server_cert_path=str(tls_folder / "server.pem"),
@@ -288,7 +316,9 @@ def test_the_log_travels_behind_tls(in_loop, tls_folder):
     in_loop(main)
 
 
-def test_an_address_that_is_not_admitted_gets_nothing(in_loop):
+def test_an_address_that_is_not_admitted_gets_nothing(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         log = Log(b"x" * 100)
         server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(admits=lambda _address: False))

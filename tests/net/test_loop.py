@@ -7,14 +7,17 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+from harness.net import SkewedScheduler
 
 from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.net.loop import AsyncioScheduler, BlockingLimits, run, stop_on_signals
 
 
-def test_run_gives_the_result_and_the_exception_of_main():
+def test_run_gives_the_result_and_the_exception_of_main() -> None:
     async def good(scheduler):
         return 7
 
@@ -26,7 +29,7 @@ def test_run_gives_the_result_and_the_exception_of_main():
         run(bad, uvloop="off")
 
 
-def test_run_refuses_an_unknown_choice_by_name():
+def test_run_refuses_an_unknown_choice_by_name() -> None:
     async def main(scheduler):
         return None
 
@@ -34,7 +37,7 @@ def test_run_refuses_an_unknown_choice_by_name():
         run(main, uvloop="yes")
 
 
-def test_uvloop_is_optional_unless_it_is_insisted_on(monkeypatch):
+def test_uvloop_is_optional_unless_it_is_insisted_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     async def main(scheduler):
@@ -45,7 +48,9 @@ def test_uvloop_is_optional_unless_it_is_insisted_on(monkeypatch):
         run(main, uvloop="on")
 
 
-def test_callbacks_run_in_order_and_a_cancelled_timer_does_not(in_loop):
+def test_callbacks_run_in_order_and_a_cancelled_timer_does_not(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         ran = []
         ended = asyncio.Event()
@@ -59,7 +64,10 @@ def test_callbacks_run_in_order_and_a_cancelled_timer_does_not(in_loop):
     in_loop(main)
 
 
-def test_a_failing_callback_is_counted_and_the_loop_goes_on(in_loop, caplog):
+def test_a_failing_callback_is_counted_and_the_loop_goes_on(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main(scheduler):
         ended = asyncio.Event()
 
@@ -78,7 +86,9 @@ def test_a_failing_callback_is_counted_and_the_loop_goes_on(in_loop, caplog):
     assert "ValueError: planted" in caplog.text
 
 
-def test_blocking_work_runs_in_a_thread_and_reports_in_the_loop(in_loop):
+def test_blocking_work_runs_in_a_thread_and_reports_in_the_loop(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+) -> None:
     async def main(scheduler):
         seen = []
         ended = asyncio.Event()
@@ -105,7 +115,7 @@ def test_blocking_work_runs_in_a_thread_and_reports_in_the_loop(in_loop):
     in_loop(main)
 
 
-def test_waiting_work_is_bounded_and_refused_by_an_error():
+def test_waiting_work_is_bounded_and_refused_by_an_error() -> None:
     async def main(_):
         scheduler = AsyncioScheduler(limits=BlockingLimits(threads=1, waiting=2))
         go = threading.Event()
@@ -129,7 +139,9 @@ def test_waiting_work_is_bounded_and_refused_by_an_error():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_sets_the_stop_event_and_gives_the_handlers_back(in_loop, number):
+def test_a_signal_sets_the_stop_event_and_gives_the_handlers_back(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None], number
+) -> None:
     async def main(scheduler):
         stopped = stop_on_signals()
         assert not stopped.is_set()

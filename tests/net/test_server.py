@@ -9,8 +9,11 @@ import contextlib
 import logging
 import select
 import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+from harness.net import EchoHandler, SkewedScheduler
 
 from rmqpy.model.errors import ConfigError
 from rmqpy.net.connection import ConnectionLimits
@@ -64,7 +67,10 @@ async def started(scheduler, handler, **limits):
     return server, await server.listen("127.0.0.1", 0)
 
 
-def test_an_echo_with_peer_and_port(in_loop, handler):
+def test_an_echo_with_peer_and_port(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         peer = await Peer.connect(address)
@@ -86,7 +92,10 @@ def test_an_echo_with_peer_and_port(in_loop, handler):
     in_loop(main)
 
 
-def test_frames_sent_byte_by_byte_arrive_whole(in_loop, handler):
+def test_frames_sent_byte_by_byte_arrive_whole(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         peer = await Peer.connect(address)
@@ -102,7 +111,10 @@ def test_frames_sent_byte_by_byte_arrive_whole(in_loop, handler):
     in_loop(main)
 
 
-def test_all_frames_of_one_read_are_one_call_and_one_turn(in_loop, handler):
+def test_all_frames_of_one_read_are_one_call_and_one_turn(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         peer = await Peer.connect(address)
@@ -116,7 +128,10 @@ def test_all_frames_of_one_read_are_one_call_and_one_turn(in_loop, handler):
     in_loop(main)
 
 
-def test_postponed_requests_keep_their_order_and_let_others_pass(in_loop, handler):
+def test_postponed_requests_keep_their_order_and_let_others_pass(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     """One connection has many requests under way, each of which takes a turn."""
 
     async def main(scheduler):
@@ -140,7 +155,10 @@ def test_postponed_requests_keep_their_order_and_let_others_pass(in_loop, handle
     in_loop(main)
 
 
-def test_postponed_requests_of_a_connection_that_ends_are_dropped(in_loop, handler):
+def test_postponed_requests_of_a_connection_that_ends_are_dropped(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         handler.at_once = 1
         server, address = await started(scheduler, handler)
@@ -157,7 +175,7 @@ def test_postponed_requests_of_a_connection_that_ends_are_dropped(in_loop, handl
     in_loop(main)
 
 
-def test_connections_read_in_one_loop_turn_share_one_turn_end(handler):
+def test_connections_read_in_one_loop_turn_share_one_turn_end(handler: EchoHandler) -> None:
     from rmqpy.net.loop import run
 
     async def main(scheduler):
@@ -185,7 +203,7 @@ FEEDS = pytest.mark.parametrize(
 
 
 @FEEDS
-def test_a_patient_server_commits_what_comes_a_turn_later_together(handler):
+def test_a_patient_server_commits_what_comes_a_turn_later_together(handler: EchoHandler) -> None:
     from rmqpy.net.loop import run
 
     handler.patient = True
@@ -212,7 +230,10 @@ def test_a_patient_server_commits_what_comes_a_turn_later_together(handler):
     run(main, uvloop="off")
 
 
-def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler):
+def test_several_ports_share_the_handler_and_v6_peers_are_plain(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, main_port = await started(scheduler, handler)
         fast_port = await server.listen("127.0.0.1", 0)
@@ -243,8 +264,12 @@ def test_several_ports_share_the_handler_and_v6_peers_are_plain(in_loop, handler
     ids=["oversize", "ones", "http", "serialize_type", "json"],
 )
 def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
-    in_loop, handler, caplog, data, reason
-):
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    caplog: pytest.LogCaptureFixture,
+    data,
+    reason,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, max_frame=16_384)
         peer = await Peer.connect(address)
@@ -266,8 +291,9 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
 
 
 def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_the_peer(
-    in_loop, handler
-):
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     """Two peers can be read at once; the request of the first fills what waits for the second."""
     handled = handler.handle
 
@@ -308,7 +334,10 @@ def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_
     in_loop(main)
 
 
-def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(in_loop, handler):
+def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     handler.answer_body = b"x" * 65536
 
     async def main(scheduler):
@@ -347,7 +376,11 @@ def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(in_loop,
     in_loop(main)
 
 
-def test_a_peer_that_lets_too_much_wait_is_cut_off(in_loop, handler, caplog):
+def test_a_peer_that_lets_too_much_wait_is_cut_off(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     handler.answer_body = b"x" * 1_000_000
 
     async def main(scheduler):
@@ -366,7 +399,10 @@ def test_a_peer_that_lets_too_much_wait_is_cut_off(in_loop, handler, caplog):
     assert "it does not read" in caplog.text
 
 
-def test_one_connection_does_not_take_the_whole_turn(in_loop, handler):
+def test_one_connection_does_not_take_the_whole_turn(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, turn_bytes=128 * 1024)
         peer = await Peer.connect(address)
@@ -381,7 +417,10 @@ def test_one_connection_does_not_take_the_whole_turn(in_loop, handler):
     in_loop(main)
 
 
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not(in_loop, handler):
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         idle, busy = await Peer.connect(address), await Peer.connect(address)
@@ -402,7 +441,10 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(in_loop, handler):
     in_loop(main)
 
 
-def test_the_sweep_runs_by_itself(in_loop, handler):
+def test_the_sweep_runs_by_itself(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, idle_close_ms=40)
         idle = await Peer.connect(address)
@@ -413,7 +455,10 @@ def test_the_sweep_runs_by_itself(in_loop, handler):
     in_loop(main)
 
 
-def test_an_unfinished_frame_has_a_deadline(in_loop, handler):
+def test_an_unfinished_frame_has_a_deadline(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, head_deadline_ms=60_000)
         dribble, honest = await Peer.connect(address), await Peer.connect(address)
@@ -438,7 +483,11 @@ def test_an_unfinished_frame_has_a_deadline(in_loop, handler):
     in_loop(main)
 
 
-def test_a_full_server_turns_away_and_says_so_once_a_minute(in_loop, handler, caplog):
+def test_a_full_server_turns_away_and_says_so_once_a_minute(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, max_connections=2)
         first = [await Peer.connect(address) for _ in range(2)]
@@ -462,7 +511,10 @@ def test_a_full_server_turns_away_and_says_so_once_a_minute(in_loop, handler, ca
     assert lines[1].endswith("4 since the start")
 
 
-def test_a_handler_that_fails_costs_its_connection_and_is_counted(in_loop, handler):
+def test_a_handler_that_fails_costs_its_connection_and_is_counted(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     handler.fail_on = 13
 
     async def main(scheduler):
@@ -478,7 +530,10 @@ def test_a_handler_that_fails_costs_its_connection_and_is_counted(in_loop, handl
     in_loop(main)
 
 
-def test_close_sends_what_is_queued_first(in_loop, handler):
+def test_close_sends_what_is_queued_first(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         peer = await Peer.connect(address)
@@ -496,7 +551,10 @@ def test_close_sends_what_is_queued_first(in_loop, handler):
     in_loop(main)
 
 
-def test_close_does_not_wait_for_a_peer_that_does_not_read(in_loop, handler):
+def test_close_does_not_wait_for_a_peer_that_does_not_read(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler, linger_ms=30)
         deaf = socket.create_connection(address)
@@ -511,7 +569,10 @@ def test_close_does_not_wait_for_a_peer_that_does_not_read(in_loop, handler):
     in_loop(main)
 
 
-def test_what_is_written_may_be_reused_at_once(in_loop, handler):
+def test_what_is_written_may_be_reused_at_once(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, address = await started(scheduler, handler)
         peer = await Peer.connect(address)
@@ -527,7 +588,10 @@ def test_what_is_written_may_be_reused_at_once(in_loop, handler):
     in_loop(main)
 
 
-def test_a_port_in_use_is_named(in_loop, handler):
+def test_a_port_in_use_is_named(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, (host, port) = await started(scheduler, handler)
         other = RemotingServer(handler, scheduler)
@@ -538,7 +602,10 @@ def test_a_port_in_use_is_named(in_loop, handler):
     in_loop(main)
 
 
-def test_a_header_has_a_deadline_of_its_own(in_loop, handler):
+def test_a_header_has_a_deadline_of_its_own(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         limits = ConnectionLimits(head_deadline_ms=5_000, frame_deadline_ms=60_000)
         server = handler.make_server(scheduler, limits)

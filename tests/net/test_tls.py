@@ -6,8 +6,12 @@ import asyncio
 import os
 import shutil
 import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
+from harness.net import EchoHandler, SkewedScheduler
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import ClientAuth, TlsMode
@@ -22,7 +26,7 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 @pytest.fixture
-def security(tls_folder, tmp_path):
+def security(tls_folder: Path, tmp_path: Path):
     """Settings of a server with a certificate; keywords over them."""
 
     def make(**values):
@@ -38,7 +42,7 @@ def security(tls_folder, tmp_path):
 
 
 @pytest.fixture
-def trusting(tls_folder):
+def trusting(tls_folder: Path):
     return client_tls(TlsSide(trust=str(tls_folder / "ca.pem"), verify=True))
 
 
@@ -58,7 +62,13 @@ async def listening(server):
 
 
 @pytest.mark.parametrize("mode", list(TlsMode))
-def test_the_mode_decides_who_is_served(in_loop, handler, security, trusting, mode):
+def test_the_mode_decides_who_is_served(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+    trusting,
+    mode,
+) -> None:
     async def main(scheduler):
         server = served(handler, scheduler, security(tls_server_mode=mode))
         address = await listening(server)
@@ -84,7 +94,12 @@ def test_the_mode_decides_who_is_served(in_loop, handler, security, trusting, mo
     in_loop(main)
 
 
-def test_large_frames_and_many_requests_pass_through_tls(in_loop, handler, security, trusting):
+def test_large_frames_and_many_requests_pass_through_tls(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+    trusting,
+) -> None:
     async def main(scheduler):
         server = served(handler, scheduler, security())
         address = await listening(server)
@@ -102,7 +117,12 @@ def test_large_frames_and_many_requests_pass_through_tls(in_loop, handler, secur
     in_loop(main)
 
 
-def test_a_certificate_of_somebody_else_is_not_trusted(in_loop, handler, security, tls_folder):
+def test_a_certificate_of_somebody_else_is_not_trusted(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+    tls_folder: Path,
+) -> None:
     async def main(scheduler):
         server = served(handler, scheduler, security())
         address = await listening(server)
@@ -119,7 +139,12 @@ def test_a_certificate_of_somebody_else_is_not_trusted(in_loop, handler, securit
     in_loop(main)
 
 
-def test_clients_show_a_certificate_where_it_is_required(in_loop, handler, security, tls_folder):
+def test_clients_show_a_certificate_where_it_is_required(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+    tls_folder: Path,
+) -> None:
     path = lambda name: str(tls_folder / name)  # noqa: E731
 
     async def main(scheduler):
@@ -158,8 +183,12 @@ def test_clients_show_a_certificate_where_it_is_required(in_loop, handler, secur
 
 
 def test_a_new_certificate_counts_for_new_connections(
-    in_loop, handler, security, tls_folder, tmp_path
-):
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+    tls_folder: Path,
+    tmp_path: Path,
+) -> None:
     pem, key = tmp_path / "server.pem", tmp_path / "server.key"
     shutil.copy(tls_folder / "server.pem", pem)
     shutil.copy(tls_folder / "server.key", key)
@@ -193,8 +222,10 @@ def test_a_new_certificate_counts_for_new_connections(
 
 
 def test_who_says_nothing_is_closed_when_idle_and_counts_as_a_connection(
-    in_loop, handler, security
-):
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+) -> None:
     async def main(scheduler):
         limits = ConnectionLimits(max_connections=1)
         server = served(handler, scheduler, security(), limits)
@@ -215,7 +246,11 @@ def test_who_says_nothing_is_closed_when_idle_and_counts_as_a_connection(
     in_loop(main)
 
 
-def test_garbage_behind_the_first_byte_ends_that_connection_only(in_loop, handler, security):
+def test_garbage_behind_the_first_byte_ends_that_connection_only(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+    security,
+) -> None:
     async def main(scheduler):
         server = served(handler, scheduler, security())
         address = ("127.0.0.1", int((await listening(server)).rpartition(":")[2]))
@@ -236,7 +271,10 @@ def test_garbage_behind_the_first_byte_ends_that_connection_only(in_loop, handle
     in_loop(main)
 
 
-def test_addresses_that_are_not_admitted_are_turned_away(in_loop, handler):
+def test_addresses_that_are_not_admitted_are_turned_away(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         doors = ListenerSecurity(admits=lambda address: address != "127.0.0.1")
         server = handler.make_server(scheduler, ConnectionLimits(), doors)
@@ -254,7 +292,7 @@ def test_addresses_that_are_not_admitted_are_turned_away(in_loop, handler):
 # --------------------------------------------------------------------------------------- settings
 
 
-def test_the_file_of_java_wins_over_the_other_keys(tls_folder, tmp_path):
+def test_the_file_of_java_wins_over_the_other_keys(tls_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     file.write_text(
         "tls.test.mode.enable=false\n"
@@ -286,15 +324,15 @@ def test_the_file_of_java_wins_over_the_other_keys(tls_folder, tmp_path):
         ({"tls_server_cert_path": "/nowhere", "tls_server_key_path": "/nowhere"}, "/nowhere"),
     ],
 )
-def test_what_cannot_work_stops_the_start(values, says):
+def test_what_cannot_work_stops_the_start(values, says) -> None:
     with pytest.raises(ConfigError, match=says):
         tls_of(SecuritySettings(**values))
 
 
-def test_required_certificates_need_somebody_to_verify_them(security):
+def test_required_certificates_need_somebody_to_verify_them(security) -> None:
     with pytest.raises(ConfigError, match="verifies"):
         tls_of(security(tls_server_need_client_auth=ClientAuth.REQUIRE))
 
 
-def test_without_certificate_permissive_is_plain():
+def test_without_certificate_permissive_is_plain() -> None:
     assert tls_of(SecuritySettings()).server is None

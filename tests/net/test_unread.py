@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from harness.net import EchoHandler, SkewedScheduler
 
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.server.stall_detector import StallDetector
@@ -63,7 +67,10 @@ async def served(scheduler, handler, watch):
     return server, peers
 
 
-def test_what_came_during_a_long_commit_has_waited(in_loop, handler):
+def test_what_came_during_a_long_commit_has_waited(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         watch = LookedAt()
         server, (first, second) = await served(scheduler, handler, watch)
@@ -96,7 +103,10 @@ def test_what_came_during_a_long_commit_has_waited(in_loop, handler):
     in_loop(main)
 
 
-def test_a_look_that_comes_late_marks_nothing(in_loop, handler):
+def test_a_look_that_comes_late_marks_nothing(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         watch = LookedAt()
         server, (first, _) = await served(scheduler, handler, watch)
@@ -111,7 +121,10 @@ def test_a_look_that_comes_late_marks_nothing(in_loop, handler):
     in_loop(main)
 
 
-def test_what_is_left_behind_a_full_buffer_has_waited(in_loop, handler):
+def test_what_is_left_behind_a_full_buffer_has_waited(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         server, (peer, _) = await served(scheduler, handler, LookedAt())
         server.turns.buffer = memoryview(bytearray(4096))
@@ -143,7 +156,10 @@ def test_what_is_left_behind_a_full_buffer_has_waited(in_loop, handler):
     in_loop(main)
 
 
-def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler):
+def test_a_young_request_is_handled_whatever_was_marked(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         watch = LookedAt()
         server, (first, second) = await served(scheduler, handler, watch)
@@ -164,7 +180,10 @@ def test_a_young_request_is_handled_whatever_was_marked(in_loop, handler):
     in_loop(main)
 
 
-def test_a_commit_of_one_server_keeps_the_other_waiting_too(in_loop, handler):
+def test_a_commit_of_one_server_keeps_the_other_waiting_too(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         watch = LookedAt()
         server, (first, _) = await served(scheduler, handler, watch)
@@ -190,7 +209,10 @@ def test_a_commit_of_one_server_keeps_the_other_waiting_too(in_loop, handler):
     in_loop(main)
 
 
-def test_one_thread_watches_both_servers_and_ends_with_the_first(in_loop, handler):
+def test_one_thread_watches_both_servers_and_ends_with_the_first(
+    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    handler: EchoHandler,
+) -> None:
     async def main(scheduler):
         watch = StallDetector()
         servers = [handler.make_server(scheduler, ConnectionLimits()) for _ in range(2)]

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field
+from harness.pipeline import Live
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.client.core.base_consumer import PullStatus
@@ -507,7 +508,7 @@ FLIPS = [("rmqpy", "rmqpy")] + [
 
 @pytest.mark.parametrize(("before", "after"), FLIPS)
 def test_the_switch_to_dledger(
-    before: str, after: str, live_form: Any, ground_on: Callable[..., Ground], tmp_path: Path
+    before: str, after: str, live_form: type[Live], ground_on: Callable[..., Ground], tmp_path: Path
 ) -> None:
     live = live_form(before, tmp_path / "live")
 
@@ -527,7 +528,7 @@ def test_the_switch_to_dledger(
 
 @pytest.mark.parametrize("kind", ["rmqpy", pytest.param("java", marks=pytest.mark.interop)])
 def test_another_leader(
-    kind: str, live_form: Any, ground_on: Callable[..., Ground], tmp_path: Path
+    kind: str, live_form: type[Live], ground_on: Callable[..., Ground], tmp_path: Path
 ) -> None:
     ports = [free_port_block(1).first for _ in range(3)]
     settings = [group_settings("broker-a", ports, each) | dict(FAST_ELECTION) for each in range(3)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.pipeline import Live
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigError, RmqError
@@ -80,7 +81,7 @@ def stream(live: Any) -> Callable[..., Stream]:
 
 
 @pytest.fixture
-def own_live(live_form: Any, tmp_path: Path) -> Iterator[Any]:
+def own_live(live_form: type[Live], tmp_path: Path) -> Iterator[Any]:
     """A broker whose files a test may lose."""
     made = live_form("rmqpy", tmp_path / "live")
     yield made

@@ -48,7 +48,7 @@ def json_frame(header: bytes | str, body: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("number", [0, 9, 407, 10**9 - 1, 10**9, 2**31 - 1])
 @pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
-def test_the_usual_header_is_read_as_any_other(member, number):
+def test_the_usual_header_is_read_as_any_other(member, number) -> None:
     text = json.dumps(
         {
             "code": 51004,
@@ -68,7 +68,7 @@ def test_the_usual_header_is_read_as_any_other(member, number):
 
 
 @pytest.mark.parametrize("number", ["2147483648", "3000000000", "01", "-1"])
-def test_a_number_that_is_not_usual_is_left_to_the_json_reader(number):
+def test_a_number_that_is_not_usual_is_left_to_the_json_reader(number) -> None:
     header = (
         f'{{"code":{number},"flag":0,"language":"JAVA","opaque":7,'
         '"serializeTypeCurrentRPC":"JSON","version":407}'

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
 
@@ -16,7 +17,7 @@ COUNT = 60
 
 
 @pytest.fixture
-def rig(kit: Any) -> Any:
+def rig(kit: Kit) -> Rig:
     return kit.rig()
 
 
@@ -54,7 +55,7 @@ def after_kill(rig: Any, *, flush: bool = False) -> Any:
 
 
 @pytest.mark.usefixtures("slow")
-def test_messages_are_taken_at_once_with_the_right_offsets(rig: Any, kit: Any) -> None:
+def test_messages_are_taken_at_once_with_the_right_offsets(rig: Rig, kit: Kit) -> None:
     rig = after_kill(rig)
     store = rig.open()
     assert store.dispatch_behind_bytes and store.settling
@@ -70,7 +71,7 @@ def test_messages_are_taken_at_once_with_the_right_offsets(rig: Any, kit: Any) -
 
 
 @pytest.mark.usefixtures("slow")
-def test_nobody_is_told_a_wrong_offset(rig: Any) -> None:
+def test_nobody_is_told_a_wrong_offset(rig: Rig) -> None:
     """A consumer in the middle waits; one whose messages are there gets them."""
     rig = after_kill(rig)
     store = rig.open()
@@ -92,7 +93,7 @@ def test_nobody_is_told_a_wrong_offset(rig: Any) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_far_behind_messages_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_behind_messages_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
@@ -109,7 +110,7 @@ def test_far_behind_messages_wait(rig: Any, monkeypatch: pytest.MonkeyPatch) -> 
     store.shutdown()
 
 
-def test_a_point_spares_the_walk(rig: Any, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_spares_the_walk(rig: Rig, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = after_kill(rig, flush=True)
     offset = json.loads(rig.tree()[POINT])["offset"]
     assert offset > 0
@@ -130,7 +131,7 @@ def test_a_point_spares_the_walk(rig: Any, kit: Any, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("change", ["tail", "offset", "junk", "beyond"])
-def test_a_point_that_is_not_about_this_log(rig: Any, kit: Any, change: str) -> None:
+def test_a_point_that_is_not_about_this_log(rig: Rig, kit: Kit, change: str) -> None:
     rig = after_kill(rig, flush=True)
     point = json.loads(rig.tree()[POINT])
     if change == "tail":
@@ -148,7 +149,7 @@ def test_a_point_that_is_not_about_this_log(rig: Any, kit: Any, change: str) -> 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("lost", ["queue", "topic", "last file", "all"])
-def test_lost_queues_are_built_again(rig: Any, kit: Any, clean: bool, lost: str) -> None:
+def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str) -> None:
     """Java builds a queue again only from the furthest offset that any queue knows."""
     store = filled(rig)
     if clean:
@@ -177,7 +178,7 @@ def test_lost_queues_are_built_again(rig: Any, kit: Any, clean: bool, lost: str)
     store.shutdown()
 
 
-def test_a_deleted_topic_does_not_come_back(rig: Any) -> None:
+def test_a_deleted_topic_does_not_come_back(rig: Rig) -> None:
     store = filled(rig)
     rig.flush(store)
     store.flush_queues()

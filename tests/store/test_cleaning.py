@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
 from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, CleaningPause
@@ -17,7 +19,7 @@ BODY = b"x" * 700
 
 
 @pytest.fixture
-def rig(kit: Any) -> Any:
+def rig(kit: Kit) -> Rig:
     return kit.rig(changes={"delete_when": (), "file_reserved_time": 72})
 
 
@@ -56,7 +58,7 @@ def use(rig: Any, ratio: float) -> None:
     rig.files.free_bytes = int(rig.files.total_bytes * (1 - ratio))
 
 
-def test_nothing_goes_before_its_time(rig: Any) -> None:
+def test_nothing_goes_before_its_time(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     before = rig.tree()
@@ -66,7 +68,7 @@ def test_nothing_goes_before_its_time(rig: Any) -> None:
     store.shutdown()
 
 
-def test_expired_files_go_at_the_hour(rig: Any, kit: Any) -> None:
+def test_expired_files_go_at_the_hour(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     files = names(rig)
@@ -95,7 +97,7 @@ def test_expired_files_go_at_the_hour(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_ten_files_a_round(rig: Any) -> None:
+def test_ten_files_a_round(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, range(80))
     count = len(names(rig))
@@ -113,7 +115,7 @@ def test_ten_files_a_round(rig: Any) -> None:
     store.shutdown()
 
 
-def test_the_disk_decides(rig: Any) -> None:
+def test_the_disk_decides(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, range(40))
     count = len(names(rig))
@@ -140,7 +142,7 @@ def test_the_disk_decides(rig: Any) -> None:
     store.shutdown()
 
 
-def test_queues_and_index_follow(rig: Any, kit: Any) -> None:
+def test_queues_and_index_follow(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     fill(rig, store, range(130))
     rig.clock.advance(4 * DAY_MS)
@@ -165,7 +167,7 @@ def test_queues_and_index_follow(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_no_file_goes_whose_units_are_not_on_disk(rig: Any) -> None:
+def test_no_file_goes_whose_units_are_not_on_disk(rig: Rig) -> None:
     """A power failure would leave a silent queue without its end, and no record to make it from."""
     store = rig.open()
     fill(rig, store, range(15))
@@ -185,7 +187,7 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Any) -> None:
     store.abandon()
 
 
-def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
+def test_a_reader_keeps_what_it_holds(kit: Kit, tmp_path: Path) -> None:
     """On the real disk: a view into a file that is removed meanwhile."""
     from rmqpy.store.files.disk import OsFileSystem
 
@@ -208,7 +210,7 @@ def test_a_reader_keeps_what_it_holds(kit: Any, tmp_path: Any) -> None:
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Any, kit: Any) -> None:
+def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Rig, kit: Kit) -> None:
     class Stubborn(kit.DyingFiles):  # type: ignore[misc]
         stubborn = True
 
@@ -238,7 +240,7 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Any, kit: Any) -
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_dying_at_every_operation_of_a_round(kit: Any, end: str) -> None:
+def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
     """The next start finds a log without a gap, queues that agree with it, and goes on."""
     operations = 0
     while True:
@@ -270,7 +272,7 @@ def test_dying_at_every_operation_of_a_round(kit: Any, end: str) -> None:
     assert operations > 20
 
 
-def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Any) -> None:
+def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Kit) -> None:
     """The log of a member begins again with one file while its cleaning rests between two."""
     rig = kit.rig(changes={"delete_when": ()})
     rig.flag = True
@@ -290,7 +292,7 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Any) -> None:
     store.abandon()
 
 
-def test_a_file_that_is_written_to_during_a_pause_stays(kit: Any) -> None:
+def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
     """A damaged entry of it was mended meanwhile."""
     rig = kit.rig(changes={"delete_when": ()})
     store = rig.open()
@@ -311,7 +313,7 @@ def test_a_file_that_is_written_to_during_a_pause_stays(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["header", "unit"])
-def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Any, damaged: str) -> None:
+def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: str) -> None:
     """Which entry comes first then is told by its header or by its index unit."""
     rig = kit.rig(changes={"delete_when": ()})
     rig.flag = True
@@ -340,7 +342,7 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Any, damaged: 
 # Across the divide
 
 
-def joined(kit: Any, **changes: Any) -> tuple[Any, Any]:
+def joined(kit: Kit, **changes: Any) -> tuple[Any, Any]:
     rig = kit.rig(changes={"delete_when": (), **changes})
     store = rig.open()
     fill(rig, store, range(20))
@@ -351,7 +353,7 @@ def joined(kit: Any, **changes: Any) -> tuple[Any, Any]:
     return rig, store
 
 
-def test_old_files_go_first_and_the_divide_stays(kit: Any) -> None:
+def test_old_files_go_first_and_the_divide_stays(kit: Kit) -> None:
     rig, store = joined(kit)
     divided = store.divided_offset
     new = names(rig, DATA)
@@ -377,7 +379,7 @@ def test_old_files_go_first_and_the_divide_stays(kit: Any) -> None:
     store.shutdown()
 
 
-def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Any) -> None:
+def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Kit) -> None:
     """An empty member whose old log has gone would have forgotten where the divide is."""
     rig = kit.rig(changes={"delete_when": ()})
     store = rig.open()
@@ -405,7 +407,7 @@ def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Any) -> Non
     store.shutdown()
 
 
-def test_the_new_log_is_kept_an_hour_longer(kit: Any) -> None:
+def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
     rig, store = joined(kit)
     rig.clock.advance(3 * DAY_MS)
     store.cleaning.delete_manually()
@@ -431,7 +433,7 @@ def test_the_new_log_is_kept_an_hour_longer(kit: Any) -> None:
     store.shutdown()
 
 
-def test_force_takes_the_old_files_whatever_their_age(kit: Any) -> None:
+def test_force_takes_the_old_files_whatever_their_age(kit: Kit) -> None:
     rig, store = joined(kit)
     use(rig, 0.88)
     new = names(rig, DATA)
@@ -445,7 +447,7 @@ def test_force_takes_the_old_files_whatever_their_age(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("half_gone", [False, True])
-def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Any, half_gone: bool) -> None:
+def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: bool) -> None:
     """Wherever that is interrupted, the next start finds what it can go on with: also while the
     first file, which has left the row already, is on its way off the disk.
     """
@@ -490,7 +492,7 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Any, half_gone: boo
 # Queues
 
 
-def test_queues_whose_messages_are_gone(rig: Any) -> None:
+def test_queues_whose_messages_are_gone(rig: Rig) -> None:
     store = rig.open()
     for number in range(4):
         rig.put(store, number, topic=b"Idle", queue_id=0)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_messages
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.files import FileSystem
 from rmqpy.store.message_store import MessageStore
 
 MODES = ("classic", "dledger", "joined")
 
 
 @pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, kit: Any, any_files: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit, any_files: tuple[FileSystem, str]) -> Rig:
     files, root = any_files
     made = kit.rig(files, root)
     if request.param == "joined":
@@ -28,7 +30,7 @@ def rig(request: pytest.FixtureRequest, kit: Any, any_files: Any) -> Any:
 
 
 @pytest.fixture
-def store(rig: Any) -> Any:
+def store(rig: Rig) -> Any:
     opened = rig.open()
     yield opened
     opened.abandon()
@@ -43,7 +45,7 @@ def append(rig: Any, store: MessageStore, *numbers: int) -> tuple[Any, list[byte
     return store.log.append(records, 1_700_000_000_123), records
 
 
-def test_an_empty_log(rig: Any, store: Any) -> None:
+def test_an_empty_log(rig: Rig, store: Any) -> None:
     log = store.log
     base = store.divided_offset or 0
     assert log.max_offset == log.confirm_offset == base
@@ -54,7 +56,7 @@ def test_an_empty_log(rig: Any, store: Any) -> None:
     assert list(log.ranges(base)) == []
 
 
-def test_nothing_is_readable_before_commit(rig: Any, store: Any) -> None:
+def test_nothing_is_readable_before_commit(rig: Rig, store: Any) -> None:
     log = store.log
     base = log.max_offset
     appended, records = append(rig, store, 1, 2)
@@ -73,7 +75,7 @@ def test_nothing_is_readable_before_commit(rig: Any, store: Any) -> None:
     assert log.read(appended.physical_offsets[1], len(records[1]) + 1) is None
 
 
-def test_what_was_written_last_is_read_without_its_file(rig: Any, store: Any) -> None:
+def test_what_was_written_last_is_read_without_its_file(rig: Rig, store: Any) -> None:
     """As long as nothing else is staged, and for just these bytes."""
     log = store.log
     staging = log.staging if not rig.flag else store.dledger.entries.staging
@@ -99,7 +101,7 @@ def test_what_was_written_last_is_read_without_its_file(rig: Any, store: Any) ->
     assert log.recent(start) is None
 
 
-def test_the_watermark_that_a_reply_waits_for(rig: Any, store: Any) -> None:
+def test_the_watermark_that_a_reply_waits_for(rig: Rig, store: Any) -> None:
     (mark,) = store.acknowledged(True)
     assert mark.name == ("committed" if rig.flag else "written")
     news: list[int] = []
@@ -110,7 +112,7 @@ def test_the_watermark_that_a_reply_waits_for(rig: Any, store: Any) -> None:
     assert news[-1] == mark.value == appended.end
 
 
-def test_rolling_to_the_next_file(rig: Any, store: Any, kit: Any) -> None:
+def test_rolling_to_the_next_file(rig: Rig, store: Any, kit: Kit) -> None:
     """Every file is closed by a filler, no record straddles two files or touches the last 8 bytes,
     and what ``ranges`` shows is exactly what was appended.
     """
@@ -138,7 +140,7 @@ def test_rolling_to_the_next_file(rig: Any, store: Any, kit: Any) -> None:
     assert seen == offsets
 
 
-def test_ranges_begin_at_any_record(rig: Any, store: Any) -> None:
+def test_ranges_begin_at_any_record(rig: Rig, store: Any) -> None:
     log = store.log
     start = log.max_offset
     for number in range(60):
@@ -156,7 +158,7 @@ def test_ranges_begin_at_any_record(rig: Any, store: Any) -> None:
 
 
 @pytest.mark.parametrize(("extra", "same_file"), [(0, True), (1, False)])
-def test_a_record_fits_exactly(rig: Any, store: Any, kit: Any, extra: int, same_file: bool) -> None:
+def test_a_record_fits_exactly(rig: Rig, store: Any, kit: Kit, extra: int, same_file: bool) -> None:
     """A record may leave 8 bytes and no less: one byte more and it goes to the next file."""
     log = store.log
     append(rig, store, 3)
@@ -179,7 +181,7 @@ def test_a_record_fits_exactly(rig: Any, store: Any, kit: Any, extra: int, same_
     assert stops == [StopReason.BLANK, StopReason.END]
 
 
-def test_a_record_larger_than_a_file_is_refused(rig: Any, store: Any, kit: Any) -> None:
+def test_a_record_larger_than_a_file_is_refused(rig: Rig, store: Any, kit: Kit) -> None:
     log = store.log
     before = log.max_offset
     draft = rig.draft(1, body=b"x" * kit.FILE_SIZE)
@@ -191,7 +193,7 @@ def test_a_record_larger_than_a_file_is_refused(rig: Any, store: Any, kit: Any) 
     assert appended.status is PutMessageStatus.PUT_OK
 
 
-def test_a_batch_is_all_or_none(rig: Any, store: Any, kit: Any) -> None:
+def test_a_batch_is_all_or_none(rig: Rig, store: Any, kit: Kit) -> None:
     log = store.log
     before = log.max_offset
     drafts = [rig.draft(1), rig.draft(2, body=b"x" * kit.FILE_SIZE)]
@@ -205,7 +207,7 @@ def test_a_batch_is_all_or_none(rig: Any, store: Any, kit: Any) -> None:
         assert bytes(log.read(offset, len(record))) == bytes(record)
 
 
-def test_a_batch_that_rolls(store: Any, rig: Any, kit: Any) -> None:
+def test_a_batch_that_rolls(store: Any, rig: Rig, kit: Kit) -> None:
     """Classic: the batch goes to the next file as a whole. DLedger: entry by entry, as every member
     places entries by the same rule.
     """
@@ -220,7 +222,7 @@ def test_a_batch_that_rolls(store: Any, rig: Any, kit: Any) -> None:
         assert bytes(log.read(offset, len(record))) == bytes(record)
 
 
-def test_flushing(rig: Any, store: Any) -> None:
+def test_flushing(rig: Rig, store: Any) -> None:
     log = store.log
     before = log.flushed_offset
     appended, _ = append(rig, store, 1)
@@ -241,7 +243,7 @@ def test_flushing(rig: Any, store: Any) -> None:
     assert log.flush_task() is None
 
 
-def test_flushing_over_many_files(rig: Any, store: Any, kit: Any) -> None:
+def test_flushing_over_many_files(rig: Rig, store: Any, kit: Kit) -> None:
     log = store.log
     for number in range(110):
         append(rig, store, number)
@@ -256,7 +258,7 @@ def test_flushing_over_many_files(rig: Any, store: Any, kit: Any) -> None:
         assert after.max_physical_offset == log.max_offset
 
 
-def test_reopening_gives_the_same_log(rig: Any, kit: Any) -> None:
+def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     offsets = []
     for number in range(50):
@@ -277,7 +279,7 @@ def test_reopening_gives_the_same_log(rig: Any, kit: Any) -> None:
     again.shutdown()
 
 
-def test_an_empty_log_reopened(rig: Any, kit: Any) -> None:
+def test_an_empty_log_reopened(rig: Rig, kit: Kit) -> None:
     """Twice: the first DLedger file is there, without an entry."""
     store = rig.open()
     divided, end = store.divided_offset, store.max_physical_offset
@@ -292,7 +294,7 @@ def test_an_empty_log_reopened(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_puts_in_the_turn_of_a_kill(rig: Any, kit: Any) -> None:
+def test_puts_in_the_turn_of_a_kill(rig: Rig, kit: Kit) -> None:
     """What was committed is there, what was only staged is not, and its queue offset is given to
     the next message.
     """

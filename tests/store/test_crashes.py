@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.store import Kit, Rig
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreError
@@ -24,7 +25,7 @@ LAST = 1 << 50
 
 
 @pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     made = kit.rig()
     if request.param == "joined":
         store = made.open()
@@ -113,7 +114,7 @@ class History:
             body = bytes(draft.body)
             self.sent.append(Sent(number, body, int(offset), int(end), draft.sys_flag == 0))
 
-    def check(self, store: MessageStore, kit: Any, promise: str) -> None:
+    def check(self, store: MessageStore, kit: Kit, promise: str) -> None:
         """What is there is a prefix of what was put, and covers every promise."""
         while store.catch_up_index():
             pass
@@ -145,7 +146,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kills_and_power_losses_at_random(rig: Any, kit: Any, seed: int) -> None:
+def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None:
     """After a kill everything committed is there, after a power loss everything flushed; the queues
     are dense, their units point to their messages, and every key finds its own.
     """
@@ -171,7 +172,7 @@ def test_kills_and_power_losses_at_random(rig: Any, kit: Any, seed: int) -> None
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_run(kit: Any, flag: bool, end: str) -> None:
+def test_dying_at_every_operation_of_a_run(kit: Kit, flag: bool, end: str) -> None:
     """The same short run, ended at each operation of the file layer in turn (recoveries too)."""
     for number in range(400):
         rig = kit.rig(kit.DyingFiles(), ROOT, flag=flag)
@@ -195,7 +196,7 @@ def test_dying_at_every_operation_of_a_run(kit: Any, flag: bool, end: str) -> No
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_recovery(kit: Any, flag: bool, end: str) -> None:
+def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) -> None:
     """A store with a torn tail, killed; its recovery is ended at each operation in turn."""
     rig = kit.rig(flag=flag)
     history = History(rig, random.Random(3))
@@ -233,7 +234,7 @@ def log_part(rig: Any) -> str:
     return "/data/" if rig.flag else "/commitlog/"
 
 
-def test_a_failing_write(rig: Any, kit: Any) -> None:
+def test_a_failing_write(rig: Rig, kit: Kit) -> None:
     """Nothing is acknowledged any more, nothing accepted; reading goes on; after a restart all that
     was acknowledged is there.
     """
@@ -269,7 +270,7 @@ def test_a_failing_write(rig: Any, kit: Any) -> None:
     assert "abort" not in rig.tree()
 
 
-def test_a_failing_sync(rig: Any, kit: Any) -> None:
+def test_a_failing_sync(rig: Rig, kit: Kit) -> None:
     """The caller reports it; no later sync makes anything durable any more, as far as anybody is
     told.
     """
@@ -296,7 +297,7 @@ def test_a_failing_sync(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_disk_that_fails_when_the_log_rolls(rig: Any, kit: Any) -> None:
+def test_a_disk_that_fails_when_the_log_rolls(rig: Rig, kit: Kit) -> None:
     """The write that closes a file happens inside a put: that put, and all later, are refused."""
     store = rig.open()
     rig.put(store, 0)
@@ -319,7 +320,7 @@ def test_a_disk_that_fails_when_the_log_rolls(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_synced(kit: Any) -> None:
+def test_a_consume_queue_that_cannot_be_synced(kit: Kit) -> None:
     """Its units may be gone after the next power loss: the checkpoint must not vouch for them, not
     even at the shutdown.
     """
@@ -339,7 +340,7 @@ def test_a_consume_queue_that_cannot_be_synced(kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_made(kit: Any) -> None:
+def test_a_consume_queue_that_cannot_be_made(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     rig.put(store, 0)
@@ -358,7 +359,7 @@ def test_a_consume_queue_that_cannot_be_made(kit: Any) -> None:
     store.shutdown()
 
 
-def test_the_shutdown_itself_fails(rig: Any, kit: Any) -> None:
+def test_the_shutdown_itself_fails(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_sync(log_part(rig))
@@ -373,7 +374,7 @@ def test_the_shutdown_itself_fails(rig: Any, kit: Any) -> None:
     assert "abort" not in rig.tree()
 
 
-def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Any, kit: Any) -> None:
+def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Rig, kit: Kit) -> None:
     """The first failure takes messages whose units were on disk, and noted as such; others stand
     there afterwards, with the times of a clock that was set back. The second one takes the units
     of all queues but one, which the system had written by itself.
@@ -396,7 +397,7 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Any, kit
     store.abandon()
 
 
-def test_an_uncommitted_tail_keeps_the_log_closed(kit: Any) -> None:
+def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
     """Entries that were found on disk and that no quorum has confirmed yet: a put would give their
     queue offsets again. It is refused until they are committed.
     """
@@ -415,7 +416,7 @@ def test_an_uncommitted_tail_keeps_the_log_closed(kit: Any) -> None:
     store.shutdown()
 
 
-def test_nobody_leads(kit: Any) -> None:
+def test_nobody_leads(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     store = rig.open(lead=False)
     (result,) = store.put([rig.draft(6)])
@@ -424,7 +425,7 @@ def test_nobody_leads(kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_full_disk_and_a_slave(rig: Any) -> None:
+def test_a_full_disk_and_a_slave(rig: Rig) -> None:
     store = rig.open()
     rig.files.free_bytes = rig.files.total_bytes // 20
     store.cleaning.check_disk(rig.settings())
@@ -446,7 +447,7 @@ def test_a_full_disk_and_a_slave(rig: Any) -> None:
     assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_a_log_that_dispatch_cannot_read(kit: Any) -> None:
+def test_a_log_that_dispatch_cannot_read(kit: Kit) -> None:
     """Damaged under a running store: the queues stop there, loudly."""
     rig = kit.rig()
     store = rig.open()

@@ -6,18 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.atomic import read_with_backup, write_atomically
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
 
-def test_a_file(any_files: Any) -> None:
+def test_a_file(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/a/b/file"
     with pytest.raises(FileNotFoundError):
@@ -49,7 +49,7 @@ def test_a_file(any_files: Any) -> None:
     assert files.read_bytes(path)[:3] == b"Xbc"
 
 
-def test_folders(any_files: Any) -> None:
+def test_folders(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     assert files.list_dir(f"{root}/none") == []
     files.open(f"{root}/x/2", size=1).close()
@@ -70,7 +70,7 @@ def test_folders(any_files: Any) -> None:
     assert 0 <= free <= total
 
 
-def test_replacing(any_files: Any) -> None:
+def test_replacing(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/config/x.json"
     files.replace_bytes(path, b"one")
@@ -80,7 +80,7 @@ def test_replacing(any_files: Any) -> None:
     assert files.mtime_ms(path) >= 0
 
 
-def test_backups(any_files: Any) -> None:
+def test_backups(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/x"
     assert read_with_backup(files, path, int) is None
@@ -100,7 +100,7 @@ def test_backups(any_files: Any) -> None:
         read_with_backup(files, path, int)
 
 
-def test_locks(any_files: Any) -> None:
+def test_locks(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     lock = files.lock(f"{root}/lock")
     with pytest.raises(StoreError, match="another broker"):
@@ -184,7 +184,7 @@ def test_planted_faults() -> None:
 # ------------------------------------------------------------------------------- rows of files
 
 
-def test_rows(any_files: Any) -> None:
+def test_rows(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     row = MappedFiles(files, (f"{root}/row",), 100)
     row.load("size")
@@ -215,7 +215,7 @@ def test_rows(any_files: Any) -> None:
     assert (len(row), row.min_offset, row.wrote_offset) == (1, 300, 400)
 
 
-def test_a_row_over_directories(any_files: Any) -> None:
+def test_a_row_over_directories(any_files: tuple[FileSystem, str]) -> None:
     """File number k goes to directory k mod n; they are found again wherever they are."""
     files, root = any_files
     folders = (f"{root}/1", f"{root}/0")

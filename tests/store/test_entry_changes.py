@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from harness.store import Kit, Rig
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import encode_messages, set_offsets
@@ -27,7 +28,7 @@ INDEX_FILE_SIZE = 32 * 16
 
 
 @pytest.fixture
-def leader(kit: Any) -> list[Entry]:
+def leader(kit: Kit) -> list[Entry]:
     """Forty entries as another member has them: they fill several files."""
     made = kit.rig(flag=True)
     store = made.open()
@@ -39,7 +40,7 @@ def leader(kit: Any) -> list[Entry]:
 
 
 @pytest.fixture
-def rig(kit: Any) -> Any:
+def rig(kit: Kit) -> Rig:
     return kit.rig(flag=True)
 
 
@@ -95,7 +96,7 @@ def with_term(entries: list[Entry], term: int) -> list[Entry]:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 40])
-def test_what_is_received_is_what_was_sent(rig: Any, leader: list[Entry], at_once: int) -> None:
+def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_once: int) -> None:
     store = opened(rig)
     entries = store.entries
     for start in range(0, 40, at_once):
@@ -110,7 +111,7 @@ def test_what_is_received_is_what_was_sent(rig: Any, leader: list[Entry], at_onc
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
-def test_a_tail_is_cut_and_replaced(rig: Any, leader: list[Entry], kept: int) -> None:
+def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader)
@@ -140,7 +141,7 @@ def test_a_tail_is_cut_and_replaced(rig: Any, leader: list[Entry], kept: int) ->
         store.abandon()
 
 
-def test_nothing_committed_is_cut(rig: Any, leader: list[Entry]) -> None:
+def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(store.entries, leader)
     store.entries.commit_to(LedgerIndex(20))
@@ -153,7 +154,7 @@ def test_nothing_committed_is_cut(rig: Any, leader: list[Entry]) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("had", [0, 20], ids=["nothing", "readable"])
 def test_an_empty_log_begins_again_at_an_earlier_file(
-    rig: Any, kit: Any, leader: list[Entry], had: int, restart: bool
+    rig: Rig, kit: Kit, leader: list[Entry], had: int, restart: bool
 ) -> None:
     """One leader's log began late, the next one's at 0: all of it is readable then."""
     store = opened(rig)
@@ -181,7 +182,7 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
 
 @pytest.mark.parametrize("under_way", [False, True])
 def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
-    rig: Any, kit: Any, leader: list[Entry], under_way: bool
+    rig: Rig, kit: Kit, leader: list[Entry], under_way: bool
 ) -> None:
     """A flush has told of all in front of a later begin. Of the earlier begin's entries nothing is
     on disk but the log, and the units of one queue, which the system has written by itself; the
@@ -222,7 +223,7 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.abandon()
 
 
-def test_a_log_begins_again_at_a_later_file(rig: Any, leader: list[Entry]) -> None:
+def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader[:5])
@@ -240,7 +241,7 @@ def test_a_log_begins_again_at_a_later_file(rig: Any, leader: list[Entry]) -> No
     store.abandon()
 
 
-def test_a_roll_without_an_entry_is_taken_back(rig: Any, leader: list[Entry]) -> None:
+def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) -> None:
     """A crash between the filler and the entry behind it: the next entry stands where all members
     place it.
     """
@@ -268,7 +269,7 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Any, leader: list[Entry]) ->
     store.abandon()
 
 
-def test_a_damaged_entry_is_named_and_mended(rig: Any, leader: list[Entry]) -> None:
+def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader)
@@ -284,7 +285,7 @@ def test_a_damaged_entry_is_named_and_mended(rig: Any, leader: list[Entry]) -> N
     store.abandon()
 
 
-def test_an_index_unit_that_is_gone_is_named(rig: Any, leader: list[Entry]) -> None:
+def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(store.entries, leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
@@ -300,7 +301,7 @@ def test_an_index_unit_that_is_gone_is_named(rig: Any, leader: list[Entry]) -> N
 
 
 def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
-    rig: Any, leader: list[Entry]
+    rig: Rig, leader: list[Entry]
 ) -> None:
     store = opened(rig)
     entries = store.entries
@@ -326,7 +327,7 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     store.abandon()
 
 
-def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Any, leader: list[Entry]) -> None:
+def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[Entry]) -> None:
     """What stands there afterwards is not covered by it."""
     store = opened(rig)
     entries = store.entries
@@ -348,7 +349,7 @@ def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Any, leader: list[E
     store.abandon()
 
 
-def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Any, leader: list[Entry]) -> None:
+def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[Entry]) -> None:
     """Else no sync would ever tell of it: all that it has to write is written."""
     store = opened(rig)
     entries = store.entries
@@ -385,7 +386,7 @@ def reopened(rig: Any, members: str) -> Any:
 @pytest.mark.parametrize("wrong", ["header", "unit"])
 @pytest.mark.parametrize("index", [0, 7, 20, 38])
 def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
-    rig: Any, leader: list[Entry], index: int, wrong: str
+    rig: Rig, leader: list[Entry], index: int, wrong: str
 ) -> None:
     """Both terms may be right by what stands around it: whoever believed the wrong one would have
     another log than the others, and not know."""
@@ -418,7 +419,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
 @pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_damaged_entries_at_the_end_are_a_torn_tail(
-    rig: Any, leader: list[Entry], count: int, place_of_byte: int
+    rig: Rig, leader: list[Entry], count: int, place_of_byte: int
 ) -> None:
     """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
     store = opened(rig)

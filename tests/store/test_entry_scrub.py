@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.store import Kit
 
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
@@ -16,7 +17,7 @@ FILE_SIZE = 4096
 
 
 @pytest.fixture
-def store(kit: Any) -> Any:
+def store(kit: Kit) -> Any:
     rig = kit.rig(flag=True)
     store = rig.open()
     for number in range(40):

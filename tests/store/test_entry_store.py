@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.member import HardState
@@ -19,7 +20,7 @@ UNITS_PER_FILE = 16
 
 
 @pytest.fixture
-def rig(kit: Any) -> Any:
+def rig(kit: Kit) -> Rig:
     """80 entries in five data files and five index files, stopped cleanly."""
     made = kit.rig(flag=True)
     store = made.open()
@@ -54,7 +55,7 @@ def check(rig: Any, count: int) -> list[tuple[int, ...]]:
     return found
 
 
-def test_index_units(rig: Any) -> None:
+def test_index_units(rig: Rig) -> None:
     found = check(rig, 80)
     assert len([path for path in rig.files.nodes if path.startswith(INDEX)]) == 5
     for before, unit in pairwise(found):
@@ -63,7 +64,7 @@ def test_index_units(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["all", "last", "two"])
-def test_missing_index_files(rig: Any, missing: str) -> None:
+def test_missing_index_files(rig: Rig, missing: str) -> None:
     whole = units(rig)
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
@@ -74,7 +75,7 @@ def test_missing_index_files(rig: Any, missing: str) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_index_unit_that_differs(rig: Any, number: int, clean: bool) -> None:
+def test_an_index_unit_that_differs(rig: Rig, number: int, clean: bool) -> None:
     """Found where recovery looks: in the last three data files; or at a file's first entry."""
     whole = units(rig)
     if not clean:
@@ -88,7 +89,7 @@ def test_an_index_unit_that_differs(rig: Any, number: int, clean: bool) -> None:
     store.shutdown()
 
 
-def test_units_behind_the_last_entry_are_cleared(rig: Any) -> None:
+def test_units_behind_the_last_entry_are_cleared(rig: Rig) -> None:
     whole = units(rig)
     rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
     check(rig, 80)
@@ -99,14 +100,14 @@ def test_units_behind_the_last_entry_are_cleared(rig: Any) -> None:
     check(rig, 90)
 
 
-def test_an_index_file_of_another_size(rig: Any) -> None:
+def test_an_index_file_of_another_size(rig: Rig) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
     with pytest.raises(StoreError, match="500 bytes"):
         rig.open()
 
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
-def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Any, size_max: int) -> None:
+def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Rig, size_max: int) -> None:
     entries = rig.open().entries
     one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
@@ -120,7 +121,7 @@ def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Any, size_max
         assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
 
 
-def test_a_cut_forgets_where_the_last_batch_ended(rig: Any) -> None:
+def test_a_cut_forgets_where_the_last_batch_ended(rig: Rig) -> None:
     entries = rig.open().entries
     entries.batch(70, 75, 1 << 20)
     entries.committed_index = 70
@@ -135,7 +136,7 @@ def test_a_cut_forgets_where_the_last_batch_ended(rig: Any) -> None:
     assert (header.term, bytes(body)) == (9, record)
 
 
-def test_the_checkpoint(rig: Any) -> None:
+def test_the_checkpoint(rig: Rig) -> None:
     assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
     path = "/store/dledger-n0/checkpoint"
     for text, committed in (
@@ -151,7 +152,7 @@ def test_the_checkpoint(rig: Any) -> None:
         store.abandon()
 
 
-def test_the_term(rig: Any) -> None:
+def test_the_term(rig: Rig) -> None:
     store = rig.open()
     entries = store.entries
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
@@ -166,7 +167,7 @@ def test_the_term(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_flush_covers_every_index_file(rig: Any) -> None:
+def test_a_flush_covers_every_index_file(rig: Rig) -> None:
     """Units that spread over two index files since the last flush: both are durable after it."""
     store = rig.open()
     rig.flush(store)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import define
+from harness.store import Kit
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreError
@@ -22,7 +23,7 @@ COUNT = 5
 FILE = "commitlog/00000000000000000000"
 
 
-def log_of(kit: Any, crc: bool) -> tuple[Any, list[int]]:
+def log_of(kit: Kit, crc: bool) -> tuple[Any, list[int]]:
     rig = kit.rig(changes={"enabled_append_prop_crc": crc})
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(COUNT)]
@@ -31,7 +32,7 @@ def log_of(kit: Any, crc: bool) -> tuple[Any, list[int]]:
     return rig, offsets
 
 
-def outcome(rig: Any, kit: Any, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
+def outcome(rig: Any, kit: Kit, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
     after = rig.after(rig.files.kill())
     node = after.files.nodes[f"{rig.root}/{FILE}"]
     node.data[place] ^= 1 << bit
@@ -50,7 +51,7 @@ def outcome(rig: Any, kit: Any, place: int, bit: int, whole: dict[Any, list[byte
 
 
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_flips(kit: Any, crc: bool) -> None:
+def test_flips(kit: Kit, crc: bool) -> None:
     rig, offsets = log_of(kit, crc)
     store = rig.open()
     whole = kit.read_all(store)
@@ -68,7 +69,7 @@ def test_flips(kit: Any, crc: bool) -> None:
     assert seen["refused"] > offsets[-1] // 5
 
 
-def test_the_bytes_are_those_of_5(kit: Any) -> None:
+def test_the_bytes_are_those_of_5(kit: Kit) -> None:
     """``__CRC32#``, ten digits from the right, over everything in front of them."""
     rig, offsets = log_of(kit, True)
     store = rig.open()
@@ -93,7 +94,7 @@ def test_an_older_checksum_is_replaced() -> None:
     assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
 
 
-def test_records_without_it_are_not_judged(kit: Any) -> None:
+def test_records_without_it_are_not_judged(kit: Kit) -> None:
     rig, offsets = log_of(kit, False)
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
@@ -122,7 +123,7 @@ class Log:
     crc: bool
 
     @classmethod
-    def of(cls, kit: Any, crc: bool) -> Log:
+    def of(cls, kit: Kit, crc: bool) -> Log:
         changes = {"enabled_append_prop_crc": crc, "mapped_file_size_commit_log": LOG_BYTES}
         rig = kit.rig(changes=changes)
         store = rig.open()
@@ -225,11 +226,11 @@ def check_bits(log: Log, bits: range) -> None:
 
 
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_a_sample_of_the_bits_of_64_kib(kit: Any, crc: bool) -> None:
+def test_a_sample_of_the_bits_of_64_kib(kit: Kit, crc: bool) -> None:
     check_bits(Log.of(kit, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_every_bit_of_64_kib(kit: Any, crc: bool) -> None:
+def test_every_bit_of_64_kib(kit: Kit, crc: bool) -> None:
     check_bits(Log.of(kit, crc), range(8 * LOG_BYTES))

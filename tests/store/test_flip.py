@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.store import Kit
 
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -23,11 +25,11 @@ GOLDEN = {
 CLASSIC = ["A-classic-clean-v497", "A-classic-killed-v497"]
 
 
-def folder(name: str, golden: Any) -> Path:
+def folder(name: str, golden: Callable[[str], Path]) -> Path:
     return Path(golden(name)) / ("master" if name.startswith("B") else "store")
 
 
-def loaded(name: str, golden: Any, kit: Any, files: Any = None) -> Any:
+def loaded(name: str, golden: Callable[[str], Path], kit: Kit, files: Any = None) -> Any:
     files = MemoryFiles() if files is None else files
     kit.load(folder(name, golden), files, ROOT)
     return kit.rig(files, ROOT, changes=dict(GOLDEN))
@@ -35,7 +37,11 @@ def loaded(name: str, golden: Any, kit: Any, files: Any = None) -> Any:
 
 @pytest.mark.parametrize("name", CLASSIC)
 def test_everything_is_there_afterwards(
-    name: str, golden: Any, golden_copy: Any, kit: Any, manifest: Any
+    name: str,
+    golden: Callable[[str], Path],
+    golden_copy: Callable[[str], Path],
+    kit: Kit,
+    manifest: Callable[[str], dict[str, Any]],
 ) -> None:
     rig = kit.rig(
         OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
@@ -67,7 +73,7 @@ def test_everything_is_there_afterwards(
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])
-def test_the_sealed_files_equal_javas(node: str, golden: Any, kit: Any) -> None:
+def test_the_sealed_files_equal_javas(node: str, golden: Callable[[str], Path], kit: Kit) -> None:
     """Java made C of B the same way: its old commit log files are ours, byte by byte."""
     files = MemoryFiles()
     # n0 was the master, n1 the slave.
@@ -91,7 +97,7 @@ def test_the_sealed_files_equal_javas(node: str, golden: Any, kit: Any) -> None:
     assert f"dledger-n0/data/{DIVIDED:020d}" in rig.tree()
 
 
-def test_a_store_without_a_record_begins_at_0(kit: Any) -> None:
+def test_a_store_without_a_record_begins_at_0(kit: Kit) -> None:
     rig = kit.rig()
     rig.open().shutdown()
     rig.flag = True
@@ -101,7 +107,7 @@ def test_a_store_without_a_record_begins_at_0(kit: Any) -> None:
     store.shutdown()
 
 
-def test_an_all_zero_log_file_is_no_log(kit: Any) -> None:
+def test_an_all_zero_log_file_is_no_log(kit: Kit) -> None:
     """A file that was made ahead of the first message, and never written."""
     rig = kit.rig(flag=True)
     rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(kit.FILE_SIZE))
@@ -113,7 +119,9 @@ def test_an_all_zero_log_file_is_no_log(kit: Any) -> None:
     rig.open().shutdown()
 
 
-def test_a_file_made_ahead_does_not_move_the_divide(golden: Any, kit: Any) -> None:
+def test_a_file_made_ahead_does_not_move_the_divide(
+    golden: Callable[[str], Path], kit: Kit
+) -> None:
     """H6: an all-zero file behind a closed one. Without it the divide is the same."""
     rig = kit.rig()
     store = rig.open()
@@ -127,7 +135,7 @@ def test_a_file_made_ahead_does_not_move_the_divide(golden: Any, kit: Any) -> No
     store.shutdown()
 
 
-def test_the_flag_off_again_is_refused(golden: Any, kit: Any) -> None:
+def test_the_flag_off_again_is_refused(golden: Callable[[str], Path], kit: Kit) -> None:
     rig = loaded("A-classic-clean-v497", golden, kit)
     rig.flag = True
     store = rig.open()
@@ -144,7 +152,7 @@ def test_the_flag_off_again_is_refused(golden: Any, kit: Any) -> None:
     rig.open().shutdown()
 
 
-def test_other_paths_of_dledger_data_are_seen(golden: Any, kit: Any) -> None:
+def test_other_paths_of_dledger_data_are_seen(golden: Callable[[str], Path], kit: Kit) -> None:
     rig = loaded("A-classic-clean-v497", golden, kit)
     rig.changes["store_path_dledger_commit_log"] = "/other/data"
     rig.flag = True
@@ -156,7 +164,7 @@ def test_other_paths_of_dledger_data_are_seen(golden: Any, kit: Any) -> None:
         rig.open()
 
 
-def test_old_files_that_do_not_reach_the_new_log(golden: Any, kit: Any) -> None:
+def test_old_files_that_do_not_reach_the_new_log(golden: Callable[[str], Path], kit: Kit) -> None:
     """H1, H3: another old log than the one that was sealed."""
     rig = loaded("A-classic-clean-v497", golden, kit)
     rig.flag = True
@@ -169,7 +177,7 @@ def test_old_files_that_do_not_reach_the_new_log(golden: Any, kit: Any) -> None:
     assert rig.tree() == before
 
 
-def test_the_old_log_gone_the_new_one_stands_alone(golden: Any, kit: Any) -> None:
+def test_the_old_log_gone_the_new_one_stands_alone(golden: Callable[[str], Path], kit: Kit) -> None:
     """After retention has removed the classic files."""
     rig = loaded("A-classic-clean-v497", golden, kit)
     rig.flag = True
@@ -190,7 +198,7 @@ def test_the_old_log_gone_the_new_one_stands_alone(golden: Any, kit: Any) -> Non
 # ------------------------------------------------------------------------------- interrupted
 
 
-def settled(rig: Any, kit: Any) -> tuple[Any, Any]:
+def settled(rig: Any, kit: Kit) -> tuple[Any, Any]:
     """(divided offset, everything a consumer can get) after the flip has come to its end."""
     store = rig.open()
     found = store.divided_offset, kit.read_all(store)
@@ -201,7 +209,9 @@ def settled(rig: Any, kit: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_interrupted_at_every_operation(name: str, end: str, golden: Any, kit: Any) -> None:
+def test_interrupted_at_every_operation(
+    name: str, end: str, golden: Callable[[str], Path], kit: Kit
+) -> None:
     """The process dies (the power fails) at each operation of the file layer in turn, while the
     flip runs; the next start ends joined, at the same divide, with every message; and so does the
     one after it.
@@ -229,7 +239,7 @@ def test_interrupted_at_every_operation(name: str, end: str, golden: Any, kit: A
     assert interrupted > 8
 
 
-def test_interrupted_with_messages_only_in_the_page_cache(kit: Any) -> None:
+def test_interrupted_with_messages_only_in_the_page_cache(kit: Kit) -> None:
     """A killed classic broker had flushed nothing; the flip runs, the power fails: what the killed
     process had written survives, because the flip has made it durable before it went on.
     """
@@ -251,7 +261,7 @@ def test_interrupted_with_messages_only_in_the_page_cache(kit: Any) -> None:
     store.shutdown()
 
 
-def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Any) -> None:
+def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> None:
     """Power fails in classic mode, and again in the flip before anything was dispatched: the queues
     of the classic part are whole in the end. How far back to begin is the checkpoint's word, also
     when the last file is a DLedger one by now, and when one queue has its tail and another not.

@@ -8,6 +8,7 @@ import errno
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.model.codes import PutMessageStatus
 
@@ -16,7 +17,7 @@ REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 @pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     made = kit.rig()
     if request.param == "joined":
         store = made.open()
@@ -35,7 +36,7 @@ def refused_for_room(store: Any, rig: Any, number: int) -> bool:
     return result.status is REFUSED and "the disk is full" in result.remark
 
 
-def everything(kit: Any, store: Any) -> list[bytes]:
+def everything(kit: Kit, store: Any) -> list[bytes]:
     return sorted(
         record[88 : 88 + int.from_bytes(record[84:88])]
         for records in kit.read_all(store).values()
@@ -43,7 +44,7 @@ def everything(kit: Any, store: Any) -> list[bytes]:
     )
 
 
-def test_the_log_finds_no_room(rig: Any, kit: Any) -> None:
+def test_the_log_finds_no_room(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0, 1)
     before = kit.bodies(store)
@@ -77,7 +78,7 @@ def test_the_log_finds_no_room(rig: Any, kit: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_the_broker_dies_while_the_disk_is_full(rig: Any, kit: Any, end: str) -> None:
+def test_the_broker_dies_while_the_disk_is_full(rig: Rig, kit: Kit, end: str) -> None:
     """What was acknowledged is there; the next start, on the full disk, refuses nothing that it can
     read.
     """
@@ -95,7 +96,7 @@ def test_the_broker_dies_while_the_disk_is_full(rig: Any, kit: Any, end: str) ->
     store.shutdown()
 
 
-def test_every_write_of_a_run_finds_no_room_once(rig: Any, kit: Any) -> None:
+def test_every_write_of_a_run_finds_no_room_once(rig: Rig, kit: Kit) -> None:
     """Whichever write it is (records, a file's end, a new file, a queue, the index): nothing is
     lost, nothing is there twice, and the store goes on.
     """
@@ -132,7 +133,7 @@ def test_every_write_of_a_run_finds_no_room_once(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_batch_goes_to_the_next_file_as_a_whole_or_waits(rig: Any, kit: Any) -> None:
+def test_a_batch_goes_to_the_next_file_as_a_whole_or_waits(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0)
     before = everything(kit, store)
@@ -149,7 +150,7 @@ def test_a_batch_goes_to_the_next_file_as_a_whole_or_waits(rig: Any, kit: Any) -
     store.shutdown()
 
 
-def test_the_checkpoint_finds_no_room(rig: Any) -> None:
+def test_the_checkpoint_finds_no_room(rig: Rig) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_write("/checkpoint", errno.ENOSPC)

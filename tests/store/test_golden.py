@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.store import Kit
 
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.config.loading import StoreSettings
@@ -74,7 +76,12 @@ def host_text(host: tuple[bytes, int]) -> str:
 
 
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_every_message_reads_back(name: str, node: str, golden_copy: Any, manifest: Any) -> None:
+def test_every_message_reads_back(
+    name: str,
+    node: str,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+) -> None:
     store = open_golden(golden_copy(name) / node, node)
     messages = manifest(name)["messages"]
     assert len(messages) > 250
@@ -105,7 +112,12 @@ def test_every_message_reads_back(name: str, node: str, golden_copy: Any, manife
 
 
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_the_ends_of_every_queue(name: str, node: str, golden_copy: Any, manifest: Any) -> None:
+def test_the_ends_of_every_queue(
+    name: str,
+    node: str,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+) -> None:
     store = open_golden(golden_copy(name) / node, node)
     queues = manifest(name)["queues"]
     for topic, said in queues.items():
@@ -125,7 +137,12 @@ INDEXED = [
 
 
 @pytest.mark.parametrize(("name", "node"), INDEXED, ids=["/".join(root) for root in INDEXED])
-def test_every_key_is_found(name: str, node: str, golden_copy: Any, manifest: Any) -> None:
+def test_every_key_is_found(
+    name: str,
+    node: str,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+) -> None:
     """By unique key, and by each word of KEYS. (The killed store too: its current index file is
     discarded and filled again.)
     """
@@ -146,7 +163,7 @@ def test_every_key_is_found(name: str, node: str, golden_copy: Any, manifest: An
 
 
 @pytest.mark.parametrize("node", ["n0", "n1", "n2"])
-def test_where_the_upgraded_log_divides(node: str, golden_copy: Any) -> None:
+def test_where_the_upgraded_log_divides(node: str, golden_copy: Callable[[str], Path]) -> None:
     store = open_golden(golden_copy("C-upgraded-v497") / node, node)
     assert store.divided_offset == DIVIDED
     assert store.min_physical_offset == 0
@@ -177,7 +194,9 @@ def below(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_derived_files_equal_javas(name: str, node: str, golden_copy: Any, golden: Any) -> None:
+def test_derived_files_equal_javas(
+    name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
+) -> None:
     """Delete consumequeue/ and index/: what dispatch makes of the log is what Java made of it,
     byte by byte; only the names of index files are times of their creation.
     """
@@ -211,7 +230,7 @@ REWRITTEN = ("dledger-{node}/checkpoint", "dledger-{node}/checkpoint.bak")
 
 @pytest.mark.parametrize(("name", "node"), CLEAN, ids=CLEAN_IDS)
 def test_opening_and_closing_changes_nothing(
-    name: str, node: str, golden_copy: Any, golden: Any
+    name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
     """A clean store opened and shut down cleanly: commitlog/, consumequeue/, index/ and the DLedger
     files are the same bytes, the store's checkpoint too; only our own folder is new, and the text
@@ -239,7 +258,9 @@ def test_opening_and_closing_changes_nothing(
 
 
 @pytest.mark.parametrize(("name", "node"), CLEAN[:4], ids=CLEAN_IDS[:4])
-def test_a_lost_consume_queue_is_built_again(name: str, node: str, golden: Any, kit: Any) -> None:
+def test_a_lost_consume_queue_is_built_again(
+    name: str, node: str, golden: Callable[[str], Path], kit: Kit
+) -> None:
     """One unit in the middle of a queue is zero (a page that never reached the disk): the queue is
     whole again after the start.
     """
@@ -254,7 +275,9 @@ def test_a_lost_consume_queue_is_built_again(name: str, node: str, golden: Any, 
     assert store.failure is None
 
 
-def test_the_files_of_a_killed_store_are_completed(golden: Any, golden_copy: Any) -> None:
+def test_the_files_of_a_killed_store_are_completed(
+    golden: Callable[[str], Path], golden_copy: Callable[[str], Path]
+) -> None:
     """The unclean store: consume queues end up as Java wrote them, and the stop is clean then."""
     name = "A-classic-killed-v497"
     root = golden_copy(name) / "store"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from harness.store import Kit
 
 from rmqpy.audit.checks.engine import AuditOptions
 from rmqpy.audit.replicas.manifest import ManifestPlan, make_manifest
@@ -35,7 +36,7 @@ def opened(files: MemoryFiles, root: str, divided: int = 262144) -> ClassicPrefi
     return found
 
 
-def loaded(folder: Path, kit: Any, root: str) -> MemoryFiles:
+def loaded(folder: Path, kit: Kit, root: str) -> MemoryFiles:
     files = MemoryFiles()
     for path in sorted((folder / "commitlog").iterdir()):
         files.put(f"{root}/commitlog/{path.name}", path.read_bytes())
@@ -44,7 +45,7 @@ def loaded(folder: Path, kit: Any, root: str) -> MemoryFiles:
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_members_with_the_same_divide_and_fewer_messages_differ(
-    node: str, golden: Any, kit: Any
+    node: str, golden: Callable[[str], Path], kit: Kit
 ) -> None:
     store = golden("X-gap_same_file-v497")
     whole = marked(loaded(store / "n0", kit, "/s"), "/s")
@@ -53,13 +54,13 @@ def test_members_with_the_same_divide_and_fewer_messages_differ(
     assert whole.digest != short.digest
 
 
-def test_members_by_the_book_say_the_same(golden: Any, kit: Any) -> None:
+def test_members_by_the_book_say_the_same(golden: Callable[[str], Path], kit: Kit) -> None:
     store = golden("C-upgraded-v497")
     marks = {marked(loaded(store / node, kit, "/s"), "/s") for node in ("n0", "n1", "n2")}
     assert len(marks) == 1
 
 
-def test_the_mark_outlives_the_files(golden: Any, kit: Any) -> None:
+def test_the_mark_outlives_the_files(golden: Callable[[str], Path], kit: Kit) -> None:
     files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
     mark = marked(files, "/s")
     for path in [path for path in files.nodes if "/commitlog/" in path]:
@@ -69,7 +70,7 @@ def test_the_mark_outlives_the_files(golden: Any, kit: Any) -> None:
     assert marked(files, "/s") == ClassicPrefixMark()
 
 
-def test_a_file_that_was_written_to_is_marked_anew(golden: Any, kit: Any) -> None:
+def test_a_file_that_was_written_to_is_marked_anew(golden: Callable[[str], Path], kit: Kit) -> None:
     files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
     mark = marked(files, "/s")
     files.now_ms = 77
@@ -91,7 +92,7 @@ def read_all(old_log: ClassicPrefix) -> int:
     return count
 
 
-def test_the_rest_is_read_later_and_kept(golden: Any, kit: Any) -> None:
+def test_the_rest_is_read_later_and_kept(golden: Callable[[str], Path], kit: Kit) -> None:
     files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
     old_log = opened(files, "/s")
     assert old_log.mark.digest.count(",") == 1, "two files before the first vote"
@@ -109,14 +110,16 @@ def test_the_rest_is_read_later_and_kept(golden: Any, kit: Any) -> None:
     assert whole.digest.startswith(shorter.mark.digest)
 
 
-def test_a_file_that_goes_while_it_waits_ends_the_mark(golden: Any, kit: Any) -> None:
+def test_a_file_that_goes_while_it_waits_ends_the_mark(
+    golden: Callable[[str], Path], kit: Kit
+) -> None:
     files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
     old_log = opened(files, "/s")
     old_log.take(None)
     assert old_log.next_work() is None and old_log.mark.digest.count(",") == 1
 
 
-def test_a_manifest_says_the_same(golden: Any, kit: Any) -> None:
+def test_a_manifest_says_the_same(golden: Callable[[str], Path], kit: Kit) -> None:
     store = golden("C-upgraded-v497") / "n0"
     old_log = opened(loaded(store, kit, "/s"), "/s")
     read_all(old_log)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from harness.store import Kit
 
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
@@ -60,7 +59,7 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
-def test_offsets_go_on_where_the_leader_said(kit: Any, end: int) -> None:
+def test_offsets_go_on_where_the_leader_said(kit: Kit, end: int) -> None:
     """With a gap within a file of the queue, and with one of several files."""
     rig = kit.rig(flag=True)
     store = rig.open()

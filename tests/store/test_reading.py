@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
@@ -24,7 +25,7 @@ V6 = bytes(range(16))
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     return kit.rig(
         flag=request.param == "dledger",
         changes={"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000},
@@ -39,7 +40,7 @@ def get(store: Any, offset: int, count: int = 32, matcher: Any = None) -> Any:
     return store.get_message("group", "Topic", 0, offset, count, matcher)
 
 
-def test_statuses(rig: Any) -> None:
+def test_statuses(rig: Rig) -> None:
     store = rig.open()
     page = store.get_message("group", "Nowhere", 0, 3, 32, None)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0)
@@ -64,7 +65,7 @@ def test_statuses(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_slave_that_checks_offsets(rig: Any) -> None:
+def test_a_slave_that_checks_offsets(rig: Rig) -> None:
     rig.changes["offset_check_in_slave"] = True
     store = rig.open()
     fill(rig, store, 5)
@@ -73,7 +74,7 @@ def test_a_slave_that_checks_offsets(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_page_ends_at_the_wanted_count(rig: Any) -> None:
+def test_a_page_ends_at_the_wanted_count(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, 50)
     for wanted, found in ((1, 1), (5, 5), (32, 32), (40, 32)):
@@ -82,7 +83,7 @@ def test_a_page_ends_at_the_wanted_count(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_page_ends_before_the_byte_limit(rig: Any) -> None:
+def test_a_page_ends_before_the_byte_limit(rig: Rig) -> None:
     size = 91 + 5 + 1000
     rig.changes["max_transfer_bytes_on_message_in_memory"] = 3 * size
     store = rig.open()
@@ -100,7 +101,7 @@ def test_a_page_ends_before_the_byte_limit(rig: Any) -> None:
     store.shutdown()
 
 
-def test_messages_far_behind_the_end(rig: Any) -> None:
+def test_messages_far_behind_the_end(rig: Rig) -> None:
     """On the disk: 8 a page; and a slave would be the better place to pull from."""
     store = rig.open()
     fill(rig, store, 40)
@@ -119,7 +120,7 @@ def test_messages_far_behind_the_end(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_filter_looks_at_800_units(rig: Any) -> None:
+def test_a_filter_looks_at_800_units(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, 1000, properties=b"", body=b"x")
     rig.put(store, 1000, queue_id=0, properties=b"TAGS\x01wanted", body=b"here")
@@ -135,7 +136,7 @@ def test_a_filter_looks_at_800_units(rig: Any) -> None:
     store.shutdown()
 
 
-def test_by_time(rig: Any, kit: Any) -> None:
+def test_by_time(rig: Rig, kit: Kit) -> None:
     """The message of that time, else the nearer neighbour, the earlier on a tie."""
     store = rig.open()
     times = []
@@ -158,7 +159,7 @@ def test_by_time(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_an_empty_store(rig: Any) -> None:
+def test_an_empty_store(rig: Rig) -> None:
     store = rig.open()
     assert store.earliest_store_timestamp() == -1
     assert store.max_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 0) == 0
@@ -171,7 +172,7 @@ def test_an_empty_store(rig: Any) -> None:
     store.shutdown()
 
 
-def test_what_is_no_message(rig: Any) -> None:
+def test_what_is_no_message(rig: Rig) -> None:
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
     for offset in range(offsets[0] - 48 if rig.flag else 0, store.max_physical_offset + 10):
@@ -180,7 +181,7 @@ def test_what_is_no_message(rig: Any) -> None:
     store.shutdown()
 
 
-def test_queries(rig: Any) -> None:
+def test_queries(rig: Rig) -> None:
     store = rig.open()
     rig.put(store, 1, properties=b"UNIQ_KEY\x01u\x02KEYS\x01a b  c")
     first = rig.clock.now_ms()
@@ -213,7 +214,7 @@ def test_queries(rig: Any) -> None:
     store.shutdown()
 
 
-def test_without_an_index(rig: Any) -> None:
+def test_without_an_index(rig: Rig) -> None:
     """Then with one again: it is built from the log."""
     rig.changes["message_index_enable"] = False
     store = rig.open()
@@ -229,7 +230,7 @@ def test_without_an_index(rig: Any) -> None:
 
 
 def test_an_index_that_meets_a_damaged_entry_waits_for_it(
-    kit: Any, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The member serves and dispatches meanwhile."""
     rig = kit.rig(changes={"message_index_enable": False}, flag=True)
@@ -256,7 +257,7 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
     store.shutdown()
 
 
-def test_an_index_far_behind_follows_in_steps(kit: Any) -> None:
+def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
     """Serving does not wait for it, and nothing is indexed twice or left out; a clean stop in
     between loses nothing.
     """
@@ -295,7 +296,7 @@ def test_an_index_far_behind_follows_in_steps(kit: Any) -> None:
 # ------------------------------------------------------------------------------- kinds of messages
 
 
-def test_transaction_types(rig: Any) -> None:
+def test_transaction_types(rig: Rig) -> None:
     """Half and rolled back messages have no unit and queue offset 0; rolled back ones no key."""
     store = rig.open()
     fill(rig, store, 3)
@@ -316,7 +317,7 @@ def test_transaction_types(rig: Any) -> None:
     store.shutdown()
 
 
-def test_delayed_messages_have_their_time_as_tags_code(rig: Any) -> None:
+def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
     rig.changes["message_delay_level"] = "1s 5s 1h"
     store = rig.open()
     arrivals: list[Arrival] = []
@@ -337,7 +338,7 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
-def test_ipv6_hosts(rig: Any, flag: int) -> None:
+def test_ipv6_hosts(rig: Rig, flag: int) -> None:
     store = rig.open()
     hosts = {
         "born_host": (V6, 1) if flag & BORN_HOST_V6 else (b"\1\2\3\4", 1),
@@ -355,7 +356,7 @@ def test_ipv6_hosts(rig: Any, flag: int) -> None:
     store.shutdown()
 
 
-def test_arrivals(rig: Any) -> None:
+def test_arrivals(rig: Rig) -> None:
     store = rig.open()
     arrivals: list[Arrival] = []
     store.on_arrival = arrivals.append
@@ -377,7 +378,7 @@ def test_arrivals(rig: Any) -> None:
 # ------------------------------------------------------------------------------- put
 
 
-def test_put_checks(rig: Any) -> None:
+def test_put_checks(rig: Rig) -> None:
     rig.changes["max_message_size"] = 40_000
     store = rig.open()
     illegal = PutMessageStatus.MESSAGE_ILLEGAL
@@ -407,7 +408,7 @@ def test_put_checks(rig: Any) -> None:
     store.shutdown()
 
 
-def test_a_batch_of_puts(rig: Any) -> None:
+def test_a_batch_of_puts(rig: Rig) -> None:
     rig.changes["max_message_size"] = 4000
     store = rig.open()
     drafts = [rig.draft(number, queue_id=0) for number in range(4)]
@@ -429,7 +430,7 @@ def test_a_batch_of_puts(rig: Any) -> None:
     store.shutdown()
 
 
-def test_deleting_a_topic(rig: Any, kit: Any) -> None:
+def test_deleting_a_topic(rig: Rig, kit: Kit) -> None:
     """Also with messages that were put and not dispatched yet."""
     store = rig.open()
     fill(rig, store, 5)
@@ -451,7 +452,7 @@ def test_deleting_a_topic(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_expired_files(kit: Any) -> None:
+def test_expired_files(kit: Kit) -> None:
     """The first log files are gone: min offsets follow, older offsets are too small."""
     rig = kit.rig()
     store = rig.open()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -17,7 +18,7 @@ ROOT = "/store"
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     """A store with several files of each kind, cleanly stopped."""
     made = kit.rig(flag=request.param == "dledger")
     store = made.open()
@@ -51,7 +52,7 @@ def log_folder(rig: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("change", [-1, 1, 4096])
-def test_a_file_of_another_size(rig: Any, path: str, size_key: str, change: int) -> None:
+def test_a_file_of_another_size(rig: Rig, path: str, size_key: str, change: int) -> None:
     log = log_folder(rig).removeprefix(ROOT + "/")
     place = f"{ROOT}/" + path.format(log=log, name0=f"{0:020d}")
     size = len(rig.files.nodes[place].data)
@@ -67,7 +68,7 @@ def test_a_file_of_another_size(rig: Any, path: str, size_key: str, change: int)
     assert str(size) in fault.expected and size_key in fault.expected
 
 
-def test_the_setting_is_not_the_one_of_the_files(rig: Any) -> None:
+def test_the_setting_is_not_the_one_of_the_files(rig: Rig) -> None:
     rig.changes["mapped_file_size_commit_log"] = 8192
     fault = refused(rig)
     assert "mappedFileSizeCommitLog=4096" in fault.remedy
@@ -75,7 +76,7 @@ def test_the_setting_is_not_the_one_of_the_files(rig: Any) -> None:
     rig.open().shutdown()
 
 
-def test_an_index_file_of_another_size(rig: Any) -> None:
+def test_an_index_file_of_another_size(rig: Rig) -> None:
     rig.changes["max_index_num"] = 21
     fault = refused(rig)
     assert "maxIndexNum=21" in fault.expected and "/index/" in fault.path
@@ -85,13 +86,13 @@ def test_an_index_file_of_another_size(rig: Any) -> None:
     "name",
     ["lost+found/x", "notes.txt", "0000000000000000000a", "1234", "00000000000000000000.bak"],
 )
-def test_foreign_entries_among_log_files(rig: Any, name: str) -> None:
+def test_foreign_entries_among_log_files(rig: Rig, name: str) -> None:
     rig.files.put(f"{log_folder(rig)}/{name}", b"something")
     fault = refused(rig)
     assert fault.path == f"{log_folder(rig)}/{name.partition('/')[0]}"
 
 
-def test_a_directory_named_like_a_file(rig: Any) -> None:
+def test_a_directory_named_like_a_file(rig: Rig) -> None:
     rig.files.make_dirs(f"{log_folder(rig)}/{1 << 40:020d}")
     assert refused(rig).found == "a directory"
 
@@ -100,17 +101,17 @@ def test_a_directory_named_like_a_file(rig: Any) -> None:
     "name",
     ["consumequeue/file", "consumequeue/Topic/readme", "consumequeue/Topic/x/y", "index/abc"],
 )
-def test_foreign_entries_among_derived_files(rig: Any, name: str) -> None:
+def test_foreign_entries_among_derived_files(rig: Rig, name: str) -> None:
     rig.files.put(f"{ROOT}/{name}", b"something")
     assert name.startswith(refused(rig).path.removeprefix(ROOT + "/"))
 
 
-def test_foreign_entries_in_a_queue(rig: Any) -> None:
+def test_foreign_entries_in_a_queue(rig: Rig) -> None:
     rig.files.put(f"{ROOT}/consumequeue/Topic/0/abc", bytes(400))
     assert refused(rig).path == f"{ROOT}/consumequeue/Topic/0/abc"
 
 
-def test_a_missing_file_in_the_middle(rig: Any, kit: Any) -> None:
+def test_a_missing_file_in_the_middle(rig: Rig, kit: Kit) -> None:
     missing = f"{log_folder(rig)}/{kit.FILE_SIZE:020d}"
     node = rig.files.nodes.pop(missing)
     fault = refused(rig)
@@ -119,7 +120,7 @@ def test_a_missing_file_in_the_middle(rig: Any, kit: Any) -> None:
     rig.open().shutdown()
 
 
-def test_a_file_at_an_odd_place(rig: Any, kit: Any) -> None:
+def test_a_file_at_an_odd_place(rig: Rig, kit: Kit) -> None:
     """Renamed: its name is no multiple of the size."""
     folder = log_folder(rig)
     for path in [path for path in rig.files.nodes if path.startswith(folder + "/")]:
@@ -128,7 +129,7 @@ def test_a_file_at_an_odd_place(rig: Any, kit: Any) -> None:
     assert "multiple" in refused(rig).expected
 
 
-def test_the_directory_is_in_use(rig: Any) -> None:
+def test_the_directory_is_in_use(rig: Rig) -> None:
     store = rig.open()
     with pytest.raises(StoreError) as raised:
         rig.open()
@@ -137,7 +138,7 @@ def test_the_directory_is_in_use(rig: Any) -> None:
     rig.open().shutdown()
 
 
-def test_the_directory_is_in_use_on_the_disk(kit: Any, tmp_path: Path) -> None:
+def test_the_directory_is_in_use_on_the_disk(kit: Kit, tmp_path: Path) -> None:
     """By another layer of this process too: POSIX locks alone would not see that."""
     rig = kit.rig(OsFileSystem(), os.fspath(tmp_path))
     store = rig.open()
@@ -148,7 +149,7 @@ def test_the_directory_is_in_use_on_the_disk(kit: Any, tmp_path: Path) -> None:
     store.shutdown()
 
 
-def test_a_newer_format_of_our_own_files(rig: Any) -> None:
+def test_a_newer_format_of_our_own_files(rig: Rig) -> None:
     rig.files.put(f"{ROOT}/rmqpy/format", b"2\n")
     fault = refused(rig)
     assert fault.path == f"{ROOT}/rmqpy/format" and "'2'" in fault.found
@@ -163,7 +164,7 @@ def test_a_newer_format_of_our_own_files(rig: Any) -> None:
     [bytes(100), b"\xff" * 4096, b"\x7f" * 4096],
     ids=["short", "below zero", "in the future"],
 )
-def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: Any, kit: Any, junk: bytes) -> None:
+def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: Rig, kit: Kit, junk: bytes) -> None:
     store = rig.open()
     rig.put(store, 0, 1, 2)
     before = kit.bodies(store)
@@ -176,7 +177,7 @@ def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: Any, kit: Any, junk
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "currterm"])
-def test_dledger_texts_that_cannot_be_read(kit: Any, name: str) -> None:
+def test_dledger_texts_that_cannot_be_read(kit: Kit, name: str) -> None:
     rig = kit.rig(flag=True)
     store = rig.open()
     rig.put(store, 1)
@@ -195,7 +196,7 @@ def test_dledger_texts_that_cannot_be_read(kit: Any, name: str) -> None:
     rig.open().shutdown()
 
 
-def test_a_creation_that_was_interrupted(rig: Any, kit: Any) -> None:
+def test_a_creation_that_was_interrupted(rig: Rig, kit: Kit) -> None:
     """The last file of a row has length 0: its name was made, its size not yet."""
     end = max(int(path[-20:]) for path in rig.files.nodes if path.startswith(log_folder(rig)))
     rig.files.put(f"{log_folder(rig)}/{end + kit.FILE_SIZE:020d}", b"")
@@ -211,7 +212,7 @@ def test_a_creation_that_was_interrupted(rig: Any, kit: Any) -> None:
     assert len(kit.bodies(rig.open())) == 140
 
 
-def test_a_queue_offset_out_of_all_bounds(kit: Any) -> None:
+def test_a_queue_offset_out_of_all_bounds(kit: Kit) -> None:
     """The body CRC does not cover QUEUEOFFSET: no terabytes of filler for a damaged one."""
     rig = kit.rig()
     store = rig.open()
@@ -225,7 +226,7 @@ def test_a_queue_offset_out_of_all_bounds(kit: Any) -> None:
         rig.open()
 
 
-def test_a_topic_that_leads_out_of_the_store(kit: Any) -> None:
+def test_a_topic_that_leads_out_of_the_store(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     offsets = rig.put(store, 0, 2)

@@ -8,6 +8,7 @@ import errno
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus
@@ -33,7 +34,7 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.fixture(params=[False, True], ids=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     return kit.rig(flag=request.param)
 
 
@@ -62,7 +63,7 @@ def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], in
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_the_pull_goes_on(rig: Any, kit: Any, how: str) -> None:
+def test_the_pull_goes_on(rig: Rig, kit: Kit, how: str) -> None:
     store = filled(rig)
     whole = kit.read_all(store)
     damage(rig, store, how, 5, 11)
@@ -89,7 +90,7 @@ def test_the_pull_goes_on(rig: Any, kit: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_after_a_kill(rig: Any, kit: Any, how: str) -> None:
+def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
     """Units in front of the one that was met are wrong, too; the start is killed once more."""
     store = filled(rig)
     whole = kit.read_all(store)
@@ -107,7 +108,7 @@ def test_after_a_kill(rig: Any, kit: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_no_time_is_read_from_another_place(rig: Any, how: str) -> None:
+def test_no_time_is_read_from_another_place(rig: Rig, how: str) -> None:
     store = filled(rig)
     times = [store.store_timestamp_at("Topic", 0, number) for number in range(12)]
     damage(rig, store, how, 5)
@@ -117,7 +118,7 @@ def test_no_time_is_read_from_another_place(rig: Any, how: str) -> None:
     store.shutdown()
 
 
-def test_the_first_unit(rig: Any, kit: Any) -> None:
+def test_the_first_unit(rig: Rig, kit: Kit) -> None:
     store = filled(rig)
     whole = kit.read_all(store)
     damage(rig, store, "size one more", 0)
@@ -128,7 +129,7 @@ def test_the_first_unit(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_what_cannot_be_noted_is_noted_later(rig: Any, kit: Any) -> None:
+def test_what_cannot_be_noted_is_noted_later(rig: Rig, kit: Kit) -> None:
     """A full disk: the pull goes on, and the next one that meets the unit keeps it."""
     store = filled(rig)
     damage(rig, store, "size one more", 5)
@@ -142,7 +143,7 @@ def test_what_cannot_be_noted_is_noted_later(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_read_is_none(rig: Any, kit: Any) -> None:
+def test_a_file_that_cannot_be_read_is_none(rig: Rig, kit: Kit) -> None:
     store = filled(rig)
     whole = kit.read_all(store)
     store.shutdown()
@@ -154,7 +155,7 @@ def test_a_file_that_cannot_be_read_is_none(rig: Any, kit: Any) -> None:
 
 @pytest.mark.parametrize("place", [3, 87])
 def test_nobody_steps_over_a_message_that_another_member_will_send_again(
-    kit: Any, place: int
+    kit: Kit, place: int
 ) -> None:
     """Damaged is the record (its size, that of its body), not the unit."""
     rig = kit.rig(flag=True)

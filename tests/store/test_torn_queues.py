@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness.store import Kit
 
 from rmqpy.model.errors import StoreError
 
 QUEUE = "consumequeue/Topic/1"
 
 
-def filled(kit: Any, count: int = 100) -> tuple[Any, dict[Any, Any]]:
+def filled(kit: Kit, count: int = 100) -> tuple[Any, dict[Any, Any]]:
     """A store that was stopped cleanly, and what its consumers got."""
     rig = kit.rig()
     store = rig.open()
@@ -34,7 +35,7 @@ def files_of(rig: Any, folder: str) -> list[str]:
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("size", [7, 200, 399])
-def test_a_cut_queue_file(kit: Any, which: int, size: int) -> None:
+def test_a_cut_queue_file(kit: Kit, which: int, size: int) -> None:
     rig, found = filled(kit)
     path = files_of(rig, QUEUE)[which]
     cut(rig, path, size)
@@ -47,14 +48,14 @@ def test_a_cut_queue_file(kit: Any, which: int, size: int) -> None:
     assert kit.read_all(rig.open()) == found
 
 
-def test_a_queue_file_that_is_gone_between_two(kit: Any) -> None:
+def test_a_queue_file_that_is_gone_between_two(kit: Kit) -> None:
     rig, found = filled(kit)
     rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
     store = rig.open()
     assert kit.read_all(store) == found
 
 
-def test_another_file_size_is_a_setting_not_damage(kit: Any) -> None:
+def test_another_file_size_is_a_setting_not_damage(kit: Kit) -> None:
     rig, _ = filled(kit)
     rig.changes["mapped_file_size_consume_queue"] = 800
     with pytest.raises(StoreError, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
@@ -70,7 +71,7 @@ def keys(store: Any, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_cut_index_file(kit: Any, which: int) -> None:
+def test_a_cut_index_file(kit: Kit, which: int) -> None:
     rig, found = filled(kit)
     cut(rig, files_of(rig, "index")[which], 50)
     store = rig.open()
@@ -80,7 +81,7 @@ def test_a_cut_index_file(kit: Any, which: int) -> None:
     assert kit.read_all(store) == found
 
 
-def test_another_size_of_all_index_files_is_a_setting(kit: Any) -> None:
+def test_another_size_of_all_index_files_is_a_setting(kit: Kit) -> None:
     rig, _ = filled(kit)
     rig.changes["max_index_num"] = 40
     with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):

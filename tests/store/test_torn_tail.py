@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from harness.store import Kit, Rig
 
 from rmqpy.model.errors import StoreError
 
@@ -30,11 +31,11 @@ JUNK = {"zeros": junk_zeros, "ones": junk_ones, "random": junk_random}
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Any) -> Any:
+def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     return kit.rig(flag=request.param == "dledger")
 
 
-def filled(rig: Any, kit: Any, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
+def filled(rig: Any, kit: Kit, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
     """Put ``count`` messages and stop. (Offsets of the records, end of the log, bodies.)"""
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
@@ -52,7 +53,7 @@ def frame_of(rig: Any, offset: int) -> int:
 
 @pytest.mark.parametrize("junk", list(JUNK))
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_the_last_record_cut_at_every_byte(rig: Any, kit: Any, junk: str, clean: bool) -> None:
+def test_the_last_record_cut_at_every_byte(rig: Rig, kit: Kit, junk: str, clean: bool) -> None:
     """Exactly the intact messages come back, what was torn is in the quarantine and zeroed in the
     log, the next start is an ordinary one, and queue offsets stay dense.
 
@@ -87,7 +88,7 @@ def test_the_last_record_cut_at_every_byte(rig: Any, kit: Any, junk: str, clean:
 
 
 @pytest.mark.parametrize("junk", list(JUNK))
-def test_the_first_record_of_all_cut(rig: Any, kit: Any, junk: str) -> None:
+def test_the_first_record_of_all_cut(rig: Rig, kit: Kit, junk: str) -> None:
     """Nothing is left; the log begins where it began."""
     offsets, end, _ = filled(rig, kit, 1, clean=False)
     frame = frame_of(rig, offsets[0])
@@ -100,7 +101,7 @@ def test_the_first_record_of_all_cut(rig: Any, kit: Any, junk: str) -> None:
     store.shutdown()
 
 
-def test_the_first_entry_behind_the_divide_cut(kit: Any) -> None:
+def test_the_first_entry_behind_the_divide_cut(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     rig.put(store, *range(4))
@@ -120,7 +121,7 @@ def test_the_first_entry_behind_the_divide_cut(kit: Any) -> None:
     rig.open().shutdown()
 
 
-def test_the_last_record_is_the_last_of_a_scan(rig: Any, kit: Any) -> None:
+def test_the_last_record_is_the_last_of_a_scan(rig: Rig, kit: Kit) -> None:
     """A scan returns at most 4096 records. The torn one is row 4096, and row 1 of the next scan."""
     rig.changes |= {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 60000}
     for count in (4096, 4097):
@@ -139,7 +140,7 @@ def test_the_last_record_is_the_last_of_a_scan(rig: Any, kit: Any) -> None:
         store.abandon()
 
 
-def test_a_property_may_hold_a_zero_character(rig: Any, kit: Any) -> None:
+def test_a_property_may_hold_a_zero_character(rig: Rig, kit: Kit) -> None:
     """Legal, if odd: such a message is not taken for a torn one."""
     store = rig.open()
     rig.put(store, 1)
@@ -151,7 +152,7 @@ def test_a_property_may_hold_a_zero_character(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_what_was_kept_is_not_overwritten(rig: Any, kit: Any) -> None:
+def test_what_was_kept_is_not_overwritten(rig: Rig, kit: Kit) -> None:
     """Torn at the same place twice."""
     offsets, _, _ = filled(rig, kit, 2, clean=False)
     frame = frame_of(rig, offsets[-1])
@@ -165,7 +166,7 @@ def test_what_was_kept_is_not_overwritten(rig: Any, kit: Any) -> None:
     assert kept[name][:90] == b"\xfe" * 90 and kept[name + ".1"] == b"\xff" * 90
 
 
-def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(kit: Any) -> None:
+def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     number = 0
@@ -185,7 +186,7 @@ def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(kit: Any) -> None:
     rig.open().shutdown()
 
 
-def test_the_tail_is_a_closed_file(rig: Any, kit: Any) -> None:
+def test_the_tail_is_a_closed_file(rig: Rig, kit: Kit) -> None:
     """Killed between the filler and the next file."""
     store = rig.open()
     number = 0
@@ -226,7 +227,7 @@ def without_lock(rig: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize("what", ["size", "magic", "body", "place"])
-def test_damage_in_the_middle_is_refused(rig: Any, kit: Any, what: str, clean: bool) -> None:
+def test_damage_in_the_middle_is_refused(rig: Rig, kit: Kit, what: str, clean: bool) -> None:
     offsets, _, _ = filled(rig, kit, 8, clean)
     victim = offsets[3]
     damage(rig, victim + {"size": 0, "magic": 4, "body": 90, "place": 28}[what])
@@ -255,7 +256,7 @@ def test_damage_in_the_middle_is_refused(rig: Any, kit: Any, what: str, clean: b
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_damage_with_valid_records_in_a_later_file(rig: Any, kit: Any, clean: bool) -> None:
+def test_damage_with_valid_records_in_a_later_file(rig: Rig, kit: Kit, clean: bool) -> None:
     """The rest of its own file is gone, the next files are whole."""
     offsets, _, _ = filled(rig, kit, 40, clean)
     number = next(n for n, offset in enumerate(offsets) if offset >= kit.FILE_SIZE)
@@ -280,7 +281,7 @@ def test_damage_with_valid_records_in_a_later_file(rig: Any, kit: Any, clean: bo
     store.shutdown()
 
 
-def test_forced_from_the_first_record_of_a_file_on(rig: Any, kit: Any) -> None:
+def test_forced_from_the_first_record_of_a_file_on(rig: Rig, kit: Kit) -> None:
     """Damage where the walk begins: the files before it keep the log (and the entries' indexes)
     going.
     """
@@ -306,7 +307,7 @@ def test_forced_from_the_first_record_of_a_file_on(rig: Any, kit: Any) -> None:
     store.shutdown()
 
 
-def test_damage_before_the_walk_is_met_by_who_reads_there(kit: Any) -> None:
+def test_damage_before_the_walk_is_met_by_who_reads_there(kit: Kit) -> None:
     """A clean start looks at three files. Older damage is not touched; rebuilding the queues over
     it is refused with the place.
     """
@@ -322,7 +323,7 @@ def test_damage_before_the_walk_is_met_by_who_reads_there(kit: Any) -> None:
         rig.open()
 
 
-def test_dledger_indexes_that_jump(kit: Any) -> None:
+def test_dledger_indexes_that_jump(kit: Kit) -> None:
     """Two whole entries that do not follow each other."""
     rig = kit.rig(flag=True)
     offsets, _, _ = filled(rig, kit, 8, clean=True)
@@ -334,7 +335,7 @@ def test_dledger_indexes_that_jump(kit: Any) -> None:
     assert rig.tree() == before
 
 
-def test_dledger_indexes_that_jump_between_files(kit: Any) -> None:
+def test_dledger_indexes_that_jump_between_files(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     offsets, _, _ = filled(rig, kit, 40, clean=True)
     number = next(n for n, offset in enumerate(offsets) if offset >= kit.FILE_SIZE)

@@ -4,6 +4,8 @@ tests.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rmqpy.testing.java import JavaHome, JavaUnavailableError, probe_body
@@ -11,7 +13,7 @@ from rmqpy.testing.java.install import SOURCES
 
 
 @pytest.fixture
-def tools(tmp_path, monkeypatch):
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A PATH with exactly these programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -25,7 +27,7 @@ def tools(tmp_path, monkeypatch):
     return add
 
 
-def test_the_missing_program_is_named(tools, tmp_path):
+def test_the_missing_program_is_named(tools, tmp_path: Path) -> None:
     home = JavaHome("4.9.7", tmp_path / "cache")
     assert home.missing() == "java is neither in JAVA_HOME nor on the PATH"
     tools("java")
@@ -36,7 +38,7 @@ def test_the_missing_program_is_named(tools, tmp_path):
         home.libraries()
 
 
-def test_jars_in_the_cache_need_no_maven(tools, tmp_path):
+def test_jars_in_the_cache_need_no_maven(tools, tmp_path: Path) -> None:
     tools("java")
     tools("javac")
     (tmp_path / "4.9.7" / "lib").mkdir(parents=True)
@@ -45,12 +47,14 @@ def test_jars_in_the_cache_need_no_maven(tools, tmp_path):
     assert home.libraries() == tmp_path / "4.9.7" / "lib"
 
 
-def test_the_cache_can_be_elsewhere(monkeypatch, tmp_path):
+def test_the_cache_can_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RMQPY_JAVA_CACHE", str(tmp_path))
     assert JavaHome().cache == tmp_path
 
 
-def test_a_failing_maven_is_told_with_its_last_lines_and_leaves_nothing(tools, tmp_path):
+def test_a_failing_maven_is_told_with_its_last_lines_and_leaves_nothing(
+    tools, tmp_path: Path
+) -> None:
     tools("java")
     tools("javac")
     tools("mvn", "#!/bin/sh\necho no such artifact\nexit 1\n")
@@ -64,7 +68,7 @@ def test_a_failing_maven_is_told_with_its_last_lines_and_leaves_nothing(tools, t
     ("version", "opens"),
     [("1.8.0_292", False), ("11.0.2", True), ("17.0.15", True)],
 )
-def test_a_modular_java_gets_its_packages_opened(tools, tmp_path, version, opens):
+def test_a_modular_java_gets_its_packages_opened(tools, tmp_path: Path, version, opens) -> None:
     tools("java", f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025' >&2\n")
     tools("javac")
     (tmp_path / "4.9.7" / "lib").mkdir(parents=True)
@@ -72,9 +76,9 @@ def test_a_modular_java_gets_its_packages_opened(tools, tmp_path, version, opens
     assert ("--add-opens=java.base/java.nio=ALL-UNNAMED" in words) is opens
 
 
-def test_the_java_sources_are_installed_with_the_package():
+def test_the_java_sources_are_installed_with_the_package() -> None:
     assert {"Probe.java", "Admin.java"} <= {source.name for source in SOURCES.glob("*.java")}
 
 
-def test_the_body_of_a_probe_message():
+def test_the_body_of_a_probe_message() -> None:
     assert probe_body(2, 4) == bytes([62, 69, 76, 83])

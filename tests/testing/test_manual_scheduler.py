@@ -10,7 +10,7 @@ from rmqpy.testing.manual_scheduler import START_MS, ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
-def test_callbacks_run_at_their_time_and_in_their_order():
+def test_callbacks_run_at_their_time_and_in_their_order() -> None:
     scheduler = ManualScheduler()
     ran = []
 
@@ -34,7 +34,7 @@ def test_callbacks_run_at_their_time_and_in_their_order():
     assert scheduler.next_due_ms is None
 
 
-def test_what_a_callback_adds_runs_in_the_same_advance_when_it_falls_due():
+def test_what_a_callback_adds_runs_in_the_same_advance_when_it_falls_due() -> None:
     scheduler = ManualScheduler()
     ran = []
 
@@ -47,7 +47,7 @@ def test_what_a_callback_adds_runs_in_the_same_advance_when_it_falls_due():
     assert ran == [0, 10, 20, 30]
 
 
-def test_blocking_work_takes_virtual_time_and_hands_on_its_error():
+def test_blocking_work_takes_virtual_time_and_hands_on_its_error() -> None:
     scheduler = ManualScheduler(blocking_ms=3)
     seen = []
 
@@ -62,14 +62,14 @@ def test_blocking_work_takes_virtual_time_and_hands_on_its_error():
     assert seen == [(7, None), (None, "EIO")]
 
 
-def test_a_failing_callback_reaches_the_test():
+def test_a_failing_callback_reaches_the_test() -> None:
     scheduler = ManualScheduler()
     scheduler.call_soon(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         scheduler.run_until_idle()
 
 
-def test_a_channel_keeps_frames_and_commands():
+def test_a_channel_keeps_frames_and_commands() -> None:
     channel = MemoryChannel()
     first = encode_command(RemotingCommand(1, 5, body=b"x"))
     second = encode_command(RemotingCommand(2, 6, serialize_type=1))

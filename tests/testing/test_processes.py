@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ while True:
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path: Path):
     made = []
 
     def server(code):
@@ -43,7 +44,7 @@ def make(tmp_path):
         server.kill()
 
 
-def test_start_returns_when_ready_and_stop_gives_the_exit_code(make):
+def test_start_returns_when_ready_and_stop_gives_the_exit_code(make) -> None:
     server = make(SERVER).start()
     assert server.running
     assert server.printed() == "starting\nready: it\n"
@@ -51,7 +52,7 @@ def test_start_returns_when_ready_and_stop_gives_the_exit_code(make):
     assert not server.running
 
 
-def test_it_starts_again_and_waits_for_a_new_ready_line(make):
+def test_it_starts_again_and_waits_for_a_new_ready_line(make) -> None:
     server = make(SERVER).start()
     first = server.pid
     server.kill()
@@ -61,13 +62,13 @@ def test_it_starts_again_and_waits_for_a_new_ready_line(make):
     assert server.printed().count("ready: it") == 2
 
 
-def test_an_end_before_readiness_is_told_with_what_was_printed(make):
+def test_an_end_before_readiness_is_told_with_what_was_printed(make) -> None:
     server = make("print('no such file'); raise SystemExit(3)")
     with pytest.raises(ProcessError, match=r"ended with 3 before it was ready:\n.*no such file"):
         server.start()
 
 
-def test_a_server_that_is_never_ready_is_killed(make):
+def test_a_server_that_is_never_ready_is_killed(make) -> None:
     server = make("import time; time.sleep(60)")
     server.ready_timeout_s = 0.05
     with pytest.raises(ProcessError, match="not ready after"):
@@ -75,14 +76,14 @@ def test_a_server_that_is_never_ready_is_killed(make):
     assert not server.running
 
 
-def test_a_server_that_ignores_sigterm_is_killed_and_told(make):
+def test_a_server_that_ignores_sigterm_is_killed_and_told(make) -> None:
     server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
     with pytest.raises(ProcessError, match="still there"):
         server.stop(timeout_s=0.05)
     assert not server.running
 
 
-def test_a_broker_gets_its_settings_as_a_properties_file(tmp_path):
+def test_a_broker_gets_its_settings_as_a_properties_file(tmp_path: Path) -> None:
     spec = BrokerSpec(
         port=12345,
         namesrv="127.0.0.1:9876",
@@ -101,7 +102,7 @@ def test_a_broker_gets_its_settings_as_a_properties_file(tmp_path):
     assert not server.ready.search(b"ready: broker broker-a 127.0.0.1:1234\n")
 
 
-def test_a_port_block_is_free_below_the_ephemeral_ports_and_held():
+def test_a_port_block_is_free_below_the_ephemeral_ports_and_held() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         assert free_port_block(4).first + 4 < 61_000
@@ -113,7 +114,7 @@ def test_a_port_block_is_free_below_the_ephemeral_ports_and_held():
         blocks[0][4]
 
 
-def test_a_released_block_can_be_had_again():
+def test_a_released_block_can_be_had_again() -> None:
     block = free_port_block(1)
     name = f"\0rmqpy-test-port-{block.first}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:

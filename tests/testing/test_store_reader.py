@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rmqpy.testing.store_reader import read_store
@@ -24,7 +28,7 @@ def folders(golden, name):
         ("D-dledger-v497", 3),
     ],
 )
-def test_a_store_of_java_has_no_problem(golden, name, count):
+def test_a_store_of_java_has_no_problem(golden: Callable[[str], Path], name, count) -> None:
     stores = folders(golden, name)
     assert len(stores) == count
     for store in stores:
@@ -33,7 +37,9 @@ def test_a_store_of_java_has_no_problem(golden, name, count):
         assert len(reading.messages) > 200
 
 
-def test_it_reads_what_the_java_consumer_got(golden, manifest):
+def test_it_reads_what_the_java_consumer_got(
+    golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
     (store,) = folders(golden, "A-classic-clean-v497")
     found = {m.physical_offset: m for m in read_store(store).messages}
     for message in manifest("A-classic-clean-v497")["messages"]:
@@ -43,7 +49,7 @@ def test_it_reads_what_the_java_consumer_got(golden, manifest):
         assert mine.size == message["storeSize"]
 
 
-def test_a_wrong_upgrade_is_seen(golden):
+def test_a_wrong_upgrade_is_seen(golden: Callable[[str], Path]) -> None:
     """n1 took over with fewer old messages than n0: the queue of its consumers is shifted."""
     by_node = {s.name: read_store(s).problems for s in folders(golden, "X-gap_same_file-v497")}
     assert by_node["n0"] == []
@@ -59,7 +65,9 @@ def test_a_wrong_upgrade_is_seen(golden):
         (88, b"\xff\xff", "the body CRC is wrong"),
     ],
 )
-def test_a_changed_byte_is_found(golden_copy, position, value, problem):
+def test_a_changed_byte_is_found(
+    golden_copy: Callable[[str], Path], position, value, problem
+) -> None:
     store = next(golden_copy("A-classic-clean-v497").rglob("commitlog")).parent
     log = store / "commitlog" / "00000000000000000000"
     data = bytearray(log.read_bytes())
@@ -68,7 +76,7 @@ def test_a_changed_byte_is_found(golden_copy, position, value, problem):
     assert any(problem in found for found in read_store(store).problems)
 
 
-def test_a_changed_slot_is_found(golden_copy):
+def test_a_changed_slot_is_found(golden_copy: Callable[[str], Path]) -> None:
     store = next(golden_copy("A-classic-clean-v497").rglob("commitlog")).parent
     slot_file = next(store.glob("consumequeue/Normal*/0/*"))
     data = bytearray(slot_file.read_bytes())

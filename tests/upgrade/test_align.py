@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.upgrade import Kit
 
 from rmqpy.audit.replicas.certificate import certify
 from rmqpy.codec.backend import scan_records
@@ -80,7 +81,9 @@ def write_confs(root: Path, names: tuple[str, ...]) -> None:
         )
 
 
-def test_by_the_book_two_become_three(golden_copy: Callable[[str], Path], golden: Any) -> None:
+def test_by_the_book_two_become_three(
+    golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
+) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave", "third")
     (root / "third").mkdir()
     write_confs(root, names)
@@ -296,7 +299,7 @@ def test_tables_get_the_largest_values(golden_copy: Callable[[str], Path]) -> No
     assert tables["topics.json"].count("topicName") == master_topics.count("topicName")
 
 
-def wrong_upgrade(name: str, root: Path, golden: Any) -> tuple[str, ...]:
+def wrong_upgrade(name: str, root: Path, golden: Callable[[str], Path]) -> tuple[str, ...]:
     """Re-make one of the nine wrong upgrades, as files show it."""
     names = ("n0", "n1", "n2")
     joined = golden("C-upgraded-v497")
@@ -346,7 +349,7 @@ def copy_sparse(source: str, target: str) -> None:
     ],
 )
 def test_wrong_upgrades_are_refused_or_mended(
-    name: str, check: str, mended: bool, tmp_path: Path, golden: Any
+    name: str, check: str, mended: bool, tmp_path: Path, golden: Callable[[str], Path]
 ) -> None:
     names = wrong_upgrade(name, tmp_path, golden)
     made = situation(tmp_path, names)
@@ -385,7 +388,7 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
         plan_switch(situation(root, ("third",), wish))
 
 
-def write_with_the_flag_off(root: Path, member: str, kit: Any) -> None:
+def write_with_the_flag_off(root: Path, member: str, kit: Kit) -> None:
     """As Java does it when the flag of a joined store is turned off: over the filler."""
     store, hidden = root / member, root / "hidden"
     (store / f"dledger-{member}").rename(hidden)
@@ -396,7 +399,7 @@ def write_with_the_flag_off(root: Path, member: str, kit: Any) -> None:
 
 
 def test_messages_written_while_the_flag_was_off(
-    golden_copy: Callable[[str], Path], kit: Any
+    golden_copy: Callable[[str], Path], kit: Kit
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     write_with_the_flag_off(root, "n0", kit)
@@ -431,7 +434,7 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
 # Killed at every operation, on small stores in memory
 
 
-def small_group(kit: Any) -> tuple[Any, Any]:
+def small_group(kit: Kit) -> tuple[Any, Any]:
     """A master of 40 messages, and a slave that has 25 of them and three of its own tables."""
     files = kit.DyingFiles()
     master = kit.rig(files, "/m")
@@ -447,7 +450,7 @@ def small_group(kit: Any) -> tuple[Any, Any]:
     return master, slave
 
 
-def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Any) -> None:
+def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
     """Tables are merged before the queues are made: else the topic is taken for a deleted one."""
     master, slave = small_group(kit)
     files = master.files
@@ -482,7 +485,7 @@ def memory_situation(
     )
 
 
-def kill_everywhere(kit: Any, files: Any, rigs: tuple[Any, Any], plan: Plan, node: str) -> int:
+def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, node: str) -> int:
     """Kill before each operation; both ways on end in the same bytes. Returns how many."""
     rig = rigs[1] if node == "s" else rigs[0]
 
@@ -512,7 +515,7 @@ def kill_everywhere(kit: Any, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
     raise AssertionError
 
 
-def test_apply_killed_before_every_operation(kit: Any) -> None:
+def test_apply_killed_before_every_operation(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files
     plan = plan_alignment(memory_situation(files, *rigs))
@@ -521,7 +524,7 @@ def test_apply_killed_before_every_operation(kit: Any) -> None:
     assert kill_everywhere(kit, files, rigs, plan, "s") > 50
 
 
-def test_switch_killed_before_every_operation(kit: Any) -> None:
+def test_switch_killed_before_every_operation(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files
     made = memory_situation(files, *rigs)
@@ -564,7 +567,7 @@ def test_switch_killed_before_every_operation(kit: Any) -> None:
     assert dies_at > 8
 
 
-def test_a_switch_is_taken_back_until_the_first_message(kit: Any) -> None:
+def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files
     master = rigs[0]
@@ -596,7 +599,7 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Any) -> None:
     finalize(ground())
 
 
-def test_a_plan_that_was_changed_is_no_plan(kit: Any) -> None:
+def test_a_plan_that_was_changed_is_no_plan(kit: Kit) -> None:
     rigs = small_group(kit)
     value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 from attrs import define
+from harness.upgrade import Kit
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
@@ -278,7 +279,7 @@ def test_h19_ports_and_peers(pair: Pair) -> None:
     assert "same-group" in pair.found()
 
 
-def test_h20_our_vote_survives_a_loss_of_power(kit: Any) -> None:
+def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     store = rig.open()
     store.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
@@ -329,7 +330,7 @@ def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> 
     store.abandon()
 
 
-def test_h26_both_modes_store_the_same_properties(kit: Any) -> None:
+def test_h26_both_modes_store_the_same_properties(kit: Kit) -> None:
     stored = []
     for flag in (False, True):
         rig = kit.rig(flag=flag)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.upgrade import Kit
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
@@ -23,7 +24,7 @@ from rmqpy.upgrade.plan.reframe import covered_entries, strip_reserved
 from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
 
 
-def upgraded(kit: Any, old: int = 30, new: int = 60, **options: Any) -> Any:
+def upgraded(kit: Kit, old: int = 30, new: int = 60, **options: Any) -> Any:
     """A classic store of ``old`` messages, then ``new`` more as a group of one."""
     rig = kit.rig(**options)
     rig.files.now_ms = 5000
@@ -71,7 +72,7 @@ def values(records: dict[Any, list[bytes]], file_size: int) -> dict[Any, list[tu
 
 @pytest.mark.parametrize("old", [0, 30])
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
-def test_every_message_is_there_afterwards(kit: Any, old: int, piece_bytes: int) -> None:
+def test_every_message_is_there_afterwards(kit: Kit, old: int, piece_bytes: int) -> None:
     joined = upgraded(kit, old)
     before = values(joined.records(), kit.FILE_SIZE)
     classic = joined.with_flag(False)
@@ -80,7 +81,7 @@ def test_every_message_is_there_afterwards(kit: Any, old: int, piece_bytes: int)
     assert values(classic.records(), kit.FILE_SIZE) == before
 
 
-def test_what_a_consumer_sees_of_the_reserved_property(kit: Any) -> None:
+def test_what_a_consumer_sees_of_the_reserved_property(kit: Kit) -> None:
     joined = upgraded(kit, 0, 40)
     classic = joined.with_flag(False)
     apply_plan(classic.ground(), leaving(joined), "n0")
@@ -96,7 +97,7 @@ def test_what_a_consumer_sees_of_the_reserved_property(kit: Any) -> None:
     assert sorted(covered) == list(range(40))
 
 
-def test_keys_and_ids_still_lead_to_the_messages(kit: Any) -> None:
+def test_keys_and_ids_still_lead_to_the_messages(kit: Kit) -> None:
     joined = upgraded(kit)
     classic = joined.with_flag(False)
     apply_plan(classic.ground(), leaving(joined), "n0")
@@ -110,7 +111,7 @@ def test_keys_and_ids_still_lead_to_the_messages(kit: Any) -> None:
     store.shutdown()
 
 
-def test_the_round_trip(kit: Any) -> None:
+def test_the_round_trip(kit: Kit) -> None:
     """Leave, go on, switch again, go on, leave again."""
     rig = upgraded(kit)
     for turn in range(2):
@@ -126,7 +127,7 @@ def test_the_round_trip(kit: Any) -> None:
     assert sum(map(len, rig.records().values())) == 90 + 2 * 60
 
 
-def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Any) -> None:
+def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Kit) -> None:
     joined = upgraded(kit, 30, 60)
     classic = joined.with_flag(False)
     plan = leaving(joined, cut_index=20)
@@ -137,7 +138,7 @@ def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Any) -> None:
     roll_back_to(classic, tree)
 
 
-def test_an_upgrade_without_a_message_is_left_too(kit: Any) -> None:
+def test_an_upgrade_without_a_message_is_left_too(kit: Kit) -> None:
     rig = kit.rig()
     rig.write(*range(30))
     before = rig.records()
@@ -156,7 +157,7 @@ def roll_back_to(rig: Any, tree: dict[str, bytes]) -> None:
     assert [path for path in tree if tree[path] != now[path]] == []
 
 
-def test_taken_back_to_the_byte(kit: Any) -> None:
+def test_taken_back_to_the_byte(kit: Kit) -> None:
     joined = upgraded(kit)
     tree, times = joined.tree(), joined.times()
     joined.files.now_ms = 9000
@@ -165,7 +166,7 @@ def test_taken_back_to_the_byte(kit: Any) -> None:
     assert joined.times() == times
 
 
-def test_times_of_the_log_stay(kit: Any) -> None:
+def test_times_of_the_log_stay(kit: Kit) -> None:
     joined = upgraded(kit)
     joined.files.now_ms = 9000
     plan = leaving(joined)
@@ -174,7 +175,7 @@ def test_times_of_the_log_stay(kit: Any) -> None:
     assert log and set(log.values()) == {5000}
 
 
-def test_killed_before_every_operation_and_resumed(kit: Any) -> None:
+def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     """Each point of a kill, then: to the end; and: back."""
     joined = upgraded(kit, 12, 40)
     original, plan = joined.files, leaving(joined)
@@ -199,7 +200,7 @@ def test_killed_before_every_operation_and_resumed(kit: Any) -> None:
     assert dies_at > 100
 
 
-def test_killed_while_taking_back(kit: Any) -> None:
+def test_killed_while_taking_back(kit: Kit) -> None:
     joined = upgraded(kit, 12, 20)
     plan, tree = leaving(joined), joined.tree()
     apply_plan(joined.ground(), plan, "n0")
@@ -223,7 +224,7 @@ def test_killed_while_taking_back(kit: Any) -> None:
     assert dies_at > 50
 
 
-def test_no_broker_starts_on_what_is_half_done(kit: Any) -> None:
+def test_no_broker_starts_on_what_is_half_done(kit: Kit) -> None:
     joined = upgraded(kit, 12, 40)
     plan = leaving(joined)
     dying = joined.files.reborn(60)
@@ -237,20 +238,20 @@ def test_no_broker_starts_on_what_is_half_done(kit: Any) -> None:
     assert half.records() == joined.records()
 
 
-def test_the_flag_alone_is_no_way_back(kit: Any) -> None:
+def test_the_flag_alone_is_no_way_back(kit: Kit) -> None:
     joined = upgraded(kit, 12, 4)
     with pytest.raises(StoreError, match="rmqpy upgrade leave"):
         joined.with_flag(False).open()
 
 
-def test_refused_after_an_unclean_stop(kit: Any) -> None:
+def test_refused_after_an_unclean_stop(kit: Kit) -> None:
     joined = upgraded(kit, 12, 4)
     joined.open().abandon()
     with pytest.raises(UpgradeRefusedError, match="not clean"):
         leaving(joined)
 
 
-def test_refused_when_the_directory_has_changed_since(kit: Any) -> None:
+def test_refused_when_the_directory_has_changed_since(kit: Kit) -> None:
     joined = upgraded(kit, 12, 4)
     plan = leaving(joined)
     joined.write(500)
@@ -261,7 +262,7 @@ def test_refused_when_the_directory_has_changed_since(kit: Any) -> None:
 
 
 @pytest.mark.parametrize(("length", "fits"), [(32671, True), (32672, False)])
-def test_properties_too_long_for_the_first_of_a_file(kit: Any, length: int, fits: bool) -> None:
+def test_properties_too_long_for_the_first_of_a_file(kit: Kit, length: int, fits: bool) -> None:
     rig = kit.rig(flag=True, changes={"mapped_file_size_commit_log": 1 << 17})
     rig.write(1, properties=b"K\x01" + b"v" * (length - 2))
     rig.write(2, 3)
@@ -276,7 +277,7 @@ def test_properties_too_long_for_the_first_of_a_file(kit: Any, length: int, fits
 
 @pytest.mark.parametrize("ending", [b"", b"\x02"])
 @pytest.mark.parametrize("pairs", [b"", b"A\x01b"])
-def test_the_separator_counts_at_whichever_end(kit: Any, pairs: bytes, ending: bytes) -> None:
+def test_the_separator_counts_at_whichever_end(kit: Kit, pairs: bytes, ending: bytes) -> None:
     rig = kit.rig(flag=True)
     rig.write(*range(10), properties=pairs + (ending if pairs else b""))
     before = values(rig.records(), kit.FILE_SIZE)
@@ -292,7 +293,7 @@ def test_the_separator_counts_at_whichever_end(kit: Any, pairs: bytes, ending: b
 
 
 @pytest.mark.parametrize("host", [bytes(15) + b"\1", bytes([10, 0, 0, 1])])
-def test_hosts_of_both_kinds(kit: Any, host: bytes) -> None:
+def test_hosts_of_both_kinds(kit: Kit, host: bytes) -> None:
     rig = kit.rig(flag=True)
     v6 = 0x10 | 0x20 if len(host) == 16 else 0
     rig.write(*range(30), born_host=(host, 1), store_host=(host, 2), sys_flag=v6)
@@ -301,7 +302,7 @@ def test_hosts_of_both_kinds(kit: Any, host: bytes) -> None:
     assert values(rig.with_flag(False).records(), kit.FILE_SIZE) == before
 
 
-def test_what_points_at_a_moved_half_message_follows(kit: Any) -> None:
+def test_what_points_at_a_moved_half_message_follows(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     (half,) = rig.write(0)
     assert half == 48
@@ -315,7 +316,7 @@ def test_what_points_at_a_moved_half_message_follows(kit: Any) -> None:
     assert prepared == {0, 200}
 
 
-def test_a_group_is_cut_where_a_quorum_agrees(kit: Any) -> None:
+def test_a_group_is_cut_where_a_quorum_agrees(kit: Kit) -> None:
     rig = upgraded(kit, 0, 9)
     full = read_ledger(rig.files, rig.settings())
     short = read_ledger(rig.files, rig.settings())
@@ -360,7 +361,7 @@ def checksum_of(raw: bytes) -> bytes:
     return f"{zlib.crc32(raw[:-20]) & 0x7FFFFFFF:010d}"[::-1].encode()
 
 
-def test_version_2_records_leave_for_5_only(kit: Any) -> None:
+def test_version_2_records_leave_for_5_only(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     rig.write(*range(40))
     patch_records(rig, as_version_2)
@@ -378,7 +379,7 @@ def test_version_2_records_leave_for_5_only(kit: Any) -> None:
     assert {decode_message(raw).version for raw in itertools.chain(*records.values())} == {2}
 
 
-def test_a_record_checksum_stays_last_and_is_made_anew(kit: Any) -> None:
+def test_a_record_checksum_stays_last_and_is_made_anew(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     rig.write(*range(40), properties=b"K\x01v\x02__CRC32#\x010000000000\x02")
     patch_records(rig, with_checksum)
@@ -391,7 +392,7 @@ def test_a_record_checksum_stays_last_and_is_made_anew(kit: Any) -> None:
         assert raw.endswith(b"\x02__CRC32#\x01" + checksum_of(raw) + b"\x02")
 
 
-def test_an_inner_batch_is_one_record(kit: Any) -> None:
+def test_an_inner_batch_is_one_record(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     rig.write(*range(30), sys_flag=INNER_BATCH, properties=b"INNER_NUM\x013\x02")
     before = values(rig.records(), kit.FILE_SIZE)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.upgrade import Kit
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
@@ -60,7 +62,12 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_java_group_leaves(name: str, golden_copy: Any, manifest: Any, kit: Any) -> None:
+def test_a_java_group_leaves(
+    name: str,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    kit: Kit,
+) -> None:
     root = golden_copy(name)
     plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
     said = manifest(name)["messages"]
@@ -88,7 +95,7 @@ def test_a_java_group_leaves(name: str, golden_copy: Any, manifest: Any, kit: An
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_and_back_to_the_byte(name: str, golden_copy: Any, kit: Any) -> None:
+def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
     root = golden_copy(name)
     before = tree_of(root / "n1")
     plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
@@ -98,7 +105,7 @@ def test_and_back_to_the_byte(name: str, golden_copy: Any, kit: Any) -> None:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_consume_queues_follow(name: str, golden_copy: Any, kit: Any) -> None:
+def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
     """Unit by unit: those of the entries have the new place and size, the tags codes stay (delivery
     times of the delay topic among them).
     """

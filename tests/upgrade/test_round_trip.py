@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.upgrade import Kit
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
@@ -112,7 +113,7 @@ class Trio:
 
 
 @pytest.fixture
-def trio(kit: Any) -> Trio:
+def trio(kit: Kit) -> Trio:
     files = kit.DyingFiles()
     rigs = {
         name: kit.rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})

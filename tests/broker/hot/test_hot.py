@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from harness.fastpath import Pair
 
 from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.config.keys import FlushDiskType
@@ -19,7 +20,9 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
 
-def test_equal_on_recorded_frames(pair: Callable[..., Any], assert_same: Any) -> None:
+def test_equal_on_recorded_frames(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+) -> None:
     """Every send and pull that Java clients were recorded with, twice."""
     both = pair()
     frames = [
@@ -64,7 +67,9 @@ def _pull() -> RemotingCommand:
     )
 
 
-def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: Any) -> None:
+def test_plain_sends_and_pulls_are_hot(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+) -> None:
     """The comparison above would hold as well if C handed everything back."""
     both = pair()
     pull = _pull()
@@ -83,7 +88,7 @@ def test_plain_sends_and_pulls_are_hot(pair: Callable[..., Any], assert_same: An
 
 
 def test_no_pull_is_hot_while_slow_readers_are_looked_for(
-    pair: Callable[..., Any], assert_same: Any
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
 ) -> None:
     both = pair(disable_consume_if_consumer_read_slowly=True)
     for side in both:
@@ -98,7 +103,7 @@ def test_no_pull_is_hot_while_slow_readers_are_looked_for(
 
 
 def test_what_is_held_back_is_answered_by_python(
-    pair: Callable[..., Any], assert_same: Any
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -120,7 +125,9 @@ def test_what_is_held_back_is_answered_by_python(
     assert_same(both)
 
 
-def test_arrivals_wake_who_waits(pair: Callable[..., Any], assert_same: Any) -> None:
+def test_arrivals_wake_who_waits(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+) -> None:
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -137,7 +144,7 @@ def test_arrivals_wake_who_waits(pair: Callable[..., Any], assert_same: Any) -> 
 
 
 def test_nothing_is_answered_when_the_write_fails(
-    pair: Callable[..., Any], assert_same: Any
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -153,7 +160,9 @@ def test_nothing_is_answered_when_the_write_fails(
     assert_same(both)
 
 
-def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], assert_same: Any) -> None:
+def test_a_deleted_topic_begins_anew(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+) -> None:
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -170,7 +179,9 @@ def test_a_deleted_topic_begins_anew(pair: Callable[..., Any], assert_same: Any)
     assert_same(both)
 
 
-def test_sync_flush_replies_wait(pair: Callable[..., Any], assert_same: Any) -> None:
+def test_sync_flush_replies_wait(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+) -> None:
     both = pair(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -219,7 +230,11 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
     ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
 )
 def test_units_that_lead_elsewhere(
-    pair: Callable[..., Any], assert_same: Any, place: int, value: bytes, subscription: str
+    pair: Callable[..., Any],
+    assert_same: Callable[[Pair], None],
+    place: int,
+    value: bytes,
+    subscription: str,
 ) -> None:
     """Both step over them, and keep that the queue is to be built again."""
     both = pair()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.fastpath import Pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +95,10 @@ def frames(draw: st.DrawFn) -> bytes:
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_on_made_frames(
-    pair: Callable[..., Any], assert_same: Any, some: list[bytes], cuts: list[int]
+    pair: Callable[..., Any],
+    assert_same: Callable[[Pair], None],
+    some: list[bytes],
+    cuts: list[int],
 ) -> None:
     both = pair()
     stream = b"".join(some)
@@ -158,7 +162,7 @@ def _changed_headers(header: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("like", [HEADER, PULL_HEADER], ids=["send", "pull"])
 def test_equal_on_headers_that_are_nearly_known(
-    pair: Callable[..., Any], assert_same: Any, like: bytes
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None], like: bytes
 ) -> None:
     both = pair()
     known = _frame(like, b"" if like is PULL_HEADER else b"body")
@@ -199,7 +203,7 @@ PROPERTY_TEXTS = (
 
 @pytest.mark.parametrize("settings", [{}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH}])
 def test_equal_on_properties_of_the_same_names(
-    pair: Callable[..., Any], assert_same: Any, settings: dict[str, Any]
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None], settings: dict[str, Any]
 ) -> None:
     """Sends of one buffer whose properties differ in their values only, between others."""
     both = pair(**settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from attrs import define
+from harness.fastpath import Pair
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
@@ -278,7 +279,7 @@ def _loosened(frame: bytes) -> bytes:
     return head + header + body
 
 
-def _run(pair: Any, stream: Stream, frames: int = FRAMES) -> None:
+def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> None:
     """The same stream to both, cut at random, over turns and three connections."""
     dice = stream.dice
     for side in pair:
@@ -312,7 +313,9 @@ def _run(pair: Any, stream: Stream, frames: int = FRAMES) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_equal_on_random_streams(pair: Callable[..., Any], assert_same: Any, seed: int) -> None:
+def test_equal_on_random_streams(
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
+) -> None:
     dice = random.Random(seed)
     both = pair(**dice.choice(SETTINGS))
     both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
@@ -328,7 +331,7 @@ def access_of(side: Any) -> dict[str, str]:
 @KNOWS_ACCOUNTS
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_signed_streams(
-    pair: Callable[..., Any], assert_same: Any, seed: int
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
 ) -> None:
     dice = random.Random(seed)
     both = pair(**GUARDED, **dice.choice(SETTINGS))
@@ -366,7 +369,7 @@ PULL = {
 @pytest.mark.parametrize("serialize_type", [0, 1])
 @pytest.mark.parametrize("code", [310, 320, 10, 11])
 def test_signed_requests_of_each_kind_are_hot(
-    pair: Callable[..., Any], assert_same: Any, code: int, serialize_type: int
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None], code: int, serialize_type: int
 ) -> None:
     """The order in which the texts are signed is that of their names."""
     both = pair(**GUARDED)
@@ -397,7 +400,7 @@ def test_signed_requests_of_each_kind_are_hot(
 
 @KNOWS_ACCOUNTS
 def test_what_is_signed_is_hot_until_the_rules_are_others(
-    pair: Callable[..., Any], assert_same: Any
+    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
 ) -> None:
     both = pair(**GUARDED)
     for side in both:

@@ -1,0 +1,270 @@
+"""The hot path against the ordinary way: two brokers of the same settings get the same frames, one
+with a hot path (in C, or in Python) and one without; equal replies, equal files, equal state.
+Random streams come from a seed that a failure names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from attrs import define, field
+
+from rmqpy.config.keys import BrokerRole
+from rmqpy.dledger.node import Proposal, ProposalRejected
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import decode_command
+from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.store.files.watermark import Watermark
+from rmqpy.testing.memory_channel import MemoryChannel
+from rmqpy.testing.memory_files import MemoryFiles
+
+CHUNK = 1 << 16
+
+
+class _HotChannel(MemoryChannel):
+    """Takes what the hot path could not send: everything, as there is no socket."""
+
+    def unsent(self, data: bytes) -> None:
+        self.write(data)
+
+    def send_failed(self, code: int) -> None:
+        raise AssertionError(code)
+
+
+@define
+class Pure:
+    """Frames by way of Python alone."""
+
+    kit: Any
+    channels: list[MemoryChannel] = field(factory=list)
+    receivers: list[FrameDecoder] = field(factory=list)
+
+    def connect(self, peer: tuple[str, int]) -> None:
+        self.channels.append(MemoryChannel(peer=peer))
+        self.receivers.append(FrameDecoder())
+
+    def receive(self, number: int, data: bytes) -> None:
+        """One frame's worth at a time: what stands in front of a fault is answered."""
+        channel = self.channels[number]
+        if channel.closed:
+            return
+        commands = []
+        position = 0
+        try:
+            while position < len(data):
+                end = _frame_end(self.receivers[number], data, position)
+                commands += self.receivers[number].receive(data[position:end])
+                position = end
+        except RemoteProtocolError:
+            self._handle(channel, commands)
+            channel.closed = True
+            return
+        self._handle(channel, commands)
+
+    def _handle(self, channel: MemoryChannel, commands: list[RemotingCommand]) -> None:
+        # One by one: the event of a moved offset is stored before the sends of the same call.
+        for command in commands:
+            self.kit.broker.handle(channel, [command])
+
+    def end_turn(self) -> None:
+        self.kit.broker.turn_ended()
+
+
+@define
+class Hot:
+    """The same by way of a feed, in the driver's order of steps."""
+
+    kit: Any
+    feed: Any
+    implementation: str
+    channels: list[_HotChannel] = field(factory=list)
+    rests: list[bytes] = field(factory=list)
+    numbers: list[int] = field(factory=list)
+    handed_back: Counter[int] = field(factory=Counter)
+    _open: bool = False
+
+    def connect(self, peer: tuple[str, int]) -> None:
+        channel = _HotChannel(peer=peer)
+        self.channels.append(channel)
+        self.rests.append(b"")
+        self.numbers.append(self.feed.attach(channel, -1))
+
+    def receive(self, number: int, data: bytes) -> None:
+        for start in range(0, len(data), CHUNK):
+            self._receive(number, data[start : start + CHUNK])
+
+    def _receive(self, number: int, data: bytes) -> None:
+        channel, feed = self.channels[number], self.feed
+        if channel.closed:
+            return
+        if not self._open:
+            self._open = True
+            feed.refresh()
+        rest = self.rests[number]
+        assert feed.put_front(rest) or not rest
+        feed.give(data, len(rest))
+        while (status := feed.go_on(self.numbers[number])) > FeedStatus.PARTIAL:
+            if status == FeedStatus.COLD:
+                if not self._cold(channel):
+                    return
+            elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
+                feed.make_room(status)
+            elif status == FeedStatus.OUT_FULL:
+                self.kit.broker.turn_ended()
+                feed.refresh()
+            else:
+                assert status == FeedStatus.BAD_FRAME
+                feed.flush_now(self.numbers[number])
+                channel.closed = True
+                return
+        self.rests[number] = feed.rest()
+
+    def _cold(self, channel: _HotChannel) -> bool:
+        commands = []
+        closed = False
+        for frame in self.feed.cold_frames():
+            try:
+                commands.append(decode_command(frame))
+            except RemoteProtocolError:
+                closed = True
+                break
+        self.feed.before_cold()
+        self.handed_back.update(command.code for command in commands)
+        for command in commands:
+            self.kit.broker.handle(channel, [command])
+        self.feed.after_cold(commands)
+        if closed:
+            self.feed.flush_now(self.feed_number(channel))
+            channel.closed = True
+        return not closed
+
+    def feed_number(self, channel: _HotChannel) -> int:
+        return self.numbers[self.channels.index(channel)]
+
+    def end_turn(self) -> None:
+        self.kit.broker.turn_ended()
+        self._open = False
+
+
+Pair = tuple[Pure, Hot]
+
+
+@define
+class Alone:
+    """A group of one: what is stored is committed. Implements the log's ``Proposer``."""
+
+    entries: Any
+    limit: int
+    proposed: int = -1
+    asked: int = 0
+
+    def propose(self, count: int) -> Proposal | ProposalRejected:
+        proposal, room = self.grant()
+        if not room:
+            return ProposalRejected.LEADER_PENDING_FULL
+        self.proposed += count
+        return proposal
+
+    def grant(self) -> tuple[Proposal, int]:
+        waiting = self.proposed - self.entries.committed_index
+        return Proposal(Term(3), LedgerIndex(self.proposed + 1)), max(0, self.limit + 1 - waiting)
+
+    @property
+    def grants(self) -> int:
+        """What has been committed since is not told: no grant is kept."""
+        self.asked += 1
+        return self.asked
+
+    def take_granted(self, count: int) -> None:
+        assert isinstance(self.propose(count), Proposal)
+
+
+def files_with(given: dict[str, str]) -> MemoryFiles:
+    files = MemoryFiles()
+    for path, text in given.items():
+        files.put(path, text.encode())
+    return files
+
+
+def lead(kit: Any, limit: int = 10_000) -> None:
+    """Make the broker of a DLedger store its master."""
+    log = kit.store.dledger
+    log.proposer = Alone(log.entries, limit)
+    log.entries.on_stored = log.entries.commit_to
+    kit.store.become(slave=False)
+    kit.broker.identity.role = BrokerRole.SYNC_MASTER
+
+
+class Slave:
+    """A slave that has every byte one turn later."""
+
+    has_slaves = True
+    slaves = ()
+
+    def __init__(self, kit: Any) -> None:
+        self.replicated = Watermark("replicated")
+        kit.broker.replication.slaves = self
+        kit.store.log.written.subscribe(
+            lambda end: kit.scheduler.call_soon(lambda: self.replicated.advance(end))
+        )
+
+
+def assert_same_state(pair: Pair) -> None:
+    """Both have said and stored the same, and know the same."""
+    pure, hot = pair
+    for mine, theirs in zip(pure.channels, hot.channels, strict=True):
+        assert theirs.closed == mine.closed
+        if mine.closed:
+            # A full file commits in the middle of Python's turn: replies leave before the fault.
+            assert Counter(theirs.written) <= Counter(mine.written)
+        else:
+            assert sorted(theirs.written) == sorted(mine.written)
+    assert _files(hot.kit) == _files(pure.kit)
+    mine, theirs = pure.kit.store, hot.kit.store
+    assert _tails(theirs) == _tails(mine)
+    assert theirs.max_physical_offset == mine.max_physical_offset
+    assert theirs.confirm_offset == mine.confirm_offset
+    if mine.entries is not None:
+        assert theirs.entries.end == mine.entries.end
+        assert theirs.entries.begin_index == mine.entries.begin_index
+    counters = hot.kit.broker.statistics.counters
+    expected = pure.kit.broker.statistics.counters
+    for name in (
+        "put_messages",
+        "put_bytes",
+        "put_failed",
+        "get_found",
+        "get_miss",
+        "get_messages",
+    ):
+        assert getattr(counters, name) == getattr(expected, name), name
+    offsets = hot.kit.broker.offsets.wrapper().encode()
+    assert offsets == pure.kit.broker.offsets.wrapper().encode()
+    assert hot.kit.broker.hold.count == pure.kit.broker.hold.count
+
+
+def _tails(store: Any) -> dict[Any, int]:
+    return {key: offset for key, offset in store.tails.items() if offset}
+
+
+def _files(kit: Any) -> dict[str, bytes]:
+    return {
+        path: bytes(memoryview(node.data)[: node.extent]).rstrip(b"\0")
+        for path, node in kit.files.nodes.items()
+        if "/config/" not in path
+    }
+
+
+def _frame_end(receiver: FrameDecoder, data: bytes, position: int) -> int:
+    """Where the frame that ``position`` is in ends in ``data``, as far as can be told."""
+    needed = receiver._needed - receiver.pending_bytes
+    if position + needed > len(data):
+        return len(data)
+    if receiver.pending_bytes == 0 and needed == 4:
+        length = int.from_bytes(data[position : position + 4])
+        return min(len(data), position + 4 + length)
+    return position + needed

@@ -1,0 +1,268 @@
+"""A broker and a name server in one loop, an honest client at both, and what must hold after a
+siege.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+from fuzz.frames import probe_frame
+
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.codec.message import decode_message
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
+from rmqpy.model import names
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.message import StoredMessage
+from rmqpy.namesrv.process import NamesrvProcess
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.remoting.headers import PullMessageRequestHeader
+from rmqpy.testing.blocking_connection import send_request
+from rmqpy.testing.ports import free_port_block
+
+DEADLINE_S = 3600.0 if "RMQPY_HOSTILE_FRAMES" in os.environ else 120.0
+
+HEALTH_MS = 1000
+
+"""A fresh request is answered within so long, at any time: of this process's time, so that the
+neighbours on the machine do not count.
+"""
+
+GROWTH_BYTES = 512 << 20
+
+"""How much larger the process, besiegers included, may be after a siege (frames of 16 MiB are in
+it, and freed memory does not all go back); a leaking one grows by gigabytes.
+"""
+
+SENTINEL = "Sentinel"
+
+HONEST = "Honest"
+
+
+@define
+class Client:
+    """A well-behaved connection: one request at a time."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    _receiver: FrameDecoder = field(factory=FrameDecoder)
+    _opaque: int = 0
+
+    @classmethod
+    async def connect(cls, address: str) -> Client:
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def call(self, command: RemotingCommand) -> RemotingCommand:
+        self._opaque += 1
+        command.opaque = self._opaque
+        self.writer.write(encode_command(command))
+        return await self.answer()
+
+    async def answer(self) -> RemotingCommand:
+        while True:
+            data = await self.reader.read(1 << 18)
+            assert data, "an honest connection was closed"
+            for command in self._receiver.receive(data):
+                if command.is_response:
+                    return command
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@define
+class Site:
+    """What the tests besiege."""
+
+    root: Path
+    broker: BrokerRuntime
+    namesrv: NamesrvProcess
+    scheduler: AsyncioScheduler
+    worst_ms: float = 0.0
+    checks: int = 0
+    honest_sent: int = 0
+    over: bool = False
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        return self.broker.address, self.namesrv.address
+
+    async def until_over(self, siege: Awaitable[Any]) -> None:
+        """Run ``siege`` while honest clients go on, and check that nothing happened to them."""
+        before = resident_bytes()
+        self.over = False
+        watchers = [asyncio.ensure_future(self._watch(each)) for each in self.addresses]
+        watchers.append(asyncio.ensure_future(self._send_honestly()))
+        try:
+            await siege
+        finally:
+            self.over = True
+            await asyncio.gather(*watchers)
+        growth = resident_bytes() - before
+        assert growth < GROWTH_BYTES, f"{growth >> 20} MiB more"
+        await self.check_health()
+
+    async def check_health(self) -> None:
+        for address in self.addresses:
+            await self._check(address)
+        assert self.worst_ms < HEALTH_MS
+        assert self.scheduler.supervisor.failures == 0
+        assert self.broker.store.failure is None
+
+    async def _watch(self, address: str) -> None:
+        while not self.over:
+            await self._check(address)
+            await asyncio.sleep(0.02)
+
+    async def _check(self, address: str) -> None:
+        """One request over a new connection."""
+        begin = time.process_time()
+        client = await Client.connect(address)
+        client.writer.write(probe_frame())
+        answer = await client.answer()
+        self.worst_ms = max(self.worst_ms, (time.process_time() - begin) * 1000)
+        self.checks += 1
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        await client.close()
+
+    async def _send_honestly(self) -> None:
+        client = await Client.connect(self.broker.address)
+        while not self.over:
+            body = b"honest %d" % self.honest_sent
+            answer = await client.call(send_request(HONEST, 0, [body]))
+            assert answer.code == ResponseCode.SUCCESS, answer
+            assert answer.ext_fields["queueOffset"] == str(self.honest_sent)
+            self.honest_sent += 1
+            await asyncio.sleep(0.005)
+        await client.close()
+
+    async def read(self, topic: str) -> list[StoredMessage]:
+        """Queue 0 of ``topic``, through the broker."""
+        client = await Client.connect(self.broker.address)
+        found: list[StoredMessage] = []
+        while True:
+            header = PullMessageRequestHeader(
+                consumer_group="reader",
+                topic=topic,
+                queue_id=0,
+                queue_offset=len(found),
+                max_msg_nums=32,
+                sys_flag=4,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription="*",
+                sub_version=0,
+            )
+            answer = await client.call(RemotingCommand.request(RequestCode.PULL_MESSAGE, header))
+            if answer.code != ResponseCode.SUCCESS:
+                await client.close()
+                return found
+            position = 0
+            while position < len(answer.body):
+                found.append(decode_message(answer.body, position))
+                position += found[-1].size
+
+    async def check_messages(self) -> None:
+        (sentinel,) = await self.read(SENTINEL)
+        assert (sentinel.body, sentinel.queue_offset, sentinel.physical_offset) == (b"before", 0, 0)
+        honest = await self.read(HONEST)
+        assert [each.body for each in honest] == [
+            b"honest %d" % number for number in range(self.honest_sent)
+        ]
+
+    def check_files(self) -> None:
+        """Nothing outside of the two folders, and inside only queues with good names."""
+        outside = [
+            path
+            for path in self.root.parents[3].rglob("*")
+            if path.is_file() and not path.is_relative_to(self.root)
+        ]
+        assert outside == []
+        assert {path.name for path in self.root.iterdir()} <= {"store", "namesrv"}
+        allowed = {"abort", "checkpoint", "lock", "commitlog", "consumequeue", "index", "config"}
+        assert {path.name for path in (self.root / "store").iterdir()} <= allowed | {"rmqpy"}
+        for queue in (self.root / "store" / "consumequeue").iterdir():
+            names.check_topic(queue.name)
+
+    def check_tables(self) -> None:
+        broker = self.broker.broker
+        for topic in broker.topics.topics:
+            names.check_topic(topic)
+        for group in broker.groups.groups:
+            names.check_group(group)
+        for key in broker.offsets.wrapper().offset_table:
+            topic, _, group = key.rpartition("@")
+            names.check_topic(topic)
+            names.check_group(group)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is no file's; 0 where the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(found[1]) << 10 if found else 0
+
+
+@contextlib.asynccontextmanager
+async def _site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[Site]:
+    root = folder / "four" / "folders" / "further" / "down"
+    (root / "namesrv").mkdir(parents=True)
+    ports = free_port_block(5)
+    ports.release()
+    namesrv = NamesrvProcess(
+        load_namesrv_configuration(
+            None,
+            {
+                "listenPort": str(ports[4]),
+                "kvConfigPath": str(root / "namesrv" / "kvConfig.json"),
+                "configStorePath": str(root / "namesrv" / "namesrv.properties"),
+            },
+            {},
+        ).configuration,
+        scheduler,
+    )
+    await namesrv.start()
+    settings = {
+        "brokerName": "broker-a",
+        "brokerClusterName": "c",
+        "brokerId": "0",
+        "listenPort": str(ports.broker_port),
+        "brokerIP1": "127.0.0.1",
+        "namesrvAddr": namesrv.address,
+        "storePathRootDir": str(root / "store"),
+        "storePathCommitLog": str(root / "store" / "commitlog"),
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "mappedFileSizeConsumeQueue": "2000",
+        "maxHashSlotNum": "1000",
+        "maxIndexNum": "4000",
+        "maxMessageSize": str(64 << 10),
+        "diskMaxUsedSpaceRatio": "95",
+        "longPollingEnable": "true",
+    }
+    broker = BrokerRuntime(load_broker_configuration(None, settings, {}).configuration, scheduler)
+    await broker.start()
+    try:
+        yield Site(root, broker, namesrv, scheduler)
+    finally:
+        await broker.stop()
+        await namesrv.stop()
+
+
+Besiege = Callable[[Callable[[Site], Awaitable[None]]], None]

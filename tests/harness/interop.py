@@ -1,0 +1,361 @@
+"""Name servers and brokers, Java and ours, and the Java clients that judge them.
+
+Every test here needs Java; without it all are skipped with the reason. The pair Java name server
+and Java broker is run too: what fails there is a fault of the test, not of the product.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+from rmqpy.cli import main
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import NetworkError
+from rmqpy.model.ids import MASTER_ID
+from rmqpy.remoting.bodies import ClusterInfo
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
+from rmqpy.testing.blocking_connection import BlockingConnection
+from rmqpy.testing.java import Event, JavaHome, JavaSite, MqAdmin, Probe
+from rmqpy.testing.java.site import BUSY_MACHINE
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import (
+    FAST_ELECTION,
+    BrokerSpec,
+    RmqpySite,
+    ServerProcess,
+    Site,
+    dledger_settings,
+    group_settings,
+)
+
+ROUTE_WAIT_MS = 20_000
+
+CLUSTERS = (
+    ("java", "java", "classic"),
+    ("java", "java", "dledger"),
+    ("rmqpy", "rmqpy", "classic"),
+    ("rmqpy", "rmqpy", "dledger"),
+    ("java", "rmqpy", "classic"),
+    ("java", "rmqpy", "dledger"),
+    ("rmqpy", "java", "classic"),
+    ("rmqpy", "java", "dledger"),
+)
+
+"""Who is the name server, who the broker, in which mode."""
+
+
+@define
+class Ground:
+    """Where servers are made: sites, ports, and the two client JVMs of the session."""
+
+    java: JavaSite
+    rmqpy: RmqpySite
+    probe: Probe
+    admin: MqAdmin
+    ports: list[PortBlock] = field(factory=list)
+    _made: list[ServerProcess] = field(factory=list)
+
+    def site(self, kind: str) -> Site:
+        return self.java if kind == "java" else self.rmqpy
+
+    def block(self, count: int) -> PortBlock:
+        self.ports.append(free_port_block(count))
+        return self.ports[-1]
+
+    def namesrv(self, kind: str, name: str) -> ServerProcess:
+        return self.take(self.site(kind).namesrv(name, self.block(1).first).start())
+
+    def take(self, server: ServerProcess) -> ServerProcess:
+        """Stop it at the end whatever happens."""
+        self._made.append(server)
+        return server
+
+    def close(self) -> None:
+        for server in reversed(self._made):
+            server.kill()
+        self._made.clear()
+
+
+@define
+class Cluster:
+    """One name server and one broker of some kind and mode, and the clients that look at them."""
+
+    namesrv: ServerProcess
+    broker: ServerProcess
+    broker_name: str
+    probe: Probe
+    admin: MqAdmin
+    others: tuple[ServerProcess, ...] = ()
+    """Members of the group that follow ``broker``."""
+    _topics: int = 0
+
+    def stop(self) -> None:
+        for server in (*self.others, self.broker, self.namesrv):
+            server.stop()
+
+    def topic(self, queues: int = 4) -> str:
+        """A new topic that the name server knows."""
+        self._topics += 1
+        topic = f"topic-{self._topics}"
+        self.probe.run(
+            "createTopic",
+            topic=topic,
+            broker=self.broker.address,
+            readQueues=queues,
+            writeQueues=queues,
+        )
+        return topic
+
+    def send(self, topic: str, **options: object) -> list[Event]:
+        """The acknowledgements; a failed send fails the test."""
+        events = self.probe.run("send", topic=topic, retryMs=ROUTE_WAIT_MS, **options)
+        failed = events_of(events, "failed")
+        # Before the election of a DLedger member is over the broker refuses; the probe tries again.
+        sent = {event["index"] for event in events_of(events, "sent")}
+        assert {event["index"] for event in failed} <= sent, failed
+        return [event for event in events if event["event"] != "failed"]
+
+    def dump(self, topic: str, **options: object) -> list[Event]:
+        """Every message of the topic, in the order of the commit log."""
+        events = events_of(self.probe.run("dump", topic=topic, **options), "message")
+        return sorted(events, key=lambda event: event["commitLogOffset"])
+
+
+def events_of(events: list[Event], name: str) -> list[Event]:
+    return [event for event in events if event["event"] == name]
+
+
+Pair = dict[str, Cluster]
+
+"""A Java and an rmqpy cluster of the same settings: kind to cluster."""
+
+
+def _cluster(
+    ground: Ground, kind: str, name: str, mode: str, settings: Mapping[str, str]
+) -> Cluster:
+    namesrv = ground.namesrv(kind, f"{name}-namesrv")
+    if mode == "group":
+        return _group(ground, kind, namesrv, name, settings)
+    own = dict(settings)
+    if mode == "dledger":
+        own |= dledger_settings("broker-a", ground.block(1).first)
+    port = ground.block(BROKER_PORT_COUNT).broker_port
+    spec = BrokerSpec(port=port, namesrv=namesrv.address, settings=own)
+    broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
+    probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
+    return Cluster(namesrv, broker, spec.broker_name, probe, admin)
+
+
+def _group(
+    ground: Ground, kind: str, namesrv: ServerProcess, name: str, settings: Mapping[str, str]
+) -> Cluster:
+    """Three members; ``broker`` is the one that they have made their leader."""
+    ports = list(ground.block(len(MEMBERS)))
+    members = {}
+    for number, member in enumerate(MEMBERS):
+        spec = BrokerSpec(
+            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            namesrv=namesrv.address,
+            settings={**settings, **ELECTION, **group_settings("broker-a", ports, number)},
+        )
+        members[member] = ground.take(ground.site(kind).broker(f"{name}-{member}", spec).start())
+    leader = Brokers(ground.site(kind).root, namesrv, members, spec.broker_name).leader()
+    broker = members.pop(leader)
+    probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
+    followers = tuple(members.values())
+    return Cluster(namesrv, broker, spec.broker_name, probe, admin, followers)
+
+
+def clean_exit_codes(kind: str) -> tuple[int, ...]:
+    """A JVM that ran its shutdown hooks after SIGTERM ends with 143."""
+    return (0,) if kind == "rmqpy" else (0, 143)
+
+
+Commands = Callable[[str], list[tuple[str, int]]]
+
+PEER_PORTS = ("20911", "20912", "20913")
+
+"""As the page has them."""
+
+MEMBERS = ("n0", "n1", "n2")
+
+ROLES = {
+    "n0": {"brokerRole": "ASYNC_MASTER", "brokerId": "0"},
+    "n1": {"brokerRole": "SLAVE", "brokerId": "1"},
+    "n2": {"brokerRole": "SLAVE", "brokerId": "2"},
+}
+
+ELECTION = {**FAST_ELECTION, "maxHeartBeatLeak": "8"}
+
+"""Of members of ours; a busy machine must not elect without a reason."""
+
+PATIENCE_SECONDS = 120
+
+LEVEL_SECONDS = 3.0
+
+"""Clients learn within a second that a broker may not be written to."""
+
+
+@define
+class Brokers:
+    """n0, n1, n2 of one kind: stores and broker.conf in one folder, as on the page."""
+
+    folder: Path
+    namesrv: ServerProcess
+    servers: dict[str, ServerProcess]
+    name: str
+
+    def launch(self, *members: str) -> None:
+        for member in members:
+            self.servers[member].launch()
+
+    def stop(self, *members: str) -> None:
+        for member in members:
+            assert self.servers[member].stop() in (0, 143)
+
+    def stop_group(self, *, wiping: bool = False) -> None:
+        """Level, then the followers, then the leader."""
+        self.wait_until_level(wiping=wiping)
+        leader = self.leader()
+        self.stop(*(member for member in MEMBERS if member != leader), leader)
+
+    def leader(self) -> str:
+        """Whom the name server has for the master."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with BlockingConnection(self.namesrv.address) as connection:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+                known = ClusterInfo.decode(connection.call(request).body).broker_addr_table
+            address = known[self.name].broker_addrs.get(MASTER_ID) if self.name in known else None
+            for member, server in self.servers.items():
+                if server.running and server.address == address:
+                    return member
+            assert time.monotonic() < deadline, known
+            time.sleep(0.05)
+
+    def wipe_write_permission(self) -> None:
+        """As ``mqadmin wipeWritePerm``: producers find no queue any more."""
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=self.name)
+        with BlockingConnection(self.namesrv.address) as connection:
+            request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+            assert connection.call(request).code == 0
+
+    def wait_until_level(self, *members: str, wiping: bool = False) -> None:
+        """All have the same end, have told their queues of it, and nothing comes any more.
+        ``wiping``: write permission comes back with each registration of changed topics.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        last, since = None, time.monotonic()
+        while last is None or time.monotonic() - since < LEVEL_SECONDS:
+            ends = {self._end(self.servers[member]) for member in members or MEMBERS}
+            end = ends.pop() if len(ends) == 1 else None
+            if end != last:
+                last, since = end, time.monotonic()
+            if wiping:
+                self.wipe_write_permission()
+            assert time.monotonic() < deadline, (ends, end)
+            time.sleep(0.1)
+
+    def _end(self, server: ServerProcess) -> str | None:
+        try:
+            with BlockingConnection(server.address, 2.0) as connection:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+                table = json.loads(connection.call(request).body)["table"]
+        except (NetworkError, ValueError):
+            return None
+        behind = int(table.get("dispatchBehindBytes", "0"))
+        return table["commitLogMaxOffset"] if behind == 0 else None
+
+
+@define
+class Hosts:
+    """n0, n1, n2: each kind of broker starts on the same stores, ports and broker.conf."""
+
+    ground: Ground
+    folder: Path
+    name: str
+    namesrv: ServerProcess
+    specs: dict[str, BrokerSpec]
+    commands: Commands
+
+    @classmethod
+    def make(
+        cls,
+        ground: Ground,
+        commands: Commands,
+        folder: Path,
+        namesrv_kind: str,
+        name: str,
+        broker: str,
+    ) -> Hosts:
+        namesrv = ground.namesrv(namesrv_kind, f"{name}-namesrv")
+        specs = {}
+        for member in MEMBERS:
+            (folder / member).mkdir(exist_ok=True)
+            specs[member] = BrokerSpec(
+                port=ground.block(BROKER_PORT_COUNT).broker_port,
+                namesrv=namesrv.address,
+                broker_name=broker,
+                store=folder / member,
+                settings={**ROLES[member], **ELECTION, **BUSY_MACHINE},
+            )
+        (folder / "secret.key").write_text("secret")
+        return cls(ground, folder, name, namesrv, specs, commands)
+
+    def page(self, part: str, ports: list[int]) -> Callable[[str], None]:
+        """Runs the commands of a part of the page up to the first one that begins so ("": all)."""
+        left = self.commands(part)
+
+        def upto(stop: str) -> None:
+            while left and not (stop and left[0][0].startswith(stop)):
+                line, code = left.pop(0)
+                for told, port in zip(PEER_PORTS, ports, strict=True):
+                    line = line.replace(told, str(port))
+                self.run(line, code)
+
+        return upto
+
+    def run(self, line: str, code: int = 0) -> None:
+        """A line of the page, in this process."""
+        command, _, target = line.partition(" > ")
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            found = main(shlex.split(command)[1:])
+        assert found == code, (line, printed.getvalue()[-3000:])
+        if target:
+            Path(target.strip()).write_text(printed.getvalue(), encoding="utf-8")
+
+    def brokers(self, kind: str) -> Brokers:
+        """``kind``: java (4.9.7), java-5.3.3, or rmqpy."""
+        servers = {}
+        for member, spec in self.specs.items():
+            site = version_of(self.ground, kind)
+            server = self.ground.take(site.broker(f"{self.name}-{kind}-{member}", spec))
+            made = next(Path(word) for word in server.argv if word.endswith("broker.conf"))
+            conf = self.folder / f"{member}.conf"
+            if not conf.exists():
+                shutil.copy(made, conf)
+            server.argv = [str(conf) if word == str(made) else word for word in server.argv]
+            servers[member] = server
+        return Brokers(self.folder, self.namesrv, servers, self.specs["n0"].broker_name)
+
+
+def version_of(ground: Ground, kind: str) -> Site:
+    _, _, version = kind.partition("-")
+    if not version:
+        return ground.site(kind)
+    home = JavaHome(version)
+    if home.missing() is not None:
+        pytest.skip(str(home.missing()))
+    return JavaSite(ground.java.root / version, home)

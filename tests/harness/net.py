@@ -1,0 +1,259 @@
+"""A loop, an echoing handler and a client socket for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.server.feed_api import FeedStatus, HotChannel
+from rmqpy.net.server.feed_server import FastServer
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+DEADLINE_S = 20
+
+
+class SkewedScheduler(AsyncioScheduler):
+    """A monotonic clock that a test can set forward; timers keep real time."""
+
+    skew_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.skew_ms
+
+
+class EchoHandler:
+    """Answers each request at the end of the turn with its own body; code 999 is never answered."""
+
+    fast = False
+    in_set = False
+    """Whether a fast server watches its connections in a set."""
+
+    def make_server(
+        self,
+        scheduler: AsyncioScheduler,
+        limits: ConnectionLimits,
+        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+    ) -> RemotingServer:
+        if self.fast:
+            feed = ColdFeed(in_set=self.in_set)
+            return FastServer(self, scheduler, limits, feed, doors, patient=self.patient)
+        return RemotingServer(self, scheduler, limits, doors)
+
+    def __init__(self) -> None:
+        self.patient = False
+        self.calls: list[list[int]] = []
+        self.turns = 0
+        self.channels: list[Channel] = []
+        self.closed: list[Channel] = []
+        self.answer_body: bytes | None = None
+        self.fail_on: int | None = None
+        self.at_once: int | None = None
+        """How many requests of one call are handled in a turn; the others are postponed."""
+        self.before_end: Callable[[], None] | None = None
+        """Called once, in the commit of a turn."""
+        self._replies: list[tuple[Channel, bytes]] = []
+
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand]:
+        rest = commands[self.at_once :] if self.at_once is not None else ()
+        commands = commands[: self.at_once]
+        self.calls.append([command.code for command in commands])
+        if channel not in self.channels:
+            self.channels.append(channel)
+        for command in commands:
+            if command.code == self.fail_on:
+                raise ValueError("planted failure")
+            if command.code == 999 or command.is_oneway:
+                continue
+            body = command.body if self.answer_body is None else self.answer_body
+            response = RemotingCommand.response_to(command, body=body)
+            self._replies.append((channel, encode_command(response)))
+        return rest
+
+    def turn_ended(self) -> None:
+        self.turns += 1
+        if self.before_end is not None:
+            before_end, self.before_end = self.before_end, None
+            before_end()
+        replies, self._replies = self._replies, []
+        for channel, frame in replies:
+            channel.write(frame)
+
+    def channel_closed(self, channel: Channel) -> None:
+        self.closed.append(channel)
+
+
+class ColdFeed:
+    """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
+
+    SIZE = 64 * 1024
+    stale = False
+
+    def __init__(self, *, in_set: bool = False) -> None:
+        self.ready = ColdSet(self) if in_set else None
+        self.core = SimpleNamespace(frame_max=0, wanted=0)
+        self._data = b""
+        self._cold: list[memoryview] = []
+        self._position = 0
+        self._fds: dict[int, int] = {}
+        self._front = b""
+        self._given = 0
+        self.held: list[bool] = []
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None:
+        if self.ready is not None:
+            self.ready.close()
+
+    def set_queued(self, number: int, queued: bool) -> None:
+        """Nothing is sent but by the connection itself."""
+
+    def flush_now(self, number: int) -> None: ...
+
+    def before_cold(self) -> None: ...
+
+    def after_cold(self, commands: Sequence[RemotingCommand]) -> None: ...
+
+    def make_room(self, status: int) -> None: ...
+
+    def attach(self, channel: HotChannel, fd: int) -> int:
+        number = max(self._fds, default=-1) + 1
+        self._fds[number] = fd
+        return number
+
+    def detach(self, number: int) -> None:
+        del self._fds[number]
+
+    def has(self, number: int) -> bool:
+        return number in self._fds
+
+    def fd_of(self, number: int) -> int:
+        return self._fds[number]
+
+    def number_of(self, fd: int) -> int:
+        return next(number for number, each in self._fds.items() if each == fd)
+
+    def receive(self, core: Any, number: int, have: int) -> int:
+        try:
+            data = os.read(self._fds[number], self.SIZE)
+        except BlockingIOError:
+            return FeedStatus.AGAIN
+        except OSError as error:
+            self.core.wanted = error.errno
+            return FeedStatus.FAILED
+        if not data:
+            return FeedStatus.CLOSED
+        self.give(data, have)
+        return self.go_on(number)
+
+    def give(self, data: bytes | memoryview, have: int = 0) -> None:
+        self._data = self._front[:have] + bytes(data)
+        self._given = len(data)
+        self._position = 0
+
+    def go_on(self, number: int) -> int:
+        self._cold = []
+        while len(self._data) - self._position >= 4 and len(self._cold) < 64:
+            start = self._position + 4
+            length = int.from_bytes(self._data[self._position : start])
+            if not 4 <= length <= self.core.frame_max:
+                return FeedStatus.COLD if self._cold else FeedStatus.BAD_FRAME
+            if len(self._data) - start < length:
+                break
+            self._cold.append(memoryview(self._data)[start : start + length])
+            self._position = start + length
+        if self._cold:
+            return FeedStatus.COLD
+        return FeedStatus.PARTIAL if self.rest() else FeedStatus.DONE
+
+    def cold_frames(self) -> list[memoryview]:
+        return self._cold
+
+    @property
+    def advanced(self) -> bool:
+        return self._position > 0
+
+    @property
+    def full(self) -> bool:
+        return self._given == self.SIZE
+
+    def hold_back(self, held: bool) -> None:
+        self.held.append(held)
+
+    def rest(self) -> bytes:
+        return self._data[self._position :]
+
+    def put_front(self, data: bytes) -> bool:
+        length = int.from_bytes(data[:4]) + 4 if len(data) >= 4 else 0
+        self._front = data
+        return max(length, len(data)) < self.SIZE
+
+
+class ColdSet:
+    """The ``net.fast_server.PollSet`` of a ``ColdFeed``."""
+
+    def __init__(self, feed: ColdFeed) -> None:
+        self._feed = feed
+        self._epoll = select.epoll()
+        self._apart: set[int] = set()
+        self._found: list[int] = []
+        self._next = 0
+        self.fd = self._epoll.fileno()
+
+    def watch(self, number: int, wanted: bool) -> None:
+        fd = self._feed.fd_of(number)
+        if wanted:
+            self._epoll.register(fd, select.EPOLLIN)
+        else:
+            self._epoll.unregister(fd)
+
+    def keep_apart(self, number: int, apart: bool) -> None:
+        (self._apart.add if apart else self._apart.discard)(number)
+
+    def receive(self, core: Any, begin: bool) -> int:
+        if begin:
+            self._next = 0
+            self._found = [self._feed.number_of(fd) for fd, _ in self._epoll.poll(0)]
+        while self._next < len(self._found):
+            number = self._found[self._next]
+            self._next += 1
+            if not self._feed.has(number):
+                continue
+            status = FeedStatus.APART
+            if number not in self._apart:
+                status = self._feed.receive(core, number, 0)
+            if status != FeedStatus.DONE:
+                return status
+        return FeedStatus.NONE_LEFT
+
+    def let_go_early(self) -> bool:
+        return False
+
+    @property
+    def last(self) -> int:
+        return self._found[self._next - 1]
+
+    def seen_to(self) -> list[int]:
+        return self._found[: self._next]
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+def server_kinds() -> Iterator[Any]:
+    yield pytest.param((False, False), id="plain")
+    yield pytest.param((True, False), id="fast")
+    missing = not hasattr(select, "epoll")
+    yield pytest.param((True, True), id="set", marks=pytest.mark.skipif(missing, reason="no epoll"))

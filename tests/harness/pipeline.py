@@ -1,0 +1,95 @@
+"""One Spark session for the suite; what a Java consumer got; live brokers."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.model.flags import COMPRESSED
+
+SAME_NAME = (
+    *("topic", "queueId", "queueOffset", "flag", "reconsumeTimes"),
+    "preparedTransactionOffset",
+)
+
+Row = dict[str, Any]
+
+
+def check_row(row: Row, found: Row) -> None:
+    for column in SAME_NAME:
+        assert row[column] == found[column], column
+    assert row["sysFlag"] | COMPRESSED == found["sysFlag"] | COMPRESSED  # 5.3 clears it
+    assert row["size"] == found["storeSize"]
+    assert row["bornTimestamp"].timestamp() * 1000 == pytest.approx(found["bornTimestamp"])
+    assert row["storeTimestamp"].timestamp() * 1000 == pytest.approx(found["storeTimestamp"])
+    assert f"/{row['bornHost']}" == found["bornHost"]
+    assert f"/{row['storeHost']}" == found["storeHost"]
+    assert dict(row["properties"]) == found["props"]
+    assert row["tags"] == found["props"].get("TAGS")
+    assert row["keys"] == found["props"].get("KEYS")
+    assert row["bodyCrc"] == found["bodyCRC"] and row["crcOk"] is True
+    assert len(row["body"]) == found["bodyLen"]
+    assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
+
+
+class Live:
+    """A name server and a broker, ours or Java's, and what a test does with them."""
+
+    def __init__(
+        self, kind: str, root: Path, settings: dict[str, str] | None = None, wait: bool = True
+    ) -> None:
+        from rmqpy.testing.java import JavaHome, JavaSite
+        from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+        from rmqpy.testing.processes import BrokerSpec, RmqpySite
+
+        reason = JavaHome().missing() if kind == "java" else None
+        if reason is not None:
+            pytest.skip(reason)
+        self._blocks = [free_port_block(1), free_port_block(BROKER_PORT_COUNT)]
+        self.site = JavaSite(root / "java", JavaHome()) if kind == "java" else RmqpySite(root)
+        self.namesrv = RmqpySite(root).namesrv("namesrv", self._blocks[0].first).start()
+        self.spec = BrokerSpec(
+            port=self._blocks[1].broker_port,
+            namesrv=self.namesrv.address,
+            settings=settings or {},
+        )
+        broker = self.site.broker("broker", self.spec)
+        self.broker = broker.start() if wait else broker.launch()
+        self._topics = 0
+
+    def close(self) -> None:
+        self.broker.kill()
+        self.namesrv.kill()
+
+    def topic(self, queues: int = 4, name: str | None = None) -> str:
+        from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
+
+        self._topics += 1
+        topic = name or f"stream-{self._topics}"
+        with connect_when_ready(self.broker.address) as connection:
+            create_topic(connection, topic, queues)
+        return topic
+
+    def send(self, topic: str, bodies: list[bytes], tags: str | None = None) -> None:
+        """Tries again until all are acknowledged; none is stored twice unless an answer is lost."""
+        import time
+
+        from rmqpy.client import Message, SendStatus
+        from rmqpy.client.blocking import BlockingProducer
+        from rmqpy.model.errors import RmqError
+
+        deadline = time.monotonic() + 60
+        with BlockingProducer("sender", self.namesrv.address) as producer:
+            for body in bodies:
+                while True:
+                    try:
+                        message = Message(topic=topic, body=body, keys=body.decode(), tags=tags)
+                        assert producer.send(message).status in SendStatus
+                        break
+                    except RmqError:
+                        if time.monotonic() > deadline:
+                            raise
+                        time.sleep(0.1)
