@@ -292,11 +292,11 @@ class Bench:
         else:
             words += ["--seconds", f"{seconds}", "--warmup", "0.5"]
         use_memory(self.options.memory_mb)
-        with ExitStack() as around:
+        with ExitStack() as deps:
             if self.options.realtime:
-                around.enter_context(realtime(broker.pids))
+                deps.enter_context(realtime(broker.pids))
             if load in WITH_ADMIN:
-                around.enter_context(admin_commands(broker.address, TOPIC))
+                deps.enter_context(admin_commands(broker.address, TOPIC))
             result = self._generate(broker, tuple(words), seconds + 60)
         for name in ("p50", "p99"):
             result[f"{name}_ms"] = result["latency_ms"][name]

@@ -46,7 +46,7 @@ Change = Callable[[AccessFile], AccessFile]
 Done = Callable[[str | None], None]
 """``done(None)``: in effect and on disk; ``done(reason)``: nothing has changed."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
@@ -156,7 +156,7 @@ class AccessFiles:
     def _report(self, fault: str) -> None:
         if fault != self._fault:
             self._fault = fault
-            _log.error("the access rules stay as they were: %s", fault)
+            logger.error("the access rules stay as they were: %s", fault)
 
     def _take(self, raw: Mapping[str, bytes]) -> None:
         parsed, rules = {}, []
@@ -167,7 +167,7 @@ class AccessFiles:
             rules.append(file.rules(path))
         self._raw, self.read_files, self._fault = dict(raw), parsed, None
         merged = merged_rules(rules)
-        _log.info("access rules: %d accounts of %d files", len(merged.accounts), len(parsed))
+        logger.info("access rules: %d accounts of %d files", len(merged.accounts), len(parsed))
         self.changed(merged)
 
     def _check(self, path: str, file: AccessFile) -> None:

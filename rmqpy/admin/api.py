@@ -109,7 +109,7 @@ class Admin:
     async def _name_server(
         self, code: RequestCode, header: CommandHeader | None = None
     ) -> RemotingCommand:
-        return _successful(await self.instance.ask_name_server(code, header), "the name server")
+        return _successful(await self.instance.invoke_namesrv(code, header), "the name server")
 
     # -- clusters and routes
 

@@ -74,7 +74,7 @@ class CommandContext:
     """One call of a command."""
 
     admin: Admin
-    given: ParsedArguments
+    args: ParsedArguments
     show: Show
 
 
@@ -108,7 +108,7 @@ GROUP = option("g", "consumerGroup", "consumer group name", required=True)
 
 async def masters(call: CommandContext) -> list[str]:
     """The broker of ``-b``, or the masters of ``-c``; exactly one of the two is needed."""
-    broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
+    broker, cluster = call.args.optional("brokerAddr"), call.args.optional("clusterName")
     if (broker is None) == (cluster is None):
         raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     if broker is not None:

@@ -211,13 +211,13 @@ def _export(options: argparse.Namespace) -> int:
         )
         export = Export(plan, run)
         export.run()
-    for passed in export.passed:
+    for passed in export.skipped:
         print(
             f"{passed.file} at offset {passed.offset}: {passed.size} bytes that are no message",
             file=sys.stderr,
         )
     print(f"{export.rows} messages in {len(export.files)} files")
-    return EXIT_NO if export.passed else EXIT_DONE
+    return EXIT_NO if export.skipped else EXIT_DONE
 
 
 def _sql(options: argparse.Namespace) -> int:

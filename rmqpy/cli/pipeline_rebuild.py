@@ -140,7 +140,7 @@ def _facts(done: Rebuild, facts: StoreFacts) -> dict[str, Any]:
         "index_files": done.index_files,
         "keys": done.keys,
         "breaks": [str(each) for each in done.breaks],
-        "passed": [[each.file, each.offset, each.size] for each in done.passed],
+        "passed": [[each.file, each.offset, each.size] for each in done.skipped],
     }
 
 
@@ -151,7 +151,7 @@ def _lines(done: Rebuild, nothing: bool, applied: bool) -> list[str]:
     ]
     lines += [
         f"{each.file} at offset {each.offset}: {each.size} bytes that are no message"
-        for each in done.passed
+        for each in done.skipped
     ]
     lines += map(str, done.breaks)
     if nothing:

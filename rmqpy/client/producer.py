@@ -254,14 +254,14 @@ class Producer(GroupMember):
                 address, self._request(parcel, queue), timeout_ms
             )
         except NetworkError as fault:
-            instance.suspect(parcel.topic)
+            instance.invalidate_route(parcel.topic)
             return fault
         if response.code in _STORED:
             return _result(parcel, queue, response)
         refusal = RequestRejectedError(response.code, response.remark or "no remark")
         if response.code not in RETRIED_CODES:
             raise refusal
-        instance.suspect(parcel.topic)
+        instance.invalidate_route(parcel.topic)
         return refusal
 
     async def _publish_queues(self, topic: str) -> list[MessageQueue]:
@@ -270,7 +270,7 @@ class Producer(GroupMember):
         )
         queues = publish_queues(topic, route)
         if not queues:
-            self._open().suspect(topic)
+            self._open().invalidate_route(topic)
             raise NetworkError(f"no broker takes messages of {topic}: none is master and writable")
         return queues
 
@@ -287,13 +287,13 @@ class Producer(GroupMember):
     def _note(self, broker: str, sent_ms: int, failed: bool) -> None:
         if self._faults is not None:
             now_ms = self._open().clock.monotonic_ms()
-            self._faults.note(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
+            self._faults.update_latency(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
 
     async def _master(self, queue: MessageQueue) -> str:
         instance = self._open()
         address = instance.master_address(queue.broker_name)
         if address is None:
-            instance.suspect(queue.topic)
+            instance.invalidate_route(queue.topic)
             await instance.route(queue.topic)
             address = instance.master_address(queue.broker_name)
         if address is None:

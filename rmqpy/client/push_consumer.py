@@ -75,7 +75,7 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 EARLY_LOOK_MS = 1_000
@@ -173,7 +173,7 @@ class PushConsumer(Consumer):
                 try:
                     mine = await self._share(topic)
                 except RmqError as fault:
-                    LOG.warning("%s keeps its queues of %s: %s", self.group, topic, fault)
+                    logger.warning("%s keeps its queues of %s: %s", self.group, topic, fault)
                     self._look_again()
                     continue
                 if mine is not None:
@@ -253,7 +253,7 @@ class PushConsumer(Consumer):
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                LOG.error("a task of the consumer %s failed", self.group, exc_info=outcome)
+                logger.error("a task of the consumer %s failed", self.group, exc_info=outcome)
         tasks.clear()
 
     async def _every(self, period_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -262,7 +262,7 @@ class PushConsumer(Consumer):
             try:
                 await work()
             except (RmqError, OSError) as fault:
-                LOG.warning("the consumer %s: %s", self.group, fault)
+                logger.warning("the consumer %s: %s", self.group, fault)
 
     async def _rebalance_for_ever(self) -> None:
         instance = self._open()
@@ -277,7 +277,7 @@ class PushConsumer(Consumer):
                 try:
                     await instance.route(topic)
                 except RmqError as fault:
-                    LOG.info("no route of %s yet: %s", topic, fault)
+                    logger.info("no route of %s yet: %s", topic, fault)
             await instance.send_heartbeats()
             await self.rebalance()
 
@@ -341,7 +341,7 @@ class PushConsumer(Consumer):
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header
                 )
             except NetworkError as error:
-                instance.suspect(topic)
+                instance.invalidate_route(topic)
                 fault = error
                 continue
             if response.code == ResponseCode.SUCCESS:
@@ -355,14 +355,14 @@ class PushConsumer(Consumer):
         await self._leave_queues(sorted(current - set(mine)))
         wanted = sorted(set(mine) - current)
         if self._locks:
-            wanted = sorted(await self._reservations.take(wanted))
+            wanted = sorted(await self._reservations.lock(wanted))
             if len(wanted) < len(set(mine) - current):
                 self._look_again()  # another member has not let go yet
         for queue in wanted:
             try:
                 offset = await self._first_offset(queue)
             except RmqError as fault:
-                LOG.warning("%s does not take %s: %s", self.group, queue, fault)
+                logger.warning("%s does not take %s: %s", self.group, queue, fault)
                 self._look_again()
                 continue
             self._begin(queue, offset)
@@ -378,7 +378,7 @@ class PushConsumer(Consumer):
             subscription=self._topics()[queue.topic],
             listener=listener,
             settings=self.settings.consuming,
-            around=_Around(self),
+            deps=_Around(self),
             work=None if self.settings.ordered else self._work,
         )
         if self.settings.ordered:
@@ -395,7 +395,7 @@ class PushConsumer(Consumer):
         for queue in queues:
             del self.consuming[queue]
         if self._locks:
-            await self._reservations.give_back(queues)
+            await self._reservations.unlock(queues)
 
     # -- offsets
 
@@ -426,7 +426,7 @@ class PushConsumer(Consumer):
             try:
                 await self._store(queue, offset)
             except RmqError as fault:
-                LOG.warning("offset %d of %s was not stored: %s", offset, queue, fault)
+                logger.warning("offset %d of %s was not stored: %s", offset, queue, fault)
             else:
                 consuming.stored_offset = offset
         if self.settings.broadcasting and self._local:
@@ -444,7 +444,7 @@ class PushConsumer(Consumer):
     # -- locks
 
     async def _renew_locks(self) -> None:
-        granted = await self._reservations.take(list(self.consuming))
+        granted = await self._reservations.lock(list(self.consuming))
         now_ms = self._open().clock.monotonic_ms()
         for queue in granted:
             consuming = self.consuming.get(queue)
@@ -503,7 +503,7 @@ class _Around(ConsumerContext):
 
     async def send_back(self, message: MessageExt) -> bool:
         if self.consumer.settings.broadcasting:
-            LOG.warning("%s is given up: nobody takes back a broadcast message", message.msg_id)
+            logger.warning("%s is given up: nobody takes back a broadcast message", message.msg_id)
             return True
         times = self.consumer.settings.max_reconsume_times
         limit = DEFAULT_MAX_RECONSUME_TIMES if times is None else times

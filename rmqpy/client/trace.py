@@ -44,7 +44,7 @@ NONE: Final = "null"
 NORMAL, HALF, DELAYED = 0, 1, 3
 SUCCESS, FAULT, FAILED = 0, 2, 4
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -129,7 +129,7 @@ class Tracer:
             code = FAULT
             try:
                 result = await listener(messages)
-                code = FAILED if result is ConsumeResult.LATER else SUCCESS
+                code = FAILED if result is ConsumeResult.RECONSUME_LATER else SUCCESS
                 return result
             finally:
                 now_ms = self.clock.now_ms()
@@ -160,7 +160,7 @@ class Tracer:
             await self.send(Message(topic=self.topic, body=body, keys=" ".join(keys)))
         except RmqError as fault:
             self.lost += len(taken)
-            LOG.warning("%d trace records are lost: %s", len(taken), fault)
+            logger.warning("%d trace records are lost: %s", len(taken), fault)
 
 
 def _before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:

@@ -36,7 +36,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
 )
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
@@ -99,14 +99,14 @@ class TransactionalProducer(Producer):
             try:
                 state = await execute(message, sent.msg_id)
             except Exception:
-                LOG.exception("the transaction of %s ended with a fault", sent.msg_id)
+                logger.exception("the transaction of %s ended with a fault", sent.msg_id)
                 state = TransactionState.UNKNOWN
         _, physical_offset = parse_offset_msg_id(sent.offset_msg_id)
         half = _Half(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
         try:
             await self._end(await self._master(sent.queue), half, state, asked=False)
         except NetworkError as fault:
-            LOG.warning("the broker will ask for the end of %s: %s", sent.msg_id, fault)
+            logger.warning("the broker will ask for the end of %s: %s", sent.msg_id, fault)
         return TransactionSendResult(sent=sent, state=state)
 
     async def _join(self, instance: ClientInstance) -> None:
@@ -125,7 +125,7 @@ class TransactionalProducer(Producer):
         try:
             state = await self._check(MessageExt(queue=queue, stored=stored))
         except Exception:
-            LOG.exception("the check of %s failed", unique_id)
+            logger.exception("the check of %s failed", unique_id)
             state = TransactionState.UNKNOWN
         half = _Half(
             header.tran_state_table_offset, header.commit_log_offset, unique_id, header.bname

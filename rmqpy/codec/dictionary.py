@@ -20,7 +20,7 @@ class DictionaryColumn:
     numbers: array[int]
     texts: list[bytes]
 
-    def each(self) -> list[bytes]:
+    def to_list(self) -> list[bytes]:
         """The text of every row; equal ones are one object."""
         texts = self.texts
         return [texts[number] for number in self.numbers]

@@ -156,7 +156,7 @@ def scan_of_columns(
     number: NumberParts = dictionary_encode,
 ) -> Scan:
     """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
-    topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).each()
+    topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
     make = cast("Callable[..., Scan]", Scan)
     return make(*columns, topics, end, stop)
 

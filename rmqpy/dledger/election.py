@@ -240,13 +240,13 @@ class Election:
             self.increase_now = False
             self._raising = self._spent_term == self.member.term
 
-    def give_up_round(self) -> None:
+    def abort_round(self) -> None:
         """This member may not lead now: votes that are still to come are for nothing."""
         if self._round is not None and not self.member.alone:
             self._round = None
             self.next_vote_ms = self.member.now_ms + self._interval()
 
-    def leader_lost(self) -> None:
+    def on_leader_timeout(self) -> None:
         """A follower that stands for election: its vote of this term is given, so it looks for a
         quorum after a pause by chance, and goes to the next term then.
         """
@@ -311,7 +311,7 @@ class Election:
         tally = VoteTally(len(member.membership.peers), member.term, member.known_max_term)
         wait_ms = VOTE_WAIT_MS
         if not member.alone:
-            wait_ms += member.options.dice(member.options.max_vote_interval_ms)
+            wait_ms += member.options.rng(member.options.max_vote_interval_ms)
         others = member.membership.others
         asked = self._round = _VoteRound(tally, len(others), member.now_ms + wait_ms)
         own = self._vote(Ballot(member.self_id, member.term, end), from_self=True)
@@ -399,4 +399,4 @@ class Election:
             longest = options.max_take_leadership_vote_interval_ms
         if self.member.alone:
             return shortest
-        return shortest + options.dice(max(1, longest - shortest))
+        return shortest + options.rng(max(1, longest - shortest))

@@ -6,7 +6,7 @@ messages can be stepped before one ``Ready`` is carried out.
 
 The keeper's part (``store.entry_store`` on files, ``testing.memory_entries`` in memory): indexes
 are dense from ``begin_index`` to ``end.index``; ``entry`` answers for everything that has been
-stored; after ``begin_again`` the log holds nothing but the entries that come with it, the first of
+stored; after ``reset`` the log holds nothing but the entries that come with it, the first of
 which begins a data file.
 """
 
@@ -162,7 +162,7 @@ class LogView:
         assert last_of(part)[1] >= end.term, "terms never fall"
         self._add(part)
 
-    def keep_to(self, index: int) -> None:
+    def truncate_after(self, index: int) -> None:
         """Drop everything behind ``index``, which stays."""
         assert self.has(index), f"no entry {index} to keep"
         if self._new and index >= first_of(self._new[0]):
@@ -172,7 +172,7 @@ class LogView:
             if index < self._log.end.index:
                 self._kept = LedgerIndex(index)
 
-    def begin_again(self, entry: Entry) -> None:
+    def reset(self, entry: Entry) -> None:
         """Drop everything; ``entry`` is the first of what comes now."""
         assert entry.position % self.file_size == 0, "a log begins with a file"
         self._kept = None

@@ -139,7 +139,7 @@ class Follower:
 
     def grant(self) -> PushGrant | None:
         """The pushes that need no more decision, until something happens to this member; each of
-        them is reported by :meth:`took`. None: :meth:`receive` decides about each.
+        them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
         """
         member, log = self.member, self.member.log
         if (
@@ -156,7 +156,7 @@ class Follower:
         group, self_id = member.membership.group, member.self_id
         return PushGrant(group, self_id, member.leader_id, member.term)
 
-    def took(self, last_index: int, commit_index: int) -> None:
+    def on_appended(self, last_index: int, commit_index: int) -> None:
         """A push that was granted stands behind the end, which is ``last_index`` now."""
         member = self.member
         self._matched, self._matched_term = last_index, member.hard_state.current_term
@@ -260,7 +260,7 @@ class Follower:
             # A push that was late may have come since the leader compared: what is certainly the
             # leader's stays, somebody may count on it.
             kept = max(entry.index, self.matched_index, member.committed_index)
-            log.keep_to(kept)
+            log.truncate_after(kept)
         elif entry.index <= max(self.matched_index, member.committed_index):
             member.outbox.notices.append(
                 f"the leader {member.leader_id} of term {member.term} wants to replace entry"
@@ -300,7 +300,7 @@ class Follower:
             if offset == entry.position:
                 if entry.term < log.term_of(before):
                     return False
-                log.keep_to(before)
+                log.truncate_after(before)
                 log.append(entry)
                 return True
         if log.end.index < 0 and entry.index == 0 and entry.position == log.end_offset:
@@ -313,7 +313,7 @@ class Follower:
                 " the members must have the same mappedFileSizeCommitLog"
             )
             return False
-        log.begin_again(entry)
+        log.reset(entry)
         return True
 
     def _commit(self, held: _HeldPush) -> None:

@@ -101,7 +101,7 @@ class Heartbeat:
                 f" for {silent_ms} ms: looking for another"
             )
             self.member.become_candidate(self.member.term)
-            self.election.leader_lost()
+            self.election.on_leader_timeout()
 
     def leader_tick(self) -> None:
         """Beat when it is time, judge a beat when it has waited enough."""

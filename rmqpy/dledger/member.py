@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rmqpy.dledger.entry_log import LogView
     from rmqpy.dledger.outbox import Outbox
 
-Dice = Callable[[int], int]
-"""``dice(n)``: any of 0 … n - 1."""
+RandomBelow = Callable[[int], int]
+"""``rng(n)``: any of 0 … n - 1."""
 
 NO_TERM: Final = Term(-1)
 
@@ -106,7 +106,7 @@ class RaftOptions:
     same times: a follower that waits shorter than the leader beats deposes it again and again.
     """
 
-    dice: Dice = field(default=_no_dice, repr=False)
+    rng: RandomBelow = field(default=_no_dice, repr=False)
     """Source of chance for the vote intervals; split votes end only if members differ in it."""
 
     addresses: Mapping[str, str] = field(factory=dict)

@@ -1,6 +1,6 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part. After one or more steps and ticks: take :meth:`SqlNode.take_ready` and carry it
+The caller's part. After one or more steps and ticks: take :meth:`SqlNode.ready` and carry it
 out in the order of its fields, all of it, before the next call. What a leader proposes is stored by
 whoever proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it
 pushed and does it count. Nothing may be staged and unreported when a message is stepped; ``Stored``
@@ -268,7 +268,7 @@ class Node:
         room = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
         return Proposal(member.term, LedgerIndex(self._proposed_index + 1)), room
 
-    def take_granted(self, count: int) -> None:
+    def consume_grant(self, count: int) -> None:
         """Propose ``count`` entries of the last ``grant``, since which there was no step."""
         self._proposed_index = LedgerIndex(self._proposed_index + count)
 
@@ -294,9 +294,9 @@ class Node:
         """
         return self._follower.grant() if self._member.outbox.has_at_most_committed else None
 
-    def took(self, last_index: LedgerIndex, commit_index: int) -> None:
+    def on_appended(self, last_index: LedgerIndex, commit_index: int) -> None:
         """A push that was granted is staged; it must be written before the next call but this."""
-        self._follower.took(last_index, commit_index)
+        self._follower.on_appended(last_index, commit_index)
 
     @property
     def counts_stored(self) -> bool:
@@ -317,7 +317,7 @@ class Node:
         self._waiters.append(_Waiter(token, index, deadline_ms))
         self._release_waiters()
 
-    def take_ready(self) -> Ready | None:
+    def ready(self) -> Ready | None:
         """What is to be done since the last call; None when nothing is."""
         if self._waiters:
             self._release_waiters()
@@ -328,12 +328,12 @@ class Node:
         return member.outbox.take(member.log.take())
 
     def take_next(self) -> Ready | LedgerIndex | None:
-        """What :meth:`take_ready` gives; the committed index alone, if nothing else stands there:
+        """What :meth:`ready` gives; the committed index alone, if nothing else stands there:
         then that is all there is to carry out.
         """
         outbox = self._member.outbox
         if self._waiters or not outbox.has_at_most_committed or self._member.log.changed:
-            return self.take_ready()
+            return self.ready()
         committed, outbox.committed_index = outbox.committed_index, None
         return committed
 
@@ -366,7 +366,7 @@ class Node:
             )
             member.become_candidate(member.term)
         if disk in NOT_LEADING:
-            self._election.give_up_round()
+            self._election.abort_round()
         member.disk = disk
         if member.role is Role.LEADER:
             self._want_marker()

@@ -70,14 +70,15 @@ def digests(span: CompareRange, read: ReadBytes) -> bytes:
 
 @define(slots=True, eq=False, repr=False)
 class DivergenceSearch:
-    """Compares ``[begin, end)``, which both logs hold. Ask for ``wanted``, hand in what came, until
-    ``wanted`` is None; then ``parted`` is the first differing offset, None: the logs agree.
+    """Compares ``[begin, end)``, which both logs hold. Ask for ``requested``, hand in what came,
+    until
+    ``requested`` is None; then ``parted`` is the first differing offset, None: the logs agree.
     """
 
     begin: int
     end: int
     read: ReadBytes
-    wanted: CompareRange | None = field(default=None, init=False)
+    requested: CompareRange | None = field(default=None, init=False)
     parted: int | None = field(default=None, init=False)
     _agreed: int = field(init=False)
     """The logs agree below (as far as a prefix can be told from a probe)."""
@@ -87,11 +88,11 @@ class DivergenceSearch:
     def __attrs_post_init__(self) -> None:
         self._agreed = self.begin
         if self.begin < self.end:
-            self.wanted = CompareRange.of(max(self.begin, self.end - SPAN_MAX), self.end)
+            self.requested = CompareRange.of(max(self.begin, self.end - SPAN_MAX), self.end)
 
     def take(self, theirs: bytes) -> None:
-        """The digests of ``wanted``. Raises ValueError when they cannot be."""
-        span = self.wanted
+        """The digests of ``requested``. Raises ValueError when they cannot be."""
+        span = self.requested
         assert span is not None
         blocks = span.blocks
         if len(theirs) != len(blocks) * DIGEST_SIZE:
@@ -100,17 +101,17 @@ class DivergenceSearch:
         if first is None:
             self._same(span)
         elif first[1] - first[0] == 1:
-            self.parted, self.wanted = first[0], None
+            self.parted, self.requested = first[0], None
         elif first[0] == span.begin and span.begin > self._agreed:
             self._differs = first
             self._probe()
         else:
             self._agreed = max(self._agreed, first[0])  # the blocks in front of it do
-            self.wanted = CompareRange.of(*first)
+            self.requested = CompareRange.of(*first)
 
     def _same(self, span: CompareRange) -> None:
         if self._differs is None:
-            self.wanted = None  # the tail is the same
+            self.requested = None  # the tail is the same
         else:
             self._agreed = span.end
             self._probe()
@@ -121,10 +122,10 @@ class DivergenceSearch:
         low, (high, end) = self._agreed, self._differs
         if end - low <= SPAN_MAX:
             # near enough: from here on all in one span, the block that differs with it
-            self.wanted = CompareRange.of(low, end)
+            self.requested = CompareRange.of(low, end)
             return
         middle = low + (high - low) // 2
-        self.wanted = CompareRange(middle, middle + PROBE_BYTES, PROBE_BYTES)
+        self.requested = CompareRange(middle, middle + PROBE_BYTES, PROBE_BYTES)
 
     @staticmethod
     def _first_difference(

@@ -73,7 +73,7 @@ class LinkSettings:
     housekeeping_interval_ms: int = 20_000
 
     @classmethod
-    def of(cls, store: StoreSettings) -> Self:
+    def from_settings(cls, store: StoreSettings) -> Self:
         """The settings of a broker's replication links."""
         return cls(
             file_size=store.mapped_file_size_commit_log,

@@ -87,7 +87,7 @@ class NamesrvAccess:
     _files: AccessFiles | None
 
     @classmethod
-    def of(
+    def from_configuration(
         cls, configuration: NamesrvConfiguration, files: FileSystem, scheduler: Scheduler
     ) -> NamesrvAccess:
         settings, security = configuration.namesrv, configuration.security

@@ -12,14 +12,14 @@ from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.tls import tls_of
 from rmqpy.store.files.disk import OsFileSystem
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def run_namesrv(loaded: LoadedNamesrvConfiguration) -> None:
     """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot
     start."""
     for note in loaded.notes:
-        _log.warning("%s", note)
+        logger.warning("%s", note)
     run(lambda scheduler: _run_until_stopped(loaded, scheduler))
 
 
@@ -47,7 +47,7 @@ class NamesrvProcess:
     ) -> None:
         self._configuration = configuration
         self.name_server = NameServer(configuration, scheduler, OsFileSystem(), unknown or {})
-        limits = ConnectionLimits.of(configuration.server)
+        limits = ConnectionLimits.from_settings(configuration.server)
         doors = ListenerSecurity(tls_of(configuration.security).server)
         self._server = RemotingServer(self.name_server, scheduler, limits, doors)
         self.address = ""
@@ -65,9 +65,9 @@ class NamesrvProcess:
             self.name_server.stop()
             raise
         self.address = f"{host}:{port}"
-        _log.info("name server at %s", self.address)
+        logger.info("name server at %s", self.address)
 
     async def stop(self) -> None:
         self.name_server.stop()
         await self._server.close()
-        _log.info("name server stopped")
+        logger.info("name server stopped")

@@ -36,7 +36,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, loads
 from rmqpy.remoting.headers import RegisterBrokerRequestHeader
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 VERSION_WITH_FILTER_SERVERS = 37
 """V3_0_11: from here on the body is a RegisterBrokerBody."""
@@ -133,7 +133,7 @@ def _allowed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     """A name that no topic may have is left out, not the broker with all its other topics."""
     allowed = {name: config for name, config in topics.items() if is_name(name)}
     if len(allowed) != len(topics):
-        LOG.warning("%d topics with impossible names were left out", len(topics) - len(allowed))
+        logger.warning("%d topics with impossible names were left out", len(topics) - len(allowed))
     return allowed
 
 

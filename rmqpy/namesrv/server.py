@@ -54,7 +54,7 @@ from rmqpy.remoting.headers import (
 )
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_SCAN_MS = 5_000
 SCAN_PERIOD_MS = 10_000
@@ -113,7 +113,9 @@ class NameServer:
         self._settings_file = DeferredFileWriter(
             settings.config_store_path, self.files, self.scheduler
         )
-        self.access = NamesrvAccess.of(self.configuration, self.files, self.scheduler)
+        self.access = NamesrvAccess.from_configuration(
+            self.configuration, self.files, self.scheduler
+        )
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
@@ -135,7 +137,7 @@ class NameServer:
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         for command in commands:
             if command.is_response:
-                LOG.info("an answer of %s:%d to no request", *channel.peer)
+                logger.info("an answer of %s:%d to no request", *channel.peer)
                 continue
             response = self._answer(channel, command)
             if response is not None:
@@ -148,7 +150,7 @@ class NameServer:
 
     def channel_closed(self, channel: Channel) -> None:
         for address in self.routes.channel_closed(channel):
-            LOG.warning("broker %s is gone: its connection was closed", address)
+            logger.warning("broker %s is gone: its connection was closed", address)
 
     # -- walking a request
 
@@ -165,7 +167,7 @@ class NameServer:
             return _refused(command, refusal.code, refusal.remark)
         except Exception as error:
             self.counts.failures += 1
-            LOG.exception("request %d of %s:%d failed", command.code, *channel.peer)
+            logger.exception("request %d of %s:%d failed", command.code, *channel.peer)
             return _refused(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def _reply(self, channel: Channel, command: RemotingCommand, response: RemotingCommand) -> None:
@@ -181,7 +183,7 @@ class NameServer:
         self._timer = self.scheduler.call_later(SCAN_PERIOD_MS, self._scan)
         for address, channel in self.routes.tick(self.scheduler.monotonic_ms()):
             self.counts.expired += 1
-            LOG.warning("broker %s is gone: it did not register in time", address)
+            logger.warning("broker %s is gone: it did not register in time", address)
             channel.close()
 
     def _answers_by_code(self) -> dict[int, Answer]:
@@ -287,14 +289,14 @@ class NameServer:
     def _wipe_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields)
         count = self.routes.wipe_write_perm(header.broker_name)
-        LOG.info("write permission taken from %d topics of %s", count, header.broker_name)
+        logger.info("write permission taken from %d topics of %s", count, header.broker_name)
         answer = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
         return RemotingCommand.response_to(command, header=answer)
 
     def _add_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields)
         count = self.routes.add_write_perm(header.broker_name)
-        LOG.info("write permission given to %d topics of %s", count, header.broker_name)
+        logger.info("write permission given to %d topics of %s", count, header.broker_name)
         answer = AddWritePermOfBrokerResponseHeader(add_topic_count=count)
         return RemotingCommand.response_to(command, header=answer)
 
@@ -349,7 +351,7 @@ class NameServer:
         changed = updated_configuration(self.configuration, changes)
         if changed == self.configuration:
             return RemotingCommand.response_to(command)
-        LOG.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
+        logger.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
         self.configuration = changed
         self._forget_encoded_routes()
         self._settings_file.save(

@@ -34,7 +34,7 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -53,7 +53,7 @@ class ClientLimits:
     connection: ConnectionLimits = ConnectionLimits()  # noqa: RUF009 - a frozen value
 
     @classmethod
-    def of(cls, settings: RemotingSettings) -> ClientLimits:
+    def from_settings(cls, settings: RemotingSettings) -> ClientLimits:
         """The limits that the settings of a broker name for its outgoing connections."""
         idle_close_ms = settings.client_channel_max_idle_time_seconds * 1000
         return cls(
@@ -139,7 +139,7 @@ class RemotingClient:
             link, frame = self._link(address), self._frame(command, FLAG_ONEWAY, ())
             self._send(link, frame, self._scheduler.monotonic_ms())
         except (NetworkError, RequestRejectedError) as fault:
-            LOG.warning("oneway request %d to %s: %s", command.code, address, fault)
+            logger.warning("oneway request %d to %s: %s", command.code, address, fault)
 
     # -- the same for coroutines
 
@@ -205,7 +205,7 @@ class RemotingClient:
         for connection in list(self._by_connection):
             reason = connection.overdue(now_ms)
             if reason is not None:
-                LOG.info("closing %s:%d: %s", *connection.peer, reason)
+                logger.info("closing %s:%d: %s", *connection.peer, reason)
                 connection.abort()
 
     # -- ConnectionOwner
@@ -234,7 +234,7 @@ class RemotingClient:
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         self.faults += 1
-        LOG.warning("closing %s:%d: %s", *connection.peer, fault)
+        logger.warning("closing %s:%d: %s", *connection.peer, fault)
 
     def lost(self, connection: RemotingConnection) -> None:
         link = self._by_connection.pop(connection, None)
@@ -300,7 +300,7 @@ class RemotingClient:
             if each.deadline_ms <= now_ms
         ]
         for _deadline_ms, opaque in sorted(late):
-            self._late(link, opaque)
+            self._on_timeout(link, opaque)
         if link.pending and link.watch is None:
             next_ms = min(each.deadline_ms for each in link.pending.values())
             self._watch(link, max(1, next_ms - now_ms))
@@ -308,13 +308,13 @@ class RemotingClient:
     def _answered(self, connection: RemotingConnection, response: RemotingCommand) -> None:
         pending = self._by_connection[connection].pending.pop(response.opaque, None)
         if pending is None:
-            LOG.info(
+            logger.info(
                 "an answer of %s:%d to no request, opaque %d", *connection.peer, response.opaque
             )
             return
         self._finish(pending, response, None)
 
-    def _late(self, link: ServerLink, opaque: int) -> None:
+    def _on_timeout(self, link: ServerLink, opaque: int) -> None:
         pending = link.pending.pop(opaque, None)
         if pending is None:  # the link was dropped for one before it
             return
@@ -336,7 +336,7 @@ class RemotingClient:
             link.watch.cancel()
             link.watch = None
         if link.waiting:
-            LOG.info("%d frames to %s were not sent: %s", len(link.waiting), link.address, fault)
+            logger.info("%d frames to %s were not sent: %s", len(link.waiting), link.address, fault)
             link.waiting = []
         for each in pending.values():
             self._finish(each, None, fault)
@@ -426,7 +426,7 @@ class RemotingClient:
 
     def _serve(self, connection: RemotingConnection, requests: list[RemotingCommand]) -> None:
         if self.handler is None:
-            LOG.info("%d requests of %s:%d to nobody", len(requests), *connection.peer)
+            logger.info("%d requests of %s:%d to nobody", len(requests), *connection.peer)
             return
         self.turns.handled()
         try:

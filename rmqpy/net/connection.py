@@ -72,7 +72,7 @@ class ConnectionLimits:
     max_connections: int = 20_000
 
     @classmethod
-    def of(cls, settings: ServerSettings) -> ConnectionLimits:
+    def from_settings(cls, settings: ServerSettings) -> ConnectionLimits:
         """The limits that the settings of a server name."""
         return cls(
             idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,

@@ -36,7 +36,7 @@ SLAVES_MAX: Final = 64
 TICK_MS: Final = 500
 CONNECT_TIMEOUT_MS: Final = 5_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StreamedLog(Protocol):
@@ -201,11 +201,11 @@ class _Slave(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._address = _peer_of(self._transport)
         host = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._server.doors.admits(host) or not self._server.enter(self):
+        if not self._server.doors.allows(host) or not self._server.enter(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=ROOM_BYTES, low=ROOM_BYTES // 2)
-        _log.info("slave %s connected", self._address)
+        logger.info("slave %s connected", self._address)
 
     def data_received(self, data: bytes) -> None:
         self.link.receive(data, self._scheduler.monotonic_ms())
@@ -218,7 +218,7 @@ class _Slave(asyncio.Protocol):
         if self._transport is not None:
             self._transport = None
             self._server.leave(self)
-            _log.info("slave %s has gone%s", self._address, _because(self.link.closed))
+            logger.info("slave %s has gone%s", self._address, _because(self.link.closed))
 
     def pump(self) -> None:
         """Carry out what the link wants now, once; more is planned for the next turn."""
@@ -244,7 +244,7 @@ class _Slave(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            _log.warning("slave %s: connection closed: %s", self._address, reason)
+            logger.warning("slave %s: connection closed: %s", self._address, reason)
             self._transport.abort()
 
     def _plan(self) -> None:

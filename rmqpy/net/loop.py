@@ -25,7 +25,7 @@ from rmqpy.model.errors import ConfigError, RmqError
 
 T = TypeVar("T")
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -40,7 +40,7 @@ class Supervisor:
 
     def report(self, where: str, error: BaseException) -> None:
         self.failures += 1
-        LOG.error("unexpected failure %d in %s", self.failures, where, exc_info=error)
+        logger.error("unexpected failure %d in %s", self.failures, where, exc_info=error)
 
 
 @define(slots=True, frozen=True)
@@ -138,7 +138,7 @@ def stop_on_signals() -> asyncio.Event:
     stopped = asyncio.Event()
 
     def stop(number: signal.Signals) -> None:
-        LOG.info("%s received, stopping", number.name)
+        logger.info("%s received, stopping", number.name)
         for each in STOP_SIGNALS:
             loop.remove_signal_handler(each)
         stopped.set()

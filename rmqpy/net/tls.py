@@ -41,7 +41,7 @@ FIRST_BYTE: Final = 0x16
 
 DEFAULT_FILE: Final = "/etc/rocketmq/tls.properties"
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -90,10 +90,10 @@ class TlsContext:
         try:
             self._context = _context(self.side, self.server)
         except ConfigError as fault:
-            _log.warning("the certificates stay as they were for now: %s", fault)
+            logger.warning("the certificates stay as they were for now: %s", fault)
             return
         self._seen = seen
-        _log.info("certificates loaded again: %s", ", ".join(self.side.files))
+        logger.info("certificates loaded again: %s", ", ".join(self.side.files))
 
     def _fingerprint(self) -> tuple[object, ...]:
         marks: list[object] = []
@@ -289,7 +289,7 @@ async def adopt(
                 factory, sock, ssl=tls.current(), ssl_handshake_timeout=HANDSHAKE_S
             )
     except (OSError, TimeoutError) as error:  # an SSLError is an OSError
-        _log.info("a connection ended in its TLS handshake: %s", error)
+        logger.info("a connection ended in its TLS handshake: %s", error)
         sock.close()
         return False
     return True

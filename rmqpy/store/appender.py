@@ -155,7 +155,7 @@ class MessageAppender:
         queue_offset = tail = 0
         counted = has_queue_unit(first.sys_flag)
         if counted:
-            tail = self.tails.place(name)
+            tail = self.tails.index_of(name)
             queue_offset = self.tails.cells[tail]
             for number, record in enumerate(records):
                 place = QUEUE_OFFSET_POSITION
@@ -191,7 +191,7 @@ class MessageAppender:
     @property
     def is_idle(self) -> bool:
         """Whether :meth:`commit` has nothing to do."""
-        return self._health.is_well and not self._write_ms and not self._log.has_staged
+        return self._health.is_healthy and not self._write_ms and not self._log.has_staged
 
     def commit(self) -> None:
         """Write what was staged since the last call. After a failed write nothing more is accepted;

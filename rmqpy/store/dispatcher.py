@@ -58,7 +58,7 @@ class Accelerator(Protocol):
         None when not even the first could be taken.
         """
 
-    def learn(self, scan: Scan) -> None:
+    def register_queues(self, scan: Scan) -> None:
         """These records were dispatched without the accelerator."""
 
 
@@ -105,7 +105,7 @@ class Dispatch:
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
 
-    def begin_again(self, low: int) -> None:
+    def reset_to(self, low: int) -> None:
         """The log begins at ``low``, which may be in front of what was dispatched; queues and index
         skip what they have.
         """
@@ -167,7 +167,7 @@ class Dispatch:
         return self.index_cursor < self.queue_cursor
 
     @property
-    def is_through(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether every whole record that is readable has been taken."""
         if self.behind_bytes and self.open_tail:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
@@ -201,7 +201,7 @@ class Dispatch:
                 self.store_timestamp_ms = scan.store_timestamp_ms[-1]
                 self._tell(scan)
             if self.accelerator is not None:
-                self.accelerator.learn(scan)
+                self.accelerator.register_queues(scan)
             return not waits
         raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
 

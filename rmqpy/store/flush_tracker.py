@@ -60,7 +60,9 @@ class FlushTracker:
         self._files = files
         self._paths = paths
         classic = parts.opened.classic
-        self._row = classic.row if classic is not None and parts.opened.entries is None else None
+        self._segments = (
+            classic.segments if classic is not None and parts.opened.entries is None else None
+        )
         self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
         self.queues_durable_to = parts.queues_durable_to
         """The consume queues have the log up to here on disk: in front of it it may be removed."""
@@ -127,7 +129,7 @@ class FlushTracker:
         """Up to where log and consume queues are durable when the queues are synced; None where a
         DLedger log has its own ways.
         """
-        row = self._row
+        row = self._segments
         if row is None:
             return None
         ends: dict[str, dict[int, int]] = {}

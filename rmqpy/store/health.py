@@ -39,7 +39,7 @@ class StoreHealth:
     is_disk_full: bool = False
     failure: str | None = None
     """Why nothing is accepted any more."""
-    is_well: bool = field(default=True, init=False)
+    is_healthy: bool = field(default=True, init=False)
     """Whether everything that had to be written could be."""
     _short: dict[Writer, str] = field(factory=dict)
 
@@ -47,21 +47,21 @@ class StoreHealth:
         """What could not be written or synced must not be acknowledged; the first reason stays."""
         if self.failure is None:
             self.failure = reason
-        self.is_well = False
+        self.is_healthy = False
 
     def write_failed(self, writer: Writer, error: OSError) -> None:
         """A write failed: for good, unless the disk was full."""
         reason = f"writing {writer.value} failed: {error}"
         if error.errno in NO_ROOM:
             self._short[writer] = reason
-            self.is_well = False
+            self.is_healthy = False
         else:
             self.fail(reason)
 
     def wrote(self, writer: Writer) -> None:
         """Everything that this writer had to write is written."""
         self._short.pop(writer, None)
-        self.is_well = self.failure is None and not self._short
+        self.is_healthy = self.failure is None and not self._short
 
     @property
     def is_short(self) -> bool:
@@ -69,7 +69,7 @@ class StoreHealth:
         return bool(self._short)
 
     @property
-    def shortage(self) -> str | None:
+    def disk_full_reason(self) -> str | None:
         """What waits for room on the disk."""
         return next(iter(self._short.values()), None)
 
@@ -93,5 +93,5 @@ class StoreHealth:
         if self.failure is not None:
             return self.failure
         if self._short:
-            return f"the disk is full: {self.shortage}"
+            return f"the disk is full: {self.disk_full_reason}"
         return "the disk is full" if self.is_disk_full else None

@@ -66,7 +66,7 @@ class MessageStore:
         self._settings = context.settings
         self._files = context.files
         self._clock = context.clock
-        self._paths = StorePaths.of(context.settings)
+        self._paths = StorePaths.from_settings(context.settings)
         self._parts = parts
         self._log: CommitLog = parts.opened.log
         self._queues = parts.queues
@@ -76,10 +76,10 @@ class MessageStore:
             self._log, self._queues, self._settings, context.memory_bytes
         )
         self._settled_offset = self._log.confirm_offset
-        self._reader.is_settling = lambda: self.settling
-        self._reader.on_stray_unit = self._stray_unit
+        self._reader.is_settling = lambda: self.is_rebuilding_queues
+        self._reader.on_dangling_unit = self._stray_unit
         if parts.opened.entries is not None:
-            self._reader.is_to_be_mended = parts.opened.entries.is_to_be_mended
+            self._reader.is_awaiting_repair = parts.opened.entries.is_awaiting_repair
         self.health = StoreHealth()
         self.queue_ends = ExpiredQueueEnds(context.files, self._paths.queue_ends)
         self._puts = MessageAppender(context, parts, self.health, self.queue_ends)
@@ -166,7 +166,7 @@ class MessageStore:
     @property
     def dispatch_due(self) -> bool:
         """Whether :meth:`dispatch` has something to do."""
-        return self._dispatch.is_behind or not self.health.is_well
+        return self._dispatch.is_behind or not self.health.is_healthy
 
     @property
     def is_idle(self) -> bool:
@@ -174,7 +174,7 @@ class MessageStore:
         return self._puts.is_idle and not self._dispatch.is_behind
 
     @property
-    def settling(self) -> bool:
+    def is_rebuilding_queues(self) -> bool:
         """Whether the consume queues do not have yet what the log had at the start."""
         return self._dispatch.queue_cursor < self._settled_offset
 
@@ -188,9 +188,9 @@ class MessageStore:
         return self.health.is_disk_full or self.health.is_short
 
     @property
-    def is_well(self) -> bool:
-        """Whether there is neither a :attr:`failure` nor a :attr:`shortage`."""
-        return self.health.is_well
+    def is_healthy(self) -> bool:
+        """Whether there is neither a :attr:`failure` nor a :attr:`disk_full_reason`."""
+        return self.health.is_healthy
 
     @property
     def failure(self) -> str | None:
@@ -198,9 +198,9 @@ class MessageStore:
         return self.health.failure
 
     @property
-    def shortage(self) -> str | None:
+    def disk_full_reason(self) -> str | None:
         """What waits for room on the disk: :meth:`commit` and :meth:`dispatch` try it again."""
-        return self.health.shortage
+        return self.health.disk_full_reason
 
     @property
     def on_arrival(self) -> ArrivalListener | None:
@@ -246,34 +246,34 @@ class MessageStore:
         """
         self._puts.commit()
 
-    def tell_queue_ends(self) -> bytes:
+    def encode_queue_ends(self) -> bytes:
         """Where the queues go on that have no message in the log (:mod:`.queue_ends`)."""
         return self.queue_ends.tell(self._queues.items(), self._log.min_offset)
 
-    def drop_old_log(self) -> None:
+    def delete_classic_prefix(self) -> None:
         """All in front of the divide has expired in the group. Blocks; raises OSError."""
         opened = self._parts.opened
         if opened.dledger is not None and opened.classic is not None:
             self.cleaning.drop_old(opened.classic)
 
-    def let_go_to(self, index: int) -> None:
+    def discard_through(self, index: int) -> None:
         """The leader has no entry up to ``index`` any more, of which one is damaged here: their
         files go, whatever their age. Blocks; raises OSError.
         """
         entries = self.entries
         if entries is not None and index > entries.let_go_index:
             # What stands behind the damage was dispatched by nobody here.
-            self.queue_ends.want()
+            self.queue_ends.request()
             entries.let_go_index = index
         self.cleaning.delete_manually()
 
-    def log_begins_again(self) -> None:
+    def on_log_reset(self) -> None:
         """The log begins elsewhere now: further on, and readers are sent there; or, where nothing
         was left of it, further back, with entries that are new here.
         """
         low = self._log.min_offset
         self._queues.begin_again(low)
-        self._dispatch.begin_again(low)
+        self._dispatch.reset_to(low)
         self._flushes.begin_again(low)
 
     def log_write_failed(self, error: OSError) -> None:
@@ -377,10 +377,10 @@ class MessageStore:
     def queues_flushed(self, task: QueueFlush) -> None:
         """A queue flush has been run without an error."""
         self._flushes.queues_done(task)
-        if not self.settling:
+        if not self.is_rebuilding_queues:
             self._note_rebuilds(self._parts.rebuilds.done)
 
-    def queues_not_flushed(self, error: BaseException) -> None:
+    def on_queue_flush_failed(self, error: BaseException) -> None:
         """A queue flush has failed: for good, unless the checkpoint found no room."""
         if not (isinstance(error, OSError) and error.errno in NO_ROOM):
             self.fail(f"making the consume queues durable failed: {error}")
@@ -393,7 +393,7 @@ class MessageStore:
         try:
             task.run()
         except OSError as error:
-            self.queues_not_flushed(error)
+            self.on_queue_flush_failed(error)
             return
         self.queues_flushed(task)
 
@@ -509,7 +509,7 @@ class MessageStore:
 
     # Roles and housekeeping
 
-    def become(self, *, slave: bool) -> None:
+    def set_role(self, *, slave: bool) -> None:
         """Change the role. A new master's queue offsets go on from what its consume queues say."""
         self.health.is_slave = self._reader.is_slave = slave
         self._dispatch.open_tail = slave and self.entries is None
@@ -545,7 +545,7 @@ class MessageStore:
         self.health.is_open = False
         try:
             self._settle()
-            if self._settled and self._dispatch.is_through:
+            if self._settled and self._dispatch.is_caught_up:
                 self._files.unlink(self._paths.abort)
         except (OSError, StoreError) as error:
             self.fail(f"the store could not be closed cleanly: {error}")
@@ -554,7 +554,7 @@ class MessageStore:
 
     @property
     def _settled(self) -> bool:
-        return self.failure is None and self.shortage is None
+        return self.failure is None and self.disk_full_reason is None
 
     def _settle(self) -> None:
         """Write and sync everything; after a failure nothing."""
@@ -575,7 +575,7 @@ class MessageStore:
         elif self._parts.opened.classic is not None:
             self._parts.opened.classic.drop_unused()
 
-    def abandon(self) -> None:
+    def close_without_flush(self) -> None:
         """Release the directory without writing anything, as a crash would leave it."""
         if self.health.is_open:
             self.health.is_open = False

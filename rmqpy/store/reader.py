@@ -93,9 +93,9 @@ class QueueMessageReader:
         """Whether queues may still lack messages that they had before a restart: then nobody is
         told that his offset is out of bounds.
         """
-        self.on_stray_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
+        self.on_dangling_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
         """Told the queue offset of a unit that does not lead to its message."""
-        self.is_to_be_mended: Callable[[int], bool] = lambda _offset: False
+        self.is_awaiting_repair: Callable[[int], bool] = lambda _offset: False
         """Whether it is the message that is damaged, and will be whole again soon: then nobody
         steps over it.
         """
@@ -185,12 +185,12 @@ class QueueMessageReader:
                 if matcher is not None and not matcher(tags_code):
                     continue
             message = self._message(name, offset + scanned - 1, (physical_offset, size))
-            if message is None and leads and self.is_to_be_mended(physical_offset):
+            if message is None and leads and self.is_awaiting_repair(physical_offset):
                 scanned -= 1
                 break
             if message is None:
                 if not leads or physical_offset >= log.min_offset:
-                    self.on_stray_unit(name, offset + scanned - 1)
+                    self.on_dangling_unit(name, offset + scanned - 1)
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue

@@ -140,8 +140,8 @@ class RetentionCleaner:
         for removal in (self._hanging, self._removing):
             if removal is not None:
                 self._unlink(removal.file)
-        while log.row:
-            self._unlink(log.row.first)
+        while log.segments:
+            self._unlink(log.segments.first)
             log.release_oldest().close()
             self.removed_count += 1
 
@@ -210,14 +210,14 @@ class RetentionCleaner:
             return
         for number, queue in enumerate(list(self._queues), 1):
             before = self.removed_count
-            if not (yield from self._remove_all(queue.take_expired(min_offset), now_ms)):
+            if not (yield from self._remove_all(queue.pop_expired(min_offset), now_ms)):
                 return
             if self.removed_count > before:
                 yield CleaningPause(settings.delete_consume_queue_files_interval)
             elif number % QUEUES_AT_ONCE == 0:
                 yield CleaningPause(0)
         if self._index is not None:
-            if not (yield from self._remove_all(self._index.take_expired(min_offset), now_ms)):
+            if not (yield from self._remove_all(self._index.pop_expired(min_offset), now_ms)):
                 return
         self._seen_min_offset = min_offset
 

@@ -62,7 +62,7 @@ class StoreParts:
 
 def open_directory(context: StoreContext) -> StoreParts:
     """Raises StoreFault when the directory is not what it must be; it is unlocked again then."""
-    paths = StorePaths.of(context.settings)
+    paths = StorePaths.from_settings(context.settings)
     with ExitStack() as undo:
         lock = context.files.lock(paths.lock)
         undo.callback(lock.release)
@@ -98,7 +98,9 @@ def _start_locked(
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
     files.replace_bytes(paths.abort, b"")
     checkpoint.lower(opened.written_end)
-    if point is not None and not (opened.classic is not None and point.holds(opened.classic.row)):
+    if point is not None and not (
+        opened.classic is not None and point.holds(opened.classic.segments)
+    ):
         point = None
     torn = queues.set_torn_aside(paths.quarantine)
     opened.notes += [
@@ -110,7 +112,7 @@ def _start_locked(
     _align_queues(opened, queues, clean)
     if index is not None:
         safe_ms = None if clean else checkpoint.index_timestamp_ms
-        index.settle(opened.written_end, safe_ms)
+        index.finish_recovery(opened.written_end, safe_ms)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatch(opened.log, queues, index, levels)
     queue_cursor, index_cursor = _cursors(opened, queues, index, clean)
@@ -171,14 +173,14 @@ def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> 
     """No unit may lead behind the log's end. After an unclean stop none may stay either that is not
     known to be durable: those are made again by dispatch.
     """
-    queues.settle()
+    queues.finish_recovery()
     cut = queues.truncate(opened.written_end)
     if cut:
         opened.notes.append(f"{cut} consume queues cut to the log's end {opened.written_end}")
     if not clean:
         queues.truncate(max(opened.dispatch_from, opened.log.min_offset))
         for queue in queues:
-            queue.doubt()
+            queue.mark_suspect()
 
 
 def _cursors(

@@ -56,9 +56,9 @@ def free_port_block(count: int = 1) -> PortBlock:
     """A range of ``count`` ports that nobody listens on and no other caller holds."""
     assert 0 < count <= 100
     end = _ephemeral_start() - count
-    dice = random.Random(os.urandom(8))
+    rng = random.Random(os.urandom(8))
     for _ in range(MAX_TRIES):
-        first = dice.randrange(LOWEST_PORT, end)
+        first = rng.randrange(LOWEST_PORT, end)
         guards = _reserve(range(first, first + count))
         if guards is not None:
             return PortBlock(first, count, guards)

@@ -220,7 +220,9 @@ def test_every_code_that_a_broker_answers_is_declared(broker: Guarded) -> None:
 
 
 def test_an_undeclared_code_is_open_to_nobody(broker: Guarded) -> None:
-    broker.kit.broker.serve(7777, lambda _channel, request: RemotingCommand.response_to(request))
+    broker.kit.broker.register_handler(
+        7777, lambda _channel, request: RemotingCommand.response_to(request)
+    )
     for by in (None, PLAIN, ADMIN):
         assert refused(broker.ask(7777, by=by))
     assert refused(broker.ask(7777, by=None, address="10.8.8.8"))

@@ -190,9 +190,9 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(kit: Kit) -> None:
 
 def test_a_store_that_takes_nothing_is_asked_again(kit: Kit) -> None:
     send_delayed(kit, 1)
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     kit.scheduler.advance(5_000)
-    kit.store.become(slave=False)
+    kit.store.set_role(slave=False)
     kit.scheduler.advance(200)
     assert len(messages(kit, "T")) == 1
     assert kit.broker.delay_offsets.get(1) == 1

@@ -86,7 +86,9 @@ class Scene:
 
     def tell(self, server: int, host: str) -> None:
         answer = RegistrationAnswer(f"{host}:10912", f"{host}:10911")
-        self.choice.heard(SERVERS[server], answer, self.kit.scheduler.monotonic_ms())
+        self.choice.on_registration_answer(
+            SERVERS[server], answer, self.kit.scheduler.monotonic_ms()
+        )
 
     def settle(self) -> None:
         """Answer everything that is asked."""
@@ -118,7 +120,7 @@ class Scene:
 def scene(build: Build) -> Any:
     def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
         kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
-        kit.store.become(slave=True)
+        kit.store.set_role(slave=True)
         choice = MasterDiscovery(kit.broker.identity)
         dialled: list[Dialled] = []
 

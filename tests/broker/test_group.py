@@ -95,7 +95,7 @@ class Group:
     cut: set[int] = field(factory=set)
     """Members that nothing reaches."""
 
-    dice: random.Random = field(factory=lambda: random.Random(1))
+    rng: random.Random = field(factory=lambda: random.Random(1))
     registered: list[tuple[int, int]] = field(factory=list)
     """(member, broker id) of each registration."""
 
@@ -129,10 +129,10 @@ class Group:
                 pick_queue=lambda below: 0,
             )
         )
-        around = DLedgerDependencies(
-            scheduler=self.scheduler, network=network, dice=self.dice.randrange
+        deps = DLedgerDependencies(
+            scheduler=self.scheduler, network=network, rng=self.rng.randrange
         )
-        driver = start_dledger_member(broker, store, around)
+        driver = start_dledger_member(broker, store, deps)
         assert driver is not None
         member.store, member.broker, member.driver = store, broker, driver
         member.channel = MemoryChannel()
@@ -145,7 +145,7 @@ class Group:
         assert member.store and member.driver and member.broker
         member.driver.stop()
         member.broker._periodic.stop()
-        member.store.abandon()
+        member.store.close_without_flush()
         member.files = member.files.crash() if power else member.files.kill()
         member.store = member.broker = member.driver = None
 

@@ -30,13 +30,13 @@ spec = importlib.util.spec_from_file_location("rmqpy._native", sys.argv[1])
 native = importlib.util.module_from_spec(spec)
 sys.modules["rmqpy._native"] = native
 spec.loader.exec_module(native)
-import rmqpy.broker.fastpath.engine as hot, rmqpy.broker.fastpath.tables as tables,
-rmqpy.store.files.staging as staging
+import rmqpy.broker.fastpath.engine as engine, rmqpy.broker.fastpath.tables as tables
+import rmqpy.store.files.staging as staging
 allocate = lambda kind, count: native.ffi.new(f"{kind}[]", count)
-hot.c_array = tables.c_array = allocate
+engine.c_array = tables.c_array = allocate
 staging._memory = lambda length: memoryview(bytearray(length))
 
-def give(self, data, have=0):
+def feed(self, data, have=0):
     whole = bytes(self._in[:have]) + bytes(data)
     core = self.core
     core.in_position, core.in_length = 0, len(whole)
@@ -44,11 +44,11 @@ def give(self, data, have=0):
     setattr(core, "in", exact)
     self._in = memoryview(native.ffi.buffer(exact))
 
-def put_front(self, data):
+def unread(self, data):
     self._in = memoryview(bytes(data))
     return True
 
-hot.HotPath.give, hot.HotPath.put_front = give, put_front
+engine.FastPath.feed, engine.FastPath.unread = feed, unread
 sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 

@@ -282,8 +282,8 @@ def test_a_turn_ends_however_much_is_pulled(
 
         with monkeypatch.context() as always:
             always.setattr(ready, "receive", look)
-            always.setattr(ready, "seen_to", lambda: [0])
-            always.setattr(ready, "let_go_early", lambda: looks < 1_000_000)
+            always.setattr(ready, "drained", lambda: [0])
+            always.setattr(ready, "flush_replies_early", lambda: looks < 1_000_000)
             server._readable()
         assert 0 < looks < 1_000_000
 

@@ -28,12 +28,12 @@ def choice(**store: Any) -> MasterDiscovery:
         remoting=RemotingSettings(listen_port=10911),
         store=StoreSettings(**store),
     )
-    return MasterDiscovery(BrokerContext.of(configuration, "10.0.0.2"))
+    return MasterDiscovery(BrokerContext.from_configuration(configuration, "10.0.0.2"))
 
 
 def say(made: MasterDiscovery, server: int, master: MasterAddress | None, now_ms: int = 0) -> None:
     answer = RegistrationAnswer(master.ha_address, master.address) if master else None
-    made.heard(SERVERS[server], answer or RegistrationAnswer("", ""), now_ms)
+    made.on_registration_answer(SERVERS[server], answer or RegistrationAnswer("", ""), now_ms)
 
 
 def test_nobody_is_known_at_first() -> None:
@@ -49,7 +49,7 @@ def test_the_master_that_most_name_comes_first() -> None:
     say(made, 1, B)
     say(made, 2, B)
     assert made.candidates(0) == [B, A]
-    assert made.told(0) == "; ".join(
+    assert made.current_master(0) == "; ".join(
         f"{server} names {master.address}"
         for server, master in zip(SERVERS, (A, B, B), strict=True)
     )
@@ -79,7 +79,7 @@ def test_a_master_stays_while_nobody_names_any() -> None:
     made.followed = A
     say(made, 0, None)
     assert made.candidates(0) == [A]
-    assert made.told(0) == ""
+    assert made.current_master(0) == ""
 
 
 def test_an_old_answer_gives_way_to_fresh_ones() -> None:
@@ -95,7 +95,7 @@ def test_an_old_answer_gives_way_to_fresh_ones() -> None:
 @pytest.mark.parametrize("address", ["", "nonsense", "10.0.1.1:0", "10.0.0.2:10911"])
 def test_what_is_no_address_of_another_broker_is_no_answer(address: str) -> None:
     made = choice()
-    made.heard(SERVERS[0], RegistrationAnswer("10.0.1.1:10912", address), 0)
+    made.on_registration_answer(SERVERS[0], RegistrationAnswer("10.0.1.1:10912", address), 0)
     assert made.candidates(0) == []
 
 

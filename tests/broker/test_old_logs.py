@@ -68,7 +68,7 @@ def remove(host: BrokerHost, prefix: str) -> None:
 
 def settled(world: World) -> BrokerHost:
     """Who leads once everybody knows all of everybody."""
-    world.let_pass(15_000)
+    world.advance(15_000)
     leader = world.leader()
     assert leader is not None
     return leader
@@ -149,7 +149,7 @@ def test_a_member_that_was_mended_is_taken_at_once() -> None:
     for path, data in saved.items():
         odd.disk.put(path, data)
     odd.start()
-    world.let_pass(3000)
+    world.advance(3000)
     assert {standing for standing, _ in standings(odd).values()} == {PeerStatus.VERIFIED}
     assert role_of(odd) is Role.FOLLOWER
 
@@ -169,14 +169,14 @@ def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
     assert bare.driver.disk is DiskState.LACKS_TABLES
     assert "/store/config/topics.json" not in world.hosts["n0"].disk.nodes
     bare.broker.slave_sync._fetched.update((21, 43, 45, 201))
-    world.let_pass(1000)
+    world.advance(1000)
     assert bare.driver.disk is DiskState.GOOD
     assert "/store/config/topics.json" in world.hosts["n0"].disk.nodes
 
 
 def test_where_no_member_has_tables_nobody_leads(caplog: pytest.LogCaptureFixture) -> None:
     world = world_with(lambda host: remove(host, "/store/config/"), "n0", "n1", "n2")
-    world.let_pass(15_000)
+    world.advance(15_000)
     assert world.leader() is None
     assert any("copy config/ of the last master" in text for text in caplog.messages)
 
@@ -264,15 +264,17 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
     files.put("/other", b"other")
     for key in (None, "/key"):
         settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key=key)
-        found = PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
+        found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
         assert says in found and bool(says) == bool(found)
     settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/other")
-    found = PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
+    found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
     assert "not signed with the key in other" in found
     settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/none")
-    assert "no such file" in PeerCertificateCheck(files, settings, lambda: OWN).missing("n1")
+    assert "no such file" in PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted(
+        "n1"
+    )
     word = StoreSettings(store_path_root_dir="/none", rmqpy_accept_unverified_peers=True)
-    assert PeerCertificateCheck(files, word, lambda: OWN).missing("n1") == ""
+    assert PeerCertificateCheck(files, word, lambda: OWN).reason_not_trusted("n1") == ""
 
 
 def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
@@ -285,12 +287,12 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     world.crash(away, power=False)
     for _ in range(3):
         send(world, 30)
-        world.let_hours_pass()
+        world.advance_hours()
         away.skew_ms = 0
-        world.let_pass(10_000)
+        world.advance(10_000)
     assert not log_files(leader) and log_files(away)
     world.start(away)
-    world.let_pass(10_000)
+    world.advance(10_000)
     assert not log_files(away) and away.running is not None and leader.running is not None
     assert away.running.store.failure is None and away.running.driver is not None
     assert any("old commit log" in text for _, text in away.running.driver.events)
@@ -311,7 +313,7 @@ def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None
     leader = settled(world)
     host = next(each for each in world.hosts.values() if each is not leader)
     send(world, 40)
-    world.let_pass(2000)
+    world.advance(2000)
     host.disk.written_back()
     data = sorted(path for path in host.disk.nodes if "/data/" in path)
     assert len(data) > 3
@@ -321,14 +323,14 @@ def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None
     position = entry.position % size
     path = f"{data[0].rpartition('/')[0]}/{entry.position - position:020d}"
     host.disk.flip(path, position + ENTRY_HEADER_BYTES + BODY_AT, 1, entry.index)
-    world.let_hours_pass()
+    world.advance_hours()
     send(world, 2)
-    world.let_pass(10_000)
+    world.advance(10_000)
     host.skew_ms = 0
     world.start(host)
     assert host.running is not None and host.running.driver is not None
     assert host.running.driver.damaged and host.running.store.confirm_offset <= entry.position
-    world.let_pass(15_000)
+    world.advance(15_000)
     assert not host.running.driver.damaged and not log_files(host)
     assert host.running.store.min_physical_offset > entry.position
     world.producer.start()
@@ -345,7 +347,7 @@ def send(world: World, count: int) -> None:
     goal = world.producer.stored + count
     while world.producer.stored < goal:
         world.producer.send()
-        world.let_pass(50)
+        world.advance(50)
 
 
 @pytest.mark.parametrize(("index", "files"), [(0, 2), (5, -1)])

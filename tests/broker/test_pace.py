@@ -48,7 +48,7 @@ def paced(cost_ms: int) -> tuple[Later, Throttled, list[int]]:
 def test_cheap_work_runs_at_once_each_time() -> None:
     later, pace, runs = paced(0)
     for _ in range(3):
-        pace.ask()
+        pace.request()
     assert runs == [0, 0, 0]
     assert later.waiting == []
 
@@ -57,7 +57,7 @@ def test_dear_work_has_a_tenth_of_the_time() -> None:
     later, pace, runs = paced(20)
     for now in range(0, 1_000, 5):
         later.run_until(max(now, later.now))
-        pace.ask()
+        pace.request()
     assert runs == [0, 220, 440, 660, 880]
     assert len(later.waiting) == 1  # the last wish is not forgotten
     later.run_until(5_000)
@@ -66,8 +66,8 @@ def test_dear_work_has_a_tenth_of_the_time() -> None:
 
 def test_very_dear_work_waits_for_a_second() -> None:
     later, pace, runs = paced(3_000)
-    pace.ask()
-    pace.ask()
+    pace.request()
+    pace.request()
     later.run_until(3_999)
     assert runs == [0]
     later.run_until(4_000)
@@ -76,10 +76,10 @@ def test_very_dear_work_waits_for_a_second() -> None:
 
 def test_cancelled() -> None:
     later, pace, runs = paced(20)
-    pace.ask()
-    pace.ask()
+    pace.request()
+    pace.request()
     pace.cancel()
     later.run_until(10_000)
     assert runs == [0]
-    pace.ask()
+    pace.request()
     assert runs == [0, 10_000]

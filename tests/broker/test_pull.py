@@ -140,7 +140,7 @@ def test_a_slave_gives_what_it_has_and_names_the_master(build: Build) -> None:
     kit = build()
     kit.send(b"m")
     kit.broker.identity.role = BrokerRole.SLAVE
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     answer = kit.pull(sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
     assert bodies(answer) == [b"m"]
     assert answer.ext_fields["suggestWhichBrokerId"] == "0"
@@ -164,7 +164,7 @@ def test_a_slave_that_may_be_read_answers_but_moves_nobody(build: Build) -> None
     kit = build(slave_read_enable=True)
     kit.send(b"m")
     kit.broker.identity.role = BrokerRole.SLAVE
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     answer = kit.pull()
     assert bodies(answer) == [b"m"]
     answer = kit.pull(queue_offset=9)
@@ -362,10 +362,10 @@ def test_hold_resumes_each_pull_once() -> None:
     for offset in (5, 7):
         pull = HeldPullRequest(MemoryChannel(), RemotingCommand.request(11), offset, None, 15_000)
         assert hold.hold("T", 0, pull)
-    hold.arrived(Arrival("T", 0, 5, 0, 0, 0))
-    hold.arrived(Arrival("T", 0, 6, 0, 0, 0))
+    hold.notify_message_arriving(Arrival("T", 0, 5, 0, 0, 0))
+    hold.notify_message_arriving(Arrival("T", 0, 6, 0, 0, 0))
     assert resumed == []
-    hold.wake()
+    hold.resume_ready()
     assert resumed == [5]
     hold.sweep(lambda topic, queue_id: 7)
     assert (resumed, hold.count) == ([5], 1)

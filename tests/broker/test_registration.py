@@ -276,5 +276,5 @@ def test_the_told_address_must_be_an_ip_address(build: Build) -> None:
 
     kit = build()
     with pytest.raises(ValueError):
-        BrokerContext.of(kit.broker.identity.configuration, "broker.example")
+        BrokerContext.from_configuration(kit.broker.identity.configuration, "broker.example")
     assert issubclass(ConfigError, Exception)

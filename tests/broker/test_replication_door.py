@@ -10,21 +10,23 @@ from rmqpy.config.security import SecurityMode
 
 
 def test_compatible_warns_once_an_address_and_counts(caplog: pytest.LogCaptureFixture) -> None:
-    door = ReplicationAllowList.of(SecuritySettings())
-    assert [door.admits(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True] * 3
+    door = ReplicationAllowList.from_settings(SecuritySettings())
+    assert [door.allows(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True] * 3
     assert len(caplog.records) == 2
     assert door.runtime_info() == {"replicationStrangers": "3"}
 
 
 def test_a_list_is_kept_in_both_modes() -> None:
-    door = ReplicationAllowList.of(SecuritySettings(replication_addresses="10.0.0.1;10.1.*.*"))
-    assert door.admits("10.1.7.7")
-    assert not door.admits("10.0.0.2")
+    door = ReplicationAllowList.from_settings(
+        SecuritySettings(replication_addresses="10.0.0.1;10.1.*.*")
+    )
+    assert door.allows("10.1.7.7")
+    assert not door.allows("10.0.0.2")
 
 
 def test_secure_knows_the_members_of_the_group_and_nobody_else() -> None:
     secure = SecuritySettings(security_mode=SecurityMode.SECURE)
-    assert not ReplicationAllowList.of(secure).admits("127.0.0.1")
-    door = ReplicationAllowList.of(secure, ["127.0.0.1", "localhost"])
-    assert door.admits("127.0.0.1")
-    assert not door.admits("127.0.0.2")
+    assert not ReplicationAllowList.from_settings(secure).allows("127.0.0.1")
+    door = ReplicationAllowList.from_settings(secure, ["127.0.0.1", "localhost"])
+    assert door.allows("127.0.0.1")
+    assert not door.allows("127.0.0.2")

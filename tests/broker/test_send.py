@@ -279,7 +279,7 @@ def test_a_slave_creates_no_topics(kit: Kit) -> None:
 
 
 def test_a_refusal_of_the_store_is_answered_at_once(kit: Kit) -> None:
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     answer = kit.send()
     assert answer.code == 14
     assert kit.broker.statistics.counters.put_failed == 1

@@ -156,7 +156,7 @@ def test_a_oneway_is_done_and_not_answered(kit: Kit) -> None:
 
 def test_a_store_that_takes_nothing_is_told_by_name(kit: Kit) -> None:
     kit.send(b"once")
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     answer = send_back(kit, 0)
     assert (answer.code, answer.remark) == (1, "SERVICE_NOT_AVAILABLE")
 

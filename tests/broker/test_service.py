@@ -293,7 +293,7 @@ def test_requests_of_tools_take_a_slice_of_a_turn(build: Build) -> None:
         kit.scheduler.advance(3)
         return RemotingCommand.response_to(request)
 
-    kit.broker.serve(9001, slow)
+    kit.broker.register_handler(9001, slow)
     tools = [RemotingCommand(9001, opaque) for opaque in range(3)]
     send = kit.send_command()
     commands: list[RemotingCommand] = [*tools, send]

@@ -48,7 +48,7 @@ class Pair:
     def name(self, address: str = MASTER) -> None:
         answer = RegistrationAnswer(f"{address[:-1]}2", address)
         now_ms = self.slave.scheduler.monotonic_ms()
-        self.slave.broker.masters.heard(SERVER, answer, now_ms)
+        self.slave.broker.masters.on_registration_answer(SERVER, answer, now_ms)
 
     def run(self, duration_ms: int) -> None:
         """Time passes; the master answers what the slave asks."""

@@ -266,7 +266,7 @@ def test_op_messages_of_5x_name_many(kit: Kit) -> None:
         send_half(kit, f"U{number}")
     op = op_message(0, 0, kit.broker.identity, kit.scheduler.now_ms())
     op.body = b"0,2,"
-    kit.broker.in_turn(lambda: kit.store.put([op]))
+    kit.broker.run_in_turn(lambda: kit.store.put([op]))
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert len(messages(kit, HALF)) == 4
     assert committed(kit) == (3, 1)
@@ -288,10 +288,10 @@ def test_a_round_that_cannot_write_is_done_again(build: Callable[..., Any]) -> N
     kit = build(transaction_check_interval=10_000)
     send_half(kit, "a")
     kit.scheduler.advance(8_000)
-    kit.store.become(slave=True)
+    kit.store.set_role(slave=True)
     kit.scheduler.advance(3_000)
     assert committed(kit) == (-1, -1)
-    kit.store.become(slave=False)
+    kit.store.set_role(slave=False)
     kit.scheduler.advance(10_000)
     assert len(messages(kit, HALF)) == 2 and committed(kit) == (1, -1)
 

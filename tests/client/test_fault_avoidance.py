@@ -46,24 +46,24 @@ def rotate(avoidance: LatencyFaultTolerance, count: int, now_ms: int) -> Counter
 def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
     avoidance = LatencyFaultTolerance()
     assert rotate(avoidance, 12, 0) == {"a": 4, "b": 4, "c": 4}
-    avoidance.note("b", FAILURE_MS, 0)
-    avoidance.note("c", 600, 0)
+    avoidance.update_latency("b", FAILURE_MS, 0)
+    avoidance.update_latency("c", 600, 0)
     assert rotate(avoidance, 6, 29_999) == {"a": 6}
     assert set(rotate(avoidance, 6, 30_000)) == {"a", "c"}
     assert set(rotate(avoidance, 6, 600_000)) == {"a", "b", "c"}
-    avoidance.note("b", 10, 600_000)
-    assert avoidance.is_free("b", 600_000)
+    avoidance.update_latency("b", 10, 600_000)
+    assert avoidance.is_available("b", 600_000)
 
 
 def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
     avoidance = LatencyFaultTolerance()
     for broker, latency_ms in (("a", 600), ("b", 15_000), ("c", 2_000)):
-        avoidance.note(broker, latency_ms, 0)
+        avoidance.update_latency(broker, latency_ms, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}
-    avoidance.note("gone", 550, 0)
+    avoidance.update_latency("gone", 550, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}, "a broker that has no queue is not chosen"
     queues = [MessageQueue("T", broker, 0) for broker in "abcd"]
-    avoidance.note("d", 550, 0)
+    avoidance.update_latency("d", 550, 0)
     chosen = {avoidance.choose(queues, 0, 1)[0].broker_name for _ in range(4)}
     assert chosen == {"a", "d"}
 

@@ -34,7 +34,7 @@ def test_one_name_server_is_kept_while_it_answers(world: World, run: Run) -> Non
     async def main() -> None:
         instance = world.instance()
         for _ in range(3):
-            await instance.ask_name_server(ROUTE, None)
+            await instance.invoke_namesrv(ROUTE, None)
 
     world.answers = dict.fromkeys(world.answers, RemotingCommand.response_to)
     run(main())
@@ -87,7 +87,7 @@ def test_suspect_route_is_asked_again_after_a_pause(
         instance = world.instance()
         await instance.route("T")
         world.routes["T"] = make_route(write_queue_nums=9)
-        instance.suspect("T")
+        instance.invalidate_route("T")
         assert (await instance.route("T")).queue_datas[0].write_queue_nums == 2
         world.clock.passed_ms += 500
         assert (await instance.route("T")).queue_datas[0].write_queue_nums == 9
@@ -104,7 +104,7 @@ def test_last_route_outlives_the_name_servers(world: World, run: Run) -> None:
         before = await instance.route("T")
         del world.answers["10.0.0.8:9876"], world.answers["10.0.0.9:9876"]
         await instance.refresh_routes()
-        instance.suspect("T")
+        instance.invalidate_route("T")
         world.clock.passed_ms += 500
         assert await instance.route("T") is before
 

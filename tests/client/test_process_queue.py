@@ -61,7 +61,7 @@ def test_again_comes_before_what_waits(received: Received) -> None:
     held = ProcessQueue(0)
     pulled(held, received(0, 1, 2), 3)
     taken = held.take(2)
-    held.again(taken)
+    held.requeue(taken)
     assert offsets(held.take(9)) == [0, 1, 2]
     assert held.commit_offset == 0
 
@@ -80,7 +80,7 @@ def test_moved_back_takes_the_same_messages_again(received: Received) -> None:
     held = ProcessQueue(0)
     pulled(held, received(0, 1), 2)
     held.done(held.take(2))
-    held.moved_to(0)
+    held.reset_to(0)
     assert held.commit_offset == 0
     assert pulled(held, received(0, 1), 2) == 2
 

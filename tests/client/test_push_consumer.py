@@ -45,7 +45,7 @@ class Heard:
     async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeResult | None:
         self.calls += 1
         if self.calls <= self.later:
-            return ConsumeResult.LATER
+            return ConsumeResult.RECONSUME_LATER
         async with self._news:
             self.messages += messages
             self._news.notify_all()

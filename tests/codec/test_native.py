@@ -150,9 +150,9 @@ def test_scans_of_golden_stores_are_equal(
 def test_sha1_of_whole_blocks(name: str) -> None:
     lib, ffi = native.lib, native.ffi
     take = getattr(lib, name)
-    dice = random.Random(5)
+    rng = random.Random(5)
     for length in (0, 1, 55, 56, 63, 64, 65, 119, 120, 1000, 4096):
-        data = dice.randbytes(length)
+        data = rng.randbytes(length)
         padded = data + b"\x80" + bytes((55 - length) % 64) + (8 * length).to_bytes(8)
         first = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0]
         state = ffi.new("uint32_t[5]", first)

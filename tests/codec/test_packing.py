@@ -74,10 +74,10 @@ def test_any_rows(rows: list[tuple[bytes, int, int, int, bytes, int]]) -> None:
 
 
 def test_an_index_file() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     size = index_file_size(SLOTS, ENTRIES)
     entries = [
-        (dice.choice([0, 3, 8, 0x7FFFFFFF, dice.getrandbits(31)]), number, 1000 * number + 5)
+        (rng.choice([0, 3, 8, 0x7FFFFFFF, rng.getrandbits(31)]), number, 1000 * number + 5)
         for number in range(ENTRIES - 1)
     ]
     one, two = bytearray(size), bytearray(size)

@@ -114,7 +114,7 @@ def test_equal_parts_have_equal_numbers(view: memoryview) -> None:
         told = backend.number_parts(view, *places)
         assert told == dictionary.dictionary_encode(view, *places)
         wanted = [bytes(view[at : at + size]) for at, size in zip(*places, strict=True)]
-        assert told.each() == wanted
+        assert told.to_list() == wanted
         assert told.texts == list(dict.fromkeys(wanted))
     assert backend.number_parts(view, [], []) == dictionary.dictionary_encode(view, [], [])
 

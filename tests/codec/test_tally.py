@@ -93,13 +93,13 @@ def test_golden_files(logs) -> None:
 
 
 def test_damaged_golden_files(logs) -> None:
-    dice = random.Random(20240611)
+    rng = random.Random(20240611)
     for base, data, plan in logs:
         for _ in range(1):
             damaged = bytearray(data)
             for _ in range(12):
-                place = dice.randrange(len(data))
-                damaged[place] = dice.choice([0, 1, 2, 0xFF, damaged[place] ^ 1])
+                place = rng.randrange(len(data))
+                damaged[place] = rng.choice([0, 1, 2, 0xFF, damaged[place] ^ 1])
             ours = walk(tally_backend.tally_frames, bytes(damaged), base, plan)
             assert ours == walk(count_frames, bytes(damaged), base, plan)
 

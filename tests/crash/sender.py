@@ -29,16 +29,16 @@ class Load:
 
     def __init__(self, topic: str, queues: int, seed: int) -> None:
         self.topic, self.queues = topic, queues
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.first_id = seed << 32
         self.made = 0
 
     def request(self) -> tuple[RemotingCommand, int, list[str]]:
-        batch = self.dice.random() < BATCH_CHANCE
-        count = self.dice.randint(2, BATCH_COUNT_MAX) if batch else 1
+        batch = self.rng.random() < BATCH_CHANCE
+        count = self.rng.randint(2, BATCH_COUNT_MAX) if batch else 1
         ids = [self._next_id() for _ in range(count)]
-        filler = self.dice.randbytes(self.dice.choice(SIZES[:4] if batch else SIZES))
-        queue_id = self.dice.randrange(self.queues)
+        filler = self.rng.randbytes(self.rng.choice(SIZES[:4] if batch else SIZES))
+        queue_id = self.rng.randrange(self.queues)
         bodies = [name.encode() + filler for name in ids]
         properties = f"KEYS\x01{ids[0]}\x02TAGS\x01load"
         return send_request(self.topic, queue_id, bodies, properties), queue_id, ids

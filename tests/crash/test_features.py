@@ -238,7 +238,7 @@ async def tell(group: Group, end: Callable[[ServerProcess], object]) -> Story:
     with BlockingConnection(leader.address, 5.0) as connection:
         for topic in story.came:
             create_topic(connection, topic, QUEUES)
-    around = ClientSettings(name_servers=group.name_server, route_refresh_ms=1_000)
+    deps = ClientSettings(name_servers=group.name_server, route_refresh_ms=1_000)
     once = ProducerSettings(retries=0)
     consumers = []
     for topic in story.came:
@@ -250,12 +250,12 @@ async def tell(group: Group, end: Callable[[ServerProcess], object]) -> Story:
             persist_ms=500,
         )
         consumers.append(
-            PushConsumer(f"{topic}-readers", around, listener=story.listen, settings=settings)
+            PushConsumer(f"{topic}-readers", deps, listener=story.listen, settings=settings)
         )
         consumers[-1].subscribe(topic)
-    producer = Producer("senders", around, settings=once)
-    steps = Producer("steppers", around)
-    payer = TransactionalProducer("payers", around, check=story.check, settings=once)
+    producer = Producer("senders", deps, settings=once)
+    steps = Producer("steppers", deps)
+    payer = TransactionalProducer("payers", deps, check=story.check, settings=once)
     clients = [producer, steps, payer, *consumers]
     for client in clients:
         await client.start()

@@ -77,13 +77,13 @@ def broker(request: pytest.FixtureRequest, site):
 def test_no_acknowledged_message_is_lost(broker, tmp_path: Path) -> None:
     seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
     print(f"RMQPY_CRASH_SEED={seed}")
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     acknowledged, served = {}, {}
     for turn in range(ROUNDS):
         broker.start()
         served = check_served(broker, acknowledged, served)
         file = tmp_path / f"acknowledged-{turn}"
-        kill_under_load(broker, file, seed + turn, dice.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
+        kill_under_load(broker, file, seed + turn, rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
         acknowledged |= read_acknowledged(file)
 
     broker.start()

@@ -55,7 +55,7 @@ def test_a_view_answers_as_if_all_had_been_done() -> None:
     log = log_of(1, 1, 2, 2)
     view = LogView(log)
     assert not view.changed and view.end == end(3, 2) and view.begin_index == 0
-    view.keep_to(1)
+    view.truncate_after(1)
     assert view.end == end(1, 1) and not view.has(2)
     assert view.end_offset == view.entry(1).end_offset == 116
     new = follows(view, 3)
@@ -74,22 +74,22 @@ def test_new_entries_can_be_dropped_again() -> None:
     first = follows(view, 2)
     view.append(first)
     view.append(follows(view, 2))
-    view.keep_to(1)
+    view.truncate_after(1)
     assert view.end == end(1, 2)
-    view.keep_to(0)
+    view.truncate_after(0)
     assert view.end == end(0, 1) and view.take() == (None, False, ())
 
 
 def test_a_log_begins_again_with_a_file() -> None:
     view = LogView(log_of(1, 1))
     entry = Entry.of(40, 3, 2 * SIZE, b"z")
-    view.begin_again(entry)
+    view.reset(entry)
     view.append(follows(view, 3))
     assert view.begin_index == 40 and view.end == end(41, 3) and not view.has(1)
     first, again, entries = view.take()
     assert (first, again, [entry.index for entry in entries]) == (None, True, [40, 41])
     with pytest.raises(AssertionError):
-        view.begin_again(Entry.of(40, 3, 2 * SIZE + 8, b"z"))
+        view.reset(Entry.of(40, 3, 2 * SIZE + 8, b"z"))
 
 
 def test_entries_out_of_order_are_our_own_mistake() -> None:
@@ -100,7 +100,7 @@ def test_entries_out_of_order_are_our_own_mistake() -> None:
     with pytest.raises(AssertionError):
         view.entry(2)
     with pytest.raises(AssertionError):
-        view.keep_to(2)
+        view.truncate_after(2)
 
 
 def test_an_empty_log() -> None:

@@ -58,7 +58,7 @@ def alone(log: MemoryEntries, state: HardState, committed: int = -1, limit: int 
 def test_a_group_of_one_leads_at_its_first_tick(
     end: LedgerEnd, state: HardState, after: HardState | None
 ) -> None:
-    ready = alone(log_to(end), state).take_ready()
+    ready = alone(log_to(end), state).ready()
     assert ready is not None
     assert ready.hard_state == after and ready.role is Role.LEADER
     assert ready.committed_index == (end.index if end.index >= 0 else None), "its tail at once"
@@ -68,33 +68,33 @@ def test_a_group_of_one_leads_at_its_first_tick(
 def test_a_group_of_one_commits_what_is_stored() -> None:
     log = MemoryEntries()
     node = alone(log, HardState())
-    node.take_ready()
+    node.ready()
     assert node.grant() == (Proposal(T(0), At(0)), 4)
     assert node.propose(2) == Proposal(T(0), At(0))
     assert node.propose(2) == Proposal(T(0), At(2))
     assert node.propose(1) is ProposalRejected.LEADER_PENDING_FULL
     assert node.grant() == (Proposal(T(0), At(4)), 0)
-    assert node.take_ready() is None
+    assert node.ready() is None
     log.propose(T(0), At(0), [b"a", b"b", b"c"])
     node.step(Stored(At(2)))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None and ready.committed_index == 2
-    assert node.take_ready() is None
+    assert node.ready() is None
     assert node.propose(1) == Proposal(T(0), At(4))
     node.tick(100_000)
-    assert node.role is Role.LEADER and node.take_ready() is None
+    assert node.role is Role.LEADER and node.ready() is None
 
 
 def test_waiters_of_a_group_of_one() -> None:
     log = MemoryEntries()
     node = alone(log, HardState())
-    node.take_ready()
+    node.ready()
     node.propose(2)
     node.wait(At(1), token=7)
-    assert node.take_ready() is None
+    assert node.ready() is None
     log.propose(T(0), At(0), [b"a", b"b"])
     node.step(Stored(At(1)))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     told = [(told.token, told.index, told.code) for told in ready.acknowledged]
     assert told == [(7, 1, DLedgerResponseCode.SUCCESS)]
@@ -106,12 +106,12 @@ def three(log: MemoryEntries | None = None, state: HardState | None = None) -> N
         state or HardState(),
         log or MemoryEntries(),
         At(-1),
-        RaftOptions(dice=lambda below: 0),
+        RaftOptions(rng=lambda below: 0),
     )
 
 
 def votes(node: Node) -> list[Send]:
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     return [message for message in ready.messages if isinstance(message, Send)]
 
@@ -135,7 +135,7 @@ def test_an_unanswered_request_counts_as_none_after_the_rpc_time() -> None:
     first, second = votes(node)
     node.step(Answered(first.ticket, None))
     node.tick(1999)
-    assert node.take_ready() is None
+    assert node.ready() is None
     node.tick(2000)
     node.tick(2300)
     assert len(votes(node)) == 2, "another round, in the same term"
@@ -161,14 +161,14 @@ def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
     node = three(log, HardState(T(1), None))
     node.step(Synced(At(1), T(0)))
     node.step(Synced(At(5), T(1)))
-    assert node.take_ready() is None
+    assert node.ready() is None
 
 
 def test_hard_state_and_vote_are_in_one_ready_and_in_order() -> None:
     node = three()
     request = VoteRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))
     node.step(Received(1, request))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     assert ready.hard_state == HardState(T(0), "n1")
     reply = ready.messages[0]
@@ -183,7 +183,7 @@ def test_a_failed_disk_neither_votes_nor_stands() -> None:
     node = three()
     node.step(DiskReport(DiskState.FAILED))
     node.tick(60_000)
-    assert node.take_ready() is None
+    assert node.ready() is None
     assert node.propose(1) is ProposalRejected.DISK_ERROR
     node.step(DiskReport(DiskState.GOOD))
     node.tick(60_010)
@@ -193,9 +193,9 @@ def test_a_failed_disk_neither_votes_nor_stands() -> None:
 def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
     node = Node(THREE, HardState(), MemoryEntries(), At(-1), RaftOptions(election=False))
     node.tick(100_000)
-    assert node.take_ready() is None
+    assert node.ready() is None
     beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))
     node.step(Received(1, beat))
-    node.take_ready()
+    node.ready()
     node.tick(200_000)
-    assert node.take_ready() is None and node.role is Role.FOLLOWER
+    assert node.ready() is None and node.role is Role.FOLLOWER

@@ -29,7 +29,7 @@ def bodies(to: str, code: int, kind: str) -> list[bytes]:
 
 def member(name: str, state: HardState, log: MemoryEntries | None = None) -> Node:
     options = RaftOptions(
-        dice=lambda below: 0,
+        rng=lambda below: 0,
         addresses={"n0": "127.0.0.1:21900", "n1": "127.0.0.1:22901", "n2": "127.0.0.1:22902"},
     )
     node = Node(
@@ -39,9 +39,9 @@ def member(name: str, state: HardState, log: MemoryEntries | None = None) -> Nod
 
 
 def answer(node: Node, request: Request) -> bytes:
-    node.take_ready()
+    node.ready()
     node.step(Received(1, request))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     replies = [message for message in ready.messages if isinstance(message, Reply)]
     assert len(replies) == 1 and replies[0].response is not None
@@ -94,12 +94,12 @@ def test_a_transfer_that_succeeds() -> None:
     node.step(Received(1, decode_request(51005, bodies("n0", 51005, "request")[0])))
     node.tick(10)
     node.tick(50)
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     sends = [message for message in ready.messages if isinstance(message, Send)]
     assert encode(sends[0].request) == bodies("n1", 51001, "request")[2], "its VOTE of term 2"
     node.step(Answered(sends[0].ticket, VoteResponse(result=VoteResult.ACCEPT, term=Term(2))))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     reply = next(message for message in ready.messages if isinstance(message, Reply))
     assert reply.response is not None
@@ -124,7 +124,7 @@ def test_an_entry_that_java_sent_has_its_bytes_in_the_file() -> None:
     answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
     truncate = next(raw for raw in bodies("n1", 51004, "request") if b'"TRUNCATE"' in raw)
     node.step(Received(1, decode_request(51004, truncate)))
-    ready = node.take_ready()
+    ready = node.ready()
     assert ready is not None
     (entry,) = ready.entries
     assert entry.encode_header() + bytes(entry.body)[:8] == bytes.fromhex(

@@ -121,8 +121,8 @@ class Stage:
         log.sync()
         state = HardState(Term(int(values.pop("term", "0"))), values.pop("vote", None))
         committed = LedgerIndex(int(values.pop("committed", "-1")))
-        dice = int(values.pop("dice", "0"))
-        options = RaftOptions(dice=lambda below: min(dice, below - 1))
+        rng = int(values.pop("dice", "0"))
+        options = RaftOptions(rng=lambda below: min(rng, below - 1))
         for key, value in values.items():
             kind = type(getattr(options, key))
             assert key in fields_dict(RaftOptions), f"{key} is no option"
@@ -218,7 +218,7 @@ class Stage:
 
     def carry_out(self, name: str) -> None:
         member = self.members[name]
-        while (ready := member.node.take_ready()) is not None:
+        while (ready := member.node.ready()) is not None:
             self.out += self.told(name, ready)
             if ready.begin_again:
                 member.log.begin_again()

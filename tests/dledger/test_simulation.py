@@ -272,7 +272,7 @@ def committed_entries_cut(patch: pytest.MonkeyPatch) -> None:
     def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
         entry, log = request.entries[0], self.member.log
         if self._equal(entry):
-            log.keep_to(max(entry.index - 1, log.begin_index))
+            log.truncate_after(max(entry.index - 1, log.begin_index))
             self._forget_synced(log.end.index)
             if log.end.index < entry.index:
                 log.append(entry)

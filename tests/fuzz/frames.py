@@ -130,16 +130,16 @@ Made = tuple[bytes, Expected] | tuple[bytes, Expected, int]
 Maker = Callable[[Random], Made]
 
 
-def hostile_frame(kind: str, dice: Random) -> HostileFrame:
+def hostile_frame(kind: str, rng: Random) -> HostileFrame:
     """One frame of ``kind``."""
-    return HostileFrame(kind, *_MAKERS[kind](dice))
+    return HostileFrame(kind, *_MAKERS[kind](rng))
 
 
 def hostile_frames(kind: str, seed: int, count: int) -> Iterator[HostileFrame]:
     """``count`` frames of ``kind``."""
-    dice = Random(f"{kind} {seed}")
+    rng = Random(f"{kind} {seed}")
     for _ in range(count):
-        yield hostile_frame(kind, dice)
+        yield hostile_frame(kind, rng)
 
 
 def probe_frame() -> bytes:
@@ -158,52 +158,52 @@ def _frame(
     return pack(">II", length & 0xFFFFFFFF, word) + header + body
 
 
-def _truncated(dice: Random) -> Made:
-    whole = encode_command(good_request(dice))
-    return whole[: dice.randrange(1, len(whole))], Expected.WAITS
+def _truncated(rng: Random) -> Made:
+    whole = encode_command(good_request(rng))
+    return whole[: rng.randrange(1, len(whole))], Expected.WAITS
 
 
-def _flipped_bits(dice: Random) -> Made:
-    frame = bytearray(encode_command(good_request(dice)))
-    for _ in range(dice.randrange(1, 9)):
-        frame[dice.randrange(len(frame))] ^= 1 << dice.randrange(8)
+def _flipped_bits(rng: Random) -> Made:
+    frame = bytearray(encode_command(good_request(rng)))
+    for _ in range(rng.randrange(1, 9)):
+        frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
     return bytes(frame), ANY
 
 
-def _lying_total_length(dice: Random) -> Made:
-    frame = bytearray(encode_command(good_request(dice)))
+def _lying_total_length(rng: Random) -> Made:
+    frame = bytearray(encode_command(good_request(rng)))
     header = int.from_bytes(frame[5:8])
-    length, expected = dice.choice(
+    length, expected = rng.choice(
         (
-            (dice.randrange(4), Expected.CLOSES),
-            (4 + dice.randrange(header), Expected.CLOSES),
-            (dice.randrange(MAX_FRAME, 1 << 32), Expected.CLOSES),
-            (len(frame) + dice.randrange(1000, MAX_FRAME // 2), Expected.WAITS),
+            (rng.randrange(4), Expected.CLOSES),
+            (4 + rng.randrange(header), Expected.CLOSES),
+            (rng.randrange(MAX_FRAME, 1 << 32), Expected.CLOSES),
+            (len(frame) + rng.randrange(1000, MAX_FRAME // 2), Expected.WAITS),
         )
     )
     frame[:4] = length.to_bytes(4)
     return bytes(frame), expected
 
 
-def _unknown_serialize(dice: Random) -> Made:
-    frame = bytearray(encode_command(good_request(dice)))
-    frame[4] = dice.randrange(2, 256)
+def _unknown_serialize(rng: Random) -> Made:
+    frame = bytearray(encode_command(good_request(rng)))
+    frame[4] = rng.randrange(2, 256)
     return bytes(frame), Expected.CLOSES
 
 
-def _lying_header_length(dice: Random) -> Made:
-    command = good_request(dice)
+def _lying_header_length(rng: Random) -> Made:
+    command = good_request(rng)
     command.serialize_type = SERIALIZE_JSON
     frame = bytearray(encode_command(command))
     header = int.from_bytes(frame[5:8])
     rest = len(frame) - 8
-    size = dice.choice((dice.randrange(header), dice.randrange(rest + 1, 1 << 24)))
+    size = rng.choice((rng.randrange(header), rng.randrange(rest + 1, 1 << 24)))
     frame[5:8] = size.to_bytes(3)
     return bytes(frame), Expected.CLOSES
 
 
-def _header_not_json(dice: Random) -> Made:
-    header = dice.choice(
+def _header_not_json(rng: Random) -> Made:
+    header = rng.choice(
         (
             b"",
             b"null",
@@ -219,26 +219,26 @@ def _header_not_json(dice: Random) -> Made:
             b'{"code":"10}',
             b'{"code":10}\0',
             b"<code>10</code>",
-            b"\xff\xfe" + dice.randbytes(20),
+            b"\xff\xfe" + rng.randbytes(20),
             b"{" + b"'a':/*" * 100,
-            b'{"code":1e5' + b"0" * dice.randrange(5000) + b"x}",
+            b'{"code":1e5' + b"0" * rng.randrange(5000) + b"x}",
         )
     )
     return _frame(header), Expected.CLOSES
 
 
-def _header_nested(dice: Random) -> Made:
-    nested = _nested(dice)
-    form = dice.choice((b"%s", b'{"code":10,"x":%s}', b'{"code":10,"extFields":%s}'))
+def _header_nested(rng: Random) -> Made:
+    nested = _nested(rng)
+    form = rng.choice((b"%s", b'{"code":10,"x":%s}', b'{"code":10,"extFields":%s}'))
     return _frame(form % nested), ENDS
 
 
-def _nested(dice: Random) -> bytes:
-    levels = dice.choice((65, 900, 5_000, 50_000, LEVELS_MAX))
-    opened, closed = dice.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{a:", b"}"), (b"{{", b"}")))
+def _nested(rng: Random) -> bytes:
+    levels = rng.choice((65, 900, 5_000, 50_000, LEVELS_MAX))
+    opened, closed = rng.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{a:", b"}"), (b"{{", b"}")))
     if len(opened) > 1 and levels == LEVELS_MAX:
         levels //= 2  # a megabyte is enough
-    return opened * levels + (b"1" + closed * levels if dice.random() < 0.5 else b"")
+    return opened * levels + (b"1" + closed * levels if rng.random() < 0.5 else b"")
 
 
 _BODY_CODES: Final = (
@@ -251,16 +251,16 @@ _BODY_CODES: Final = (
 )
 
 
-def _body_nested(dice: Random) -> Made:
-    code = dice.choice(_BODY_CODES)
+def _body_nested(rng: Random) -> Made:
+    code = rng.choice(_BODY_CODES)
     members = (b"clientID", b"mqSet", b"groupName", b"topicConfigSerializeWrapper")
-    body = dice.choice((b"%s", b'{"' + dice.choice(members) + b'":%s}')) % _nested(dice)
-    command = register(dice) if code == RequestCode.REGISTER_BROKER else plain_request(code, {})
+    body = rng.choice((b"%s", b'{"' + rng.choice(members) + b'":%s}')) % _nested(rng)
+    command = register(rng) if code == RequestCode.REGISTER_BROKER else plain_request(code, {})
     command.body = body
-    return _refused(dice, command)
+    return _refused(rng, command)
 
 
-def _header_wrong_types(dice: Random) -> Made:
+def _header_wrong_types(rng: Random) -> Made:
     values = (
         "10",
         "null",
@@ -285,25 +285,25 @@ def _header_wrong_types(dice: Random) -> Made:
         '"\\u0000"',
     )
     keys = ("code", "opaque", "flag", "language", "version", "remark", "extFields")
-    members = {"code": "10", "opaque": str(dice.randrange(1000)), "flag": "0"}
-    for _ in range(dice.randrange(1, 4)):
-        members[dice.choice(keys)] = dice.choice(values)
-    if dice.random() < 0.3:
-        inner = ",".join(f'"{key}":{dice.choice(values)}' for key in ("topic", "a", "b", "queueId"))
+    members = {"code": "10", "opaque": str(rng.randrange(1000)), "flag": "0"}
+    for _ in range(rng.randrange(1, 4)):
+        members[rng.choice(keys)] = rng.choice(values)
+    if rng.random() < 0.3:
+        inner = ",".join(f'"{key}":{rng.choice(values)}' for key in ("topic", "a", "b", "queueId"))
         members["extFields"] = f"{{{inner}}}"
     text = ",".join(f'"{key}":{value}' for key, value in members.items())
-    return _frame(f"{{{text}}}".encode(), dice.randbytes(4)), ENDS
+    return _frame(f"{{{text}}}".encode(), rng.randbytes(4)), ENDS
 
 
-def _unknown_code(dice: Random) -> Made:
-    code = dice.choice((0, -1, -32768, 9999, 31_999, 77_777, 2**31 - 1, -(2**31)))
-    command = plain_request(code, {"topic": TOPIC}, dice.randbytes(dice.randrange(50)))
-    command.flag = dice.choice((0, FLAG_ONEWAY))
+def _unknown_code(rng: Random) -> Made:
+    code = rng.choice((0, -1, -32768, 9999, 31_999, 77_777, 2**31 - 1, -(2**31)))
+    command = plain_request(code, {"topic": TOPIC}, rng.randbytes(rng.randrange(50)))
+    command.flag = rng.choice((0, FLAG_ONEWAY))
     if -32768 <= code <= 32767:
-        command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
+        command.serialize_type = rng.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
     if command.is_oneway:
         return encode_command(command), Expected.ANSWERS
-    return _refused(dice, command)
+    return _refused(rng, command)
 
 
 _GARBAGE: Final = (
@@ -314,66 +314,66 @@ _GARBAGE: Final = (
 )
 
 
-def _garbage_fields(dice: Random) -> Made:
-    code = dice.choice(_HEADER_CODES)
+def _garbage_fields(rng: Random) -> Made:
+    code = rng.choice(_HEADER_CODES)
     fields: dict[str, object] = {
-        item.wire_name: dice.choice(_GARBAGE)
+        item.wire_name: rng.choice(_GARBAGE)
         for item in header_fields(REQUEST_HEADERS[code])
-        if dice.random() < 0.9
+        if rng.random() < 0.9
     }
-    command = plain_request(code, fields, dice.randbytes(dice.randrange(30)))
-    command.opaque = dice.randrange(1 << 30)
-    command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
+    command = plain_request(code, fields, rng.randbytes(rng.randrange(30)))
+    command.opaque = rng.randrange(1 << 30)
+    command.serialize_type = rng.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
     return encode_command(command), Expected.ANSWERS
 
 
 _HEADER_CODES: Final = tuple(code for code in REQUEST_HEADERS if code < 1 << 15)
 
 
-def _hostile_names(dice: Random) -> Made:
-    topic, name = dice.choice(TOPIC_NAMES_OUT_OF_RULE), dice.choice(NAMES_OUT_OF_RULE)
-    command = dice.choice(list(requests_with_names(dice, topic, name).values()))
-    return _refused(dice, command)
+def _hostile_names(rng: Random) -> Made:
+    topic, name = rng.choice(TOPIC_NAMES_OUT_OF_RULE), rng.choice(NAMES_OUT_OF_RULE)
+    command = rng.choice(list(requests_with_names(rng, topic, name).values()))
+    return _refused(rng, command)
 
 
-def _lying_batch(dice: Random) -> Made:
-    command = batch(dice)
+def _lying_batch(rng: Random) -> Made:
+    command = batch(rng)
     body = bytearray(command.body)
-    lie = dice.choice((0, -1, 1, 19, len(body) + 1, 2**31 - 1, -(2**31), dice.randrange(2**31)))
-    place = dice.choice((0, 16))
+    lie = rng.choice((0, -1, 1, 19, len(body) + 1, 2**31 - 1, -(2**31), rng.randrange(2**31)))
+    place = rng.choice((0, 16))
     honest = int.from_bytes(body[place : place + 4], signed=True)
     body[place : place + 4] = (lie if lie != honest else -2).to_bytes(4, signed=True)
-    command.body = bytes(body) if dice.random() < 0.8 else bytes(body[: dice.randrange(20)])
-    return _refused(dice, command)
+    command.body = bytes(body) if rng.random() < 0.8 else bytes(body[: rng.randrange(20)])
+    return _refused(rng, command)
 
 
-def _near_limit(dice: Random) -> Made:
-    command = send(dice)
-    if dice.random() < 0.2:  # the largest frame, or one more
-        over = dice.randrange(2)
+def _near_limit(rng: Random) -> Made:
+    command = send(rng)
+    if rng.random() < 0.2:  # the largest frame, or one more
+        over = rng.randrange(2)
         command.code = RequestCode.UPDATE_AND_CREATE_TOPIC
         command.body = b""
         room = MAX_FRAME - len(encode_command(command))
         header = encode_command(command)[8:]
         frame = _frame(header, bytes(room + over))
         return frame, Expected.CLOSES if over else Expected.ANSWERS
-    command.body = bytes(dice.choice(BODY_LIMITS) + dice.randrange(-300, 100))
-    command.opaque = dice.randrange(1 << 30)
+    command.body = bytes(rng.choice(BODY_LIMITS) + rng.randrange(-300, 100))
+    command.opaque = rng.randrange(1 << 30)
     return encode_command(command), Expected.ANSWERS
 
 
-def _compressed_bomb(dice: Random) -> Made:
-    if dice.random() < 0.3:
-        command = register(dice)
+def _compressed_bomb(rng: Random) -> Made:
+    if rng.random() < 0.3:
+        command = register(rng)
         command.ext_fields["compressed"] = "true"
-        command.body = dice.choice(_bombs())
-        return _refused(dice, command)
-    command = send(dice)
+        command.body = rng.choice(_bombs())
+        return _refused(rng, command)
+    command = send(rng)
     command.ext_fields["f" if command.code == RequestCode.SEND_MESSAGE_V2 else "sysFlag"] = str(
         COMPRESSED_FLAG
     )
-    command.opaque = dice.randrange(1 << 30)
-    command.body = dice.choice(_bombs())
+    command.opaque = rng.randrange(1 << 30)
+    command.body = rng.choice(_bombs())
     return encode_command(command), Expected.ANSWERS
 
 
@@ -388,56 +388,56 @@ def _bombs() -> tuple[bytes, ...]:
     return zeros, zlib.compress(zeros, 9), zlib.compress(whole + pack(">i", 2) + b"[]", 9)
 
 
-def _unsolicited_response(dice: Random) -> Made:
-    command = good_request(dice)
-    command.flag = FLAG_RESPONSE | dice.choice((0, FLAG_ONEWAY, 1 << 30))
-    command.code = dice.choice((0, 1, command.code, -1))
+def _unsolicited_response(rng: Random) -> Made:
+    command = good_request(rng)
+    command.flag = FLAG_RESPONSE | rng.choice((0, FLAG_ONEWAY, 1 << 30))
+    command.code = rng.choice((0, 1, command.code, -1))
     return encode_command(command), Expected.ANSWERS
 
 
-def _broken_binary(dice: Random) -> Made:
-    command = good_request(dice)
+def _broken_binary(rng: Random) -> Made:
+    command = good_request(rng)
     command.serialize_type = SERIALIZE_ROCKETMQ
     frame = encode_command(command)
     size = int.from_bytes(frame[5:8])
     header = bytearray(frame[8 : 8 + size])
-    if dice.random() < 0.3:
-        return _frame(bytes(header[: dice.randrange(size)]), kind=1), ENDS
-    place = dice.choice((13, 17, 21, 23 + dice.randrange(max(1, size - 30))))
-    lie = dice.choice((-1, 2**31 - 1, -(2**31), size, size + 1, 0x7F, 0xFFFF))
+    if rng.random() < 0.3:
+        return _frame(bytes(header[: rng.randrange(size)]), kind=1), ENDS
+    place = rng.choice((13, 17, 21, 23 + rng.randrange(max(1, size - 30))))
+    lie = rng.choice((-1, 2**31 - 1, -(2**31), size, size + 1, 0x7F, 0xFFFF))
     header[place : place + 4] = lie.to_bytes(4, signed=True)
     return _frame(bytes(header[:size]), kind=1), ENDS
 
 
-def _class_names(dice: Random) -> Made:
-    name = dice.choice(("com.sun.rowset.JdbcRowSetImpl", "java.lang.AutoCloseable", "[[[[", "L;"))
+def _class_names(rng: Random) -> Made:
+    name = rng.choice(("com.sun.rowset.JdbcRowSetImpl", "java.lang.AutoCloseable", "[[[[", "L;"))
     planted = {"@type": name, "dataSourceName": "ldap://127.0.0.1:1/x", "autoCommit": True}
-    opaque = dice.randrange(1 << 30)
+    opaque = rng.randrange(1 << 30)
     members: dict[str, object] = {"code": 34, "opaque": opaque, "flag": 0, "extFields": {}}
-    if dice.random() < 0.5:
+    if rng.random() < 0.5:
         header = json.dumps(members | planted).encode()
         return _frame(header, b"{}"), Expected.ANSWERS
-    body = dice.choice((planted, {"clientID": planted}, {"clientID": "c", "consumerDataSet": [
+    body = rng.choice((planted, {"clientID": planted}, {"clientID": "c", "consumerDataSet": [
         planted]}))  # fmt: skip
-    members["code"] = dice.choice([int(code) for code in _BODY_CODES])
+    members["code"] = rng.choice([int(code) for code in _BODY_CODES])
     return _frame(json.dumps(members).encode(), json.dumps(body).encode()), Expected.ANSWERS
 
 
-def _plain_garbage(dice: Random) -> Made:
-    text = dice.choice(
+def _plain_garbage(rng: Random) -> Made:
+    text = rng.choice(
         (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             b"SSH-2.0-x\r\n",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + dice.randbytes(64),
-            b"\0" * dice.randrange(1, 64),
-            b"\xff" * dice.randrange(1, 64),
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(64),
+            b"\0" * rng.randrange(1, 64),
+            b"\xff" * rng.randrange(1, 64),
         )
     )
-    return text if dice.random() < 0.3 else dice.randbytes(dice.randrange(1, 2000)), ANY
+    return text if rng.random() < 0.3 else rng.randbytes(rng.randrange(1, 2000)), ANY
 
 
-def _refused(dice: Random, command: RemotingCommand) -> Made:
-    command.opaque = dice.randrange(1 << 30)
+def _refused(rng: Random, command: RemotingCommand) -> Made:
+    command.opaque = rng.randrange(1 << 30)
     return encode_command(command), Expected.REFUSES, command.opaque
 
 

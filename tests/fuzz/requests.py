@@ -17,12 +17,12 @@ TOPIC: Final = "Hostile"
 """The only good topic name in hostile frames; nothing depends on the topic being there."""
 
 
-def good_request(dice: Random) -> RemotingCommand:
+def good_request(rng: Random) -> RemotingCommand:
     """A request of a producer, consumer or broker, in one of the two forms."""
-    make = dice.choice((send, batch, _pull, _heartbeat, _commit_offset, _route, register, _kv))
-    command = make(dice)
-    command.opaque = dice.randrange(1 << 30)
-    command.serialize_type = dice.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
+    make = rng.choice((send, batch, _pull, _heartbeat, _commit_offset, _route, register, _kv))
+    command = make(rng)
+    command.opaque = rng.randrange(1 << 30)
+    command.serialize_type = rng.choice((SERIALIZE_JSON, SERIALIZE_ROCKETMQ))
     return command
 
 
@@ -37,11 +37,11 @@ def _send_fields(topic: str, properties: str = "") -> dict[str, object]:
     return dict(zip("abcdefghijk", values, strict=True))
 
 
-def send(dice: Random, topic: str = TOPIC) -> RemotingCommand:
+def send(rng: Random, topic: str = TOPIC) -> RemotingCommand:
     """One message by code 10 or 310."""
-    body = dice.randbytes(dice.randrange(200))
-    if dice.random() < 0.5:
-        short = _send_fields(topic, _properties(dice))
+    body = rng.randbytes(rng.randrange(200))
+    if rng.random() < 0.5:
+        short = _send_fields(topic, _properties(rng))
         return plain_request(RequestCode.SEND_MESSAGE_V2, short, body)
     fields: dict[str, object] = {
         "producerGroup": "Group",
@@ -52,20 +52,20 @@ def send(dice: Random, topic: str = TOPIC) -> RemotingCommand:
         "sysFlag": 0,
         "bornTimestamp": 1700000000000,
         "flag": 0,
-        "properties": _properties(dice),
+        "properties": _properties(rng),
     }
     return plain_request(RequestCode.SEND_MESSAGE, fields, body)
 
 
-def _properties(dice: Random) -> str:
+def _properties(rng: Random) -> str:
     """Pairs, and separators where none belong."""
     pieces = ("KEYS\1k", "TAGS\1t", "\1", "\2", "\1\2", "\2\2", "\1v", "n\1", "a\1b\1c", "UNIQ_KEY")
-    return "\2".join(dice.choices(pieces, k=dice.randrange(6)))
+    return "\2".join(rng.choices(pieces, k=rng.randrange(6)))
 
 
-def batch(dice: Random, topic: str = TOPIC) -> RemotingCommand:
+def batch(rng: Random, topic: str = TOPIC) -> RemotingCommand:
     """Some messages by code 320."""
-    items = [BatchItem(0, dice.randbytes(20), b"TAGS\1t") for _ in range(dice.randrange(1, 5))]
+    items = [BatchItem(0, rng.randbytes(20), b"TAGS\1t") for _ in range(rng.randrange(1, 5))]
     fields = _send_fields(topic) | {"m": "true"}
     return plain_request(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch_body(items))
 
@@ -112,11 +112,11 @@ def _route(_dice: Random) -> RemotingCommand:
     return plain_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
 
 
-def register(dice: Random, name: str = "broker-x", cluster: str = "c") -> RemotingCommand:
+def register(rng: Random, name: str = "broker-x", cluster: str = "c") -> RemotingCommand:
     """A broker for the name server."""
     fields: dict[str, object] = {
         "brokerName": name,
-        "brokerAddr": f"127.0.0.1:{dice.randrange(1, 65536)}",
+        "brokerAddr": f"127.0.0.1:{rng.randrange(1, 65536)}",
         "clusterName": cluster,
         "haServerAddr": "127.0.0.1:1",
         "brokerId": 0,
@@ -129,7 +129,7 @@ def _kv(_dice: Random, namespace: str = "space", key: str = "key") -> RemotingCo
     return plain_request(RequestCode.PUT_KV_CONFIG, fields)
 
 
-def requests_with_names(dice: Random, topic: str, name: str) -> dict[str, RemotingCommand]:
+def requests_with_names(rng: Random, topic: str, name: str) -> dict[str, RemotingCommand]:
     """Every request that carries a name, by what it is, with ``topic`` in the place of a topic and
     ``name`` in that of a group, a broker or a setting. The name server's begin with ``namesrv``.
     """
@@ -150,28 +150,28 @@ def requests_with_names(dice: Random, topic: str, name: str) -> dict[str, Remoti
     return {
         "send": plain_request(RequestCode.SEND_MESSAGE_V2, _send_fields(topic), b"x"),
         "send_v1": plain_request(RequestCode.SEND_MESSAGE, _send_v1_fields(topic), b"x"),
-        "send_batch": batch(dice, topic),
+        "send_batch": batch(rng, topic),
         "create_topic": plain_request(RequestCode.UPDATE_AND_CREATE_TOPIC, create),
         "delete_topic": plain_request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}),
-        "pull_topic": _pull(dice, topic),
+        "pull_topic": _pull(rng, topic),
         "pull_group": plain_request(
-            RequestCode.PULL_MESSAGE, _pull(dice).ext_fields | {"consumerGroup": name}
+            RequestCode.PULL_MESSAGE, _pull(rng).ext_fields | {"consumerGroup": name}
         ),
-        "heartbeat_group": _heartbeat(dice, group=name),
-        "heartbeat_topic": _heartbeat(dice, topic),
+        "heartbeat_group": _heartbeat(rng, group=name),
+        "heartbeat_topic": _heartbeat(rng, topic),
         "heartbeat_producer": _producer_heartbeat(name),
-        "offset_topic": _commit_offset(dice, topic),
-        "offset_group": _commit_offset(dice, group=name),
+        "offset_topic": _commit_offset(rng, topic),
+        "offset_group": _commit_offset(rng, group=name),
         "lock_topic": plain_request(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(lock).encode()),
         "lock_group": plain_request(RequestCode.LOCK_BATCH_MQ, {}, json.dumps(lock_group).encode()),
         "put_group": plain_request(put_group, {}, group),
         "delete_group": plain_request(
             RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": name, "removeOffset": "true"}
         ),
-        "namesrv_broker": register(dice, name),
-        "namesrv_cluster": register(dice, cluster=name),
-        "namesrv_kv_space": _kv(dice, name),
-        "namesrv_kv_key": _kv(dice, key=name),
+        "namesrv_broker": register(rng, name),
+        "namesrv_cluster": register(rng, cluster=name),
+        "namesrv_kv_space": _kv(rng, name),
+        "namesrv_kv_key": _kv(rng, key=name),
         "namesrv_order": plain_request(RequestCode.PUT_KV_CONFIG, {**order, "key": name}),
     }
 

@@ -27,8 +27,8 @@ def search(ours: bytes, theirs: bytes, begin: int = 0) -> tuple[int | None, int]
     """First differing offset, and how many answers it took."""
     found = DivergenceSearch(begin, min(len(ours), len(theirs)), reader(ours))
     answers = 0
-    while found.wanted is not None:
-        found.take(digests(found.wanted, reader(theirs)))
+    while found.requested is not None:
+        found.take(digests(found.requested, reader(theirs)))
         answers += 1
         assert answers < 80
     return found.parted, answers
@@ -76,8 +76,8 @@ def test_few_answers_even_for_a_log_of_terabytes() -> None:
 
     found = DivergenceSearch(1 << 30, 1 << 42, ours)
     answers = 0
-    while found.wanted is not None:
-        found.take(digests(found.wanted, theirs))
+    while found.requested is not None:
+        found.take(digests(found.requested, theirs))
         answers += 1
     assert found.parted == parted
     assert answers < 40

@@ -105,9 +105,9 @@ class Hot:
             self._open = True
             feed.refresh()
         rest = self.rests[number]
-        assert feed.put_front(rest) or not rest
-        feed.give(data, len(rest))
-        while (status := feed.go_on(self.numbers[number])) > FeedStatus.PARTIAL:
+        assert feed.unread(rest) or not rest
+        feed.feed(data, len(rest))
+        while (status := feed.resume(self.numbers[number])) > FeedStatus.PARTIAL:
             if status == FeedStatus.COLD:
                 if not self._cold(channel):
                     return
@@ -126,17 +126,17 @@ class Hot:
     def _cold(self, channel: _HotChannel) -> bool:
         commands = []
         closed = False
-        for frame in self.feed.cold_frames():
+        for frame in self.feed.unhandled_frames():
             try:
                 commands.append(decode_command(frame))
             except RemoteProtocolError:
                 closed = True
                 break
-        self.feed.before_cold()
+        self.feed.before_fallback()
         self.handed_back.update(command.code for command in commands)
         for command in commands:
             self.kit.broker.handle(channel, [command])
-        self.feed.after_cold(commands)
+        self.feed.after_fallback(commands)
         if closed:
             self.feed.flush_now(self.feed_number(channel))
             channel.closed = True
@@ -179,7 +179,7 @@ class Alone:
         self.asked += 1
         return self.asked
 
-    def take_granted(self, count: int) -> None:
+    def consume_grant(self, count: int) -> None:
         assert isinstance(self.propose(count), Proposal)
 
 
@@ -195,7 +195,7 @@ def lead(kit: Any, limit: int = 10_000) -> None:
     log = kit.store.dledger
     log.proposer = Alone(log.entries, limit)
     log.entries.on_stored = log.entries.commit_to
-    kit.store.become(slave=False)
+    kit.store.set_role(slave=False)
     kit.broker.identity.role = BrokerRole.SYNC_MASTER
 
 

@@ -98,7 +98,7 @@ class ColdFeed:
     """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
 
     SIZE = 64 * 1024
-    stale = False
+    needs_refresh = False
 
     def __init__(self, *, in_set: bool = False) -> None:
         self.ready = ColdSet(self) if in_set else None
@@ -117,14 +117,14 @@ class ColdFeed:
         if self.ready is not None:
             self.ready.close()
 
-    def set_queued(self, number: int, queued: bool) -> None:
+    def set_write_pending(self, number: int, queued: bool) -> None:
         """Nothing is sent but by the connection itself."""
 
     def flush_now(self, number: int) -> None: ...
 
-    def before_cold(self) -> None: ...
+    def before_fallback(self) -> None: ...
 
-    def after_cold(self, commands: Sequence[RemotingCommand]) -> None: ...
+    def after_fallback(self, commands: Sequence[RemotingCommand]) -> None: ...
 
     def make_room(self, status: int) -> None: ...
 
@@ -155,15 +155,15 @@ class ColdFeed:
             return FeedStatus.FAILED
         if not data:
             return FeedStatus.CLOSED
-        self.give(data, have)
-        return self.go_on(number)
+        self.feed(data, have)
+        return self.resume(number)
 
-    def give(self, data: bytes | memoryview, have: int = 0) -> None:
+    def feed(self, data: bytes | memoryview, have: int = 0) -> None:
         self._data = self._front[:have] + bytes(data)
         self._given = len(data)
         self._position = 0
 
-    def go_on(self, number: int) -> int:
+    def resume(self, number: int) -> int:
         self._cold = []
         while len(self._data) - self._position >= 4 and len(self._cold) < 64:
             start = self._position + 4
@@ -178,7 +178,7 @@ class ColdFeed:
             return FeedStatus.COLD
         return FeedStatus.PARTIAL if self.rest() else FeedStatus.DONE
 
-    def cold_frames(self) -> list[memoryview]:
+    def unhandled_frames(self) -> list[memoryview]:
         return self._cold
 
     @property
@@ -189,13 +189,13 @@ class ColdFeed:
     def full(self) -> bool:
         return self._given == self.SIZE
 
-    def hold_back(self, held: bool) -> None:
+    def pause(self, held: bool) -> None:
         self.held.append(held)
 
     def rest(self) -> bytes:
         return self._data[self._position :]
 
-    def put_front(self, data: bytes) -> bool:
+    def unread(self, data: bytes) -> bool:
         length = int.from_bytes(data[:4]) + 4 if len(data) >= 4 else 0
         self._front = data
         return max(length, len(data)) < self.SIZE
@@ -219,7 +219,7 @@ class ColdSet:
         else:
             self._epoll.unregister(fd)
 
-    def keep_apart(self, number: int, apart: bool) -> None:
+    def exclude(self, number: int, apart: bool) -> None:
         (self._apart.add if apart else self._apart.discard)(number)
 
     def receive(self, core: Any, begin: bool) -> int:
@@ -238,14 +238,14 @@ class ColdSet:
                 return status
         return FeedStatus.NONE_LEFT
 
-    def let_go_early(self) -> bool:
+    def flush_replies_early(self) -> bool:
         return False
 
     @property
-    def last(self) -> int:
+    def stopped_at(self) -> int:
         return self._found[self._next - 1]
 
-    def seen_to(self) -> list[int]:
+    def drained(self) -> list[int]:
         return self._found[: self._next]
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class Rig:
             try:
                 SingleNodeProposer(store).start()
             except BaseException:
-                store.abandon()
+                store.close_without_flush()
                 raise
             store.dispatch()
         return store

@@ -64,11 +64,11 @@ def test_our_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str])
                 await heard.put(message.msg_id)
 
         settings = PushSettings(from_where="CONSUME_FROM_FIRST_OFFSET", trace_topic=TRACE_TOPIC)
-        around = cluster.namesrv.address
-        consumer = PushConsumer("readers", around, listener=listen, settings=settings)
+        deps = cluster.namesrv.address
+        consumer = PushConsumer("readers", deps, listener=listen, settings=settings)
         consumer.subscribe(topic)
         sending = ProducerSettings(trace_topic=TRACE_TOPIC)
-        async with Producer("writers", around, settings=sending) as producer, consumer:
+        async with Producer("writers", deps, settings=sending) as producer, consumer:
             sent = await producer.send(Message(topic=topic, body=b"traced", tags="a", keys="k7"))
             async with asyncio.timeout(WAIT_S):
                 while await heard.get() != sent.msg_id:

@@ -87,19 +87,19 @@ class Member:
         )
         store = open_store(StoreContext(store_settings, files, scheduler, 1 << 34))
         assert store.dledger is not None
-        around = DriverDependencies(
+        deps = DriverDependencies(
             log=store.dledger,
             store=store,
             scheduler=scheduler,
             network=Nobody(),
             store_host=HOST,
-            on_role=lambda role: store.become(slave=role is not Role.LEADER),
+            on_role=lambda role: store.set_role(slave=role is not Role.LEADER),
             flush=lambda: None,
         )
         driver = DLedgerDriver(
             Membership(GROUP, "n1", MEMBERS),
-            RaftOptions(addresses=ADDRESSES, dice=lambda below: 0, **options),
-            around,
+            RaftOptions(addresses=ADDRESSES, rng=lambda below: 0, **options),
+            deps,
         )
         if not lane:
             driver._lane._taker = None
@@ -139,7 +139,7 @@ class Member:
             "matched": (follower._matched, follower._matched_term, follower.matched_index),
             "held": sorted(follower._held),
             "dead": self.driver.carrier.dead,
-            "store": (self.store.failure, self.store.shortage),
+            "store": (self.store.failure, self.store.disk_full_reason),
         }
 
 
@@ -148,16 +148,16 @@ class _Counted:
 
     def __init__(self, member: Member) -> None:
         self.lane = member.driver._lane
-        self.real = self.lane._node.took
+        self.real = self.lane._node.on_appended
 
         def took(*arguments: Any) -> None:
             member.taken += 1
             self.real(*arguments)
 
-        vars(self.lane._node)["took"] = took
+        vars(self.lane._node)["on_appended"] = took
 
     def end(self) -> None:
-        del vars(self.lane._node)["took"]
+        del vars(self.lane._node)["on_appended"]
 
 
 def of_leader() -> dict[str, Any]:

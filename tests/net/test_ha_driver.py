@@ -321,7 +321,7 @@ def test_an_address_that_is_not_admitted_gets_nothing(
 ) -> None:
     async def main(scheduler):
         log = Log(b"x" * 100)
-        server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(admits=lambda _address: False))
+        server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(allows=lambda _address: False))
         address = await server.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*address)
         writer.write(bytes(8))  # what makes Java's port give the whole log

@@ -276,7 +276,7 @@ def test_addresses_that_are_not_admitted_are_turned_away(
     handler: EchoHandler,
 ) -> None:
     async def main(scheduler):
-        doors = ListenerSecurity(admits=lambda address: address != "127.0.0.1")
+        doors = ListenerSecurity(allows=lambda address: address != "127.0.0.1")
         server = handler.make_server(scheduler, ConnectionLimits(), doors)
         client = RemotingClient(scheduler)
         with pytest.raises(NetworkError):

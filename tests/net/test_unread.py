@@ -56,7 +56,7 @@ class LookedAt(StallDetector):
 async def served(scheduler, handler, watch):
     """A server whose requests are sifted."""
     server = handler.make_server(scheduler, ConnectionLimits())
-    server.sift_by(Sieve(), watch)
+    server.set_overload_filter(Sieve(), watch)
     address = await server.listen("127.0.0.1", 0)
     peers = []
     for _ in range(2):
@@ -81,9 +81,9 @@ def test_what_came_during_a_long_commit_has_waited(
 
         def long_commit():
             second.send(whole + cut[:9])
-            watch.look()
+            watch.check()
             assert server.turns.found is None, "the first look: it may have just begun"
-            watch.look()
+            watch.check()
             scheduler.skew_ms += 300
             second.send(cut[9:] + frame(13))
 
@@ -113,8 +113,8 @@ def test_a_look_that_comes_late_marks_nothing(
         server.turns.found = (server.turns.number - 1, 0, [(object(), 1)])
         first.send(frame(1))
         assert (await answers(scheduler.loop, first, 1))[0].code == 0
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
         assert server.turns.found is None, "nothing is being committed"
         await server.close()
 
@@ -168,8 +168,8 @@ def test_a_young_request_is_handled_whatever_was_marked(
 
         def short_commit():
             second.send(frame(1) + frame(2, b"y" * 100_000))
-            watch.look()
-            watch.look()
+            watch.check()
+            watch.check()
 
         handler.before_end = short_commit
         first.send(frame(3))
@@ -193,8 +193,8 @@ def test_a_commit_of_one_server_keeps_the_other_waiting_too(
 
         def long_commit():
             second.send(frame(1))
-            watch.look()
-            watch.look()
+            watch.check()
+            watch.check()
             scheduler.skew_ms += 300
             second.send(frame(2))
 
@@ -217,7 +217,7 @@ def test_one_thread_watches_both_servers_and_ends_with_the_first(
         watch = StallDetector()
         servers = [handler.make_server(scheduler, ConnectionLimits()) for _ in range(2)]
         for server in servers:
-            server.sift_by(Sieve(), watch)
+            server.set_overload_filter(Sieve(), watch)
             await server.listen("127.0.0.1", 0)
         names = [thread.name for thread in threading.enumerate()]
         assert names.count("stall watch") == 1

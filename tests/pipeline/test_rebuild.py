@@ -318,7 +318,7 @@ def test_damage_is_told(
     data[position + 4] ^= 1
     file.write_bytes(data)
     made = rebuilt(store, 3000)
-    (passed,) = made.passed
+    (passed,) = made.skipped
     assert (passed.offset, passed.size) == (scan.offset[row], scan.size[row])
     (broken,) = made.breaks
     assert (broken.topic, broken.queue_id) == ("Normal", scan.queue_id[row])

@@ -143,14 +143,14 @@ def test_what_no_sync_has_reached_is_promised_to_nobody_until_one_does() -> None
     file.sync()
     disk.sync_dir("/store")
     file.write(2, b"cd")
-    dice = EverythingArrives()
-    disk.lose_power(dice)
+    rng = EverythingArrives()
+    disk.lose_power(rng)
     assert disk.read_bytes(PATH) == b"abcd\0\0\0\0" and disk.synced_to[PATH] == 2
     disk.written_back()
-    disk.lose_power(dice)
+    disk.lose_power(rng)
     assert disk.synced_to[PATH] == 2
     disk.open(PATH).sync()
-    disk.lose_power(dice)
+    disk.lose_power(rng)
     assert disk.synced_to[PATH] == 4
 
 

@@ -37,42 +37,42 @@ class BitRot:
 
     hosts: Mapping[str, BrokerHost]
     views: Mapping[str, MemberView]
-    dice: random.Random
+    rng: random.Random
 
     def flip(self) -> str | None:
         """One bit, somewhere; what was done, or None when nothing could be."""
         if any(view.damaged for view in self.views.values()):
             return None
-        view = self.dice.choice(list(self.views.values()))
+        view = self.rng.choice(list(self.views.values()))
         committed = min(view.committed - view.begin + 1, len(view.entries))
         if view.host.running is None or committed <= 0:
             return None
-        newest = max(0, committed - NEWEST) if self.dice.random() < 0.5 else 0
-        entry = view.entries[self.dice.randrange(newest, committed)]
+        newest = max(0, committed - NEWEST) if self.rng.random() < 0.5 else 0
+        entry = view.entries[self.rng.randrange(newest, committed)]
         if not all(self._has_durably(host, entry, view) for host in self.hosts.values()):
             return None
         path, position, what = self._place(view.host, entry)
-        view.host.disk.flip(path, position, 1 << self.dice.randrange(8), entry.index)
+        view.host.disk.flip(path, position, 1 << self.rng.randrange(8), entry.index)
         return f"a bit flips in {what} {entry.index} of {view.host.name}"
 
     def _place(self, host: BrokerHost, entry: LedgerEntry) -> tuple[str, int, str]:
         path, start = _data_place(host, entry)
-        kind = self.dice.randrange(4)
+        kind = self.rng.randrange(4)
         if kind == 0:
-            at = entry.index * UNIT_BYTES + self.dice.randrange(UNIT_BYTES)
+            at = entry.index * UNIT_BYTES + self.rng.randrange(UNIT_BYTES)
             path = f"{host.ledger_folder}/index/{0:020d}"
             if len(host.disk.durable_content(path)) > at:
                 return path, at, "the index unit"
             kind = 1
             path = _data_place(host, entry)[0]
         if kind == 1:
-            return path, start + self.dice.choice(HEADER_PLACES), "the header of entry"
+            return path, start + self.rng.choice(HEADER_PLACES), "the header of entry"
         record = start + ENTRY_HEADER_BYTES
         data = host.disk.content_of(path)
         body = int.from_bytes(data[record + BODY_AT - 4 : record + BODY_AT])
         if kind == 2 or not body:
-            return path, record + self.dice.choice(RECORD_PLACES), "the record of entry"
-        return path, record + BODY_AT + self.dice.randrange(body), "the body of entry"
+            return path, record + self.rng.choice(RECORD_PLACES), "the record of entry"
+        return path, record + BODY_AT + self.rng.randrange(body), "the body of entry"
 
     def _has_durably(self, host: BrokerHost, entry: LedgerEntry, known: MemberView) -> bool:
         path, start = _data_place(known.host, entry)

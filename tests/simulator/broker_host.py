@@ -64,7 +64,7 @@ class BrokerHost:
     number: int
     timeline: Timeline
     wires: SimulatedNetwork
-    dice: random.Random
+    rng: random.Random
     watch: Callable[[BrokerHost], None]
     died: Callable[[BrokerHost], None]
     name: str = field(init=False)
@@ -104,7 +104,7 @@ class BrokerHost:
             self.timeline,
             lambda: self.watch(self),
             lambda: self.died(self),
-            lambda: 1 + self.dice.randrange(self.plan.sync_ms),
+            lambda: 1 + self.rng.randrange(self.plan.sync_ms),
             self.disk,
             self.skew_ms,
         )
@@ -120,16 +120,16 @@ class BrokerHost:
                 scheduler=life,
                 network=network,
                 files=self.disk,
-                pick_queue=self.dice.randrange,
+                pick_queue=self.rng.randrange,
             )
         )
-        around = DLedgerDependencies(
+        deps = DLedgerDependencies(
             scheduler=life,
             network=network,
-            dice=self.dice.randrange,
+            rng=self.rng.randrange,
             tick_ms=self.plan.tick_ms,
         )
-        driver = start_dledger_member(broker, store, around)
+        driver = start_dledger_member(broker, store, deps)
         self.running = Running(life, network, store, broker, driver)
         self.wires.listen(self.machine, PORT, broker)
         if driver is not None:
@@ -159,7 +159,7 @@ class BrokerHost:
     def lose_power(self) -> None:
         """The process ends, and what was not synced is in doubt."""
         self._stop_life()
-        self.disk.lose_power(self.dice)
+        self.disk.lose_power(self.rng)
 
     def _stop_life(self) -> None:
         assert self.life is not None

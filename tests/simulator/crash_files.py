@@ -39,7 +39,7 @@ class CrashingFiles(MemoryFiles):
         self.operations += 1
         super().touched(operation, path)
 
-    def reborn(self, dies_at: int | None) -> Self:
+    def reopen(self, dies_at: int | None) -> Self:
         """What the next process finds, which will die at that operation of its own."""
         after = self.kill()
         made = type(self)(
@@ -85,7 +85,7 @@ class SingleNodeProposer:
     def grants(self) -> int:
         return self.proposed
 
-    def take_granted(self, count: int) -> None:
+    def consume_grant(self, count: int) -> None:
         """It has no limit."""
 
 

@@ -267,11 +267,11 @@ class SimulatedDisk(MemoryFiles):
         self._collecting = None
         self._running.clear()
 
-    def lose_power(self, dice: random.Random) -> None:
+    def lose_power(self, rng: random.Random) -> None:
         """Only what is durable stays for certain."""
         self.process_ended()
         self.synced_to = {path: node.synced_to for path, node in self._durable_names.items()}
-        names, contents = self._happened(dice)
+        names, contents = self._happened(rng)
         nodes = dict(self._durable_names)
         for path, node in names.items():
             if node is None:
@@ -281,7 +281,7 @@ class SimulatedDisk(MemoryFiles):
         for node in nodes.values():
             content = bytes(contents.get(id(node), node.durable))
             if node.mapped:
-                content = mixed(content, node.content(), dice)
+                content = mixed(content, node.content(), rng)
             node.data = MemoryNode.of(len(node.data), content, b"", 0).data
             node.extent = len(content)
             node.durable = content
@@ -295,14 +295,14 @@ class SimulatedDisk(MemoryFiles):
             self.make_dirs(path.rpartition("/")[0])
 
     def _happened(
-        self, dice: random.Random
+        self, rng: random.Random
     ) -> tuple[dict[str, MemoryNode | None], dict[int, bytearray]]:
         """The changes that reached the disk though nobody waited for them: names, and contents by
         identity of the file.
         """
         names: dict[str, MemoryNode | None] = {}
         contents: dict[int, bytearray] = {}
-        count = dice.randrange(len(self._journal) + 1)
+        count = rng.randrange(len(self._journal) + 1)
         for number, change in enumerate(self._journal[:count]):
             if isinstance(change, _Name):
                 names[change.path] = change.node
@@ -311,8 +311,8 @@ class SimulatedDisk(MemoryFiles):
             content = contents.setdefault(id(node), bytearray(node.durable))
             content.extend(bytes(max(0, end - len(content))))
             old = bytes(content[change.position : end])
-            torn = number == count - 1 and dice.random() < 0.5
-            content[change.position : end] = mixed(old, change.data, dice) if torn else change.data
+            torn = number == count - 1 and rng.random() < 0.5
+            content[change.position : end] = mixed(old, change.data, rng) if torn else change.data
         return names, contents
 
     def _flip_again(self) -> None:
@@ -329,7 +329,7 @@ class SimulatedDisk(MemoryFiles):
         self.full = self.failing = False
 
 
-def mixed(old: bytes, new: bytes, dice: random.Random) -> bytes:
+def mixed(old: bytes, new: bytes, rng: random.Random) -> bytes:
     """What a power failure leaves of a file that was ``old`` when last synced and became ``new``:
     each sector is one or the other.
     """
@@ -337,11 +337,11 @@ def mixed(old: bytes, new: bytes, dice: random.Random) -> bytes:
         return old
     length = max(len(old), len(new))
     old, new = old.ljust(length, b"\0"), new.ljust(length, b"\0")
-    chance = dice.choice((0.0, 0.5, 0.9, 1.0))
+    chance = rng.choice((0.0, 0.5, 0.9, 1.0))
     sectors = []
     for start in range(0, length, SECTOR_BYTES):
         before, after = old[start : start + SECTOR_BYTES], new[start : start + SECTOR_BYTES]
-        if before == after or dice.random() >= chance:
+        if before == after or rng.random() >= chance:
             sectors.append(before)
         else:
             sectors.append(after)

@@ -59,28 +59,28 @@ class GroupPlan:
 
 def plan_of(seed: int) -> GroupPlan:
     """The plan that a seed stands for: size, kind of crash, way of pushing, how much goes wrong."""
-    dice = random.Random(f"plan {seed}")
-    haste = dice.choice((1, 1, 2, 4, 8))
+    rng = random.Random(f"plan {seed}")
+    haste = rng.choice((1, 1, 2, 4, 8))
     options = FAST
-    if dice.random() < 0.4:  # slow messages and short patience: one election after the other
+    if rng.random() < 0.4:  # slow messages and short patience: one election after the other
         options = evolve(options, heartbeat_interval_ms=60, push_timeout_ms=100, rpc_timeout_ms=200)
-    if dice.random() < 0.3:
+    if rng.random() < 0.3:
         options = evolve(options, batch_push=True, batch_push_bytes=300)
-    if dice.random() < 0.3:
-        options = evolve(options, push_window=dice.choice((5, 20)))
-    power = dice.random() < 0.5
+    if rng.random() < 0.3:
+        options = evolve(options, push_window=rng.choice((5, 20)))
+    power = rng.random() < 0.5
     if power:
         haste = max(haste, 2)
     return GroupPlan(
-        members=dice.choice((3, 3, 5)),
+        members=rng.choice((3, 3, 5)),
         options=options,
         power=power,
-        sync_ms=dice.choice((10, 100, 300)),
-        through_wire=dice.random() < 0.1,
-        loss=dice.choice((0.0, 0.02, 0.1)),
-        slow=dice.choice((0.0, 0.02, 0.1)),
-        repeat=dice.choice((0.0, 0.01, 0.05)),
+        sync_ms=rng.choice((10, 100, 300)),
+        through_wire=rng.random() < 0.1,
+        loss=rng.choice((0.0, 0.02, 0.1)),
+        slow=rng.choice((0.0, 0.02, 0.1)),
+        repeat=rng.choice((0.0, 0.01, 0.05)),
         crash_interval_ms=4000 // haste,
         partition_interval_ms=3000 // haste,
-        put_interval_ms=dice.choice((20, 80, 300)),
+        put_interval_ms=rng.choice((20, 80, 300)),
     )

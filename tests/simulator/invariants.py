@@ -78,7 +78,7 @@ class InvariantChecker:
         """A record of the classic log that all members begin with."""
         self._place(record, record.physical_offset, 0)
 
-    def leads(self, member: str, term: int) -> None:
+    def check_leader(self, member: str, term: int) -> None:
         other = self.leaders.setdefault(term, member)
         if other != member:
             raise InvariantViolationError(f"{member} and {other} lead in term {term}")

@@ -289,7 +289,7 @@ class MemberView:
         return record_at(data, start + 48)
 
     def _leads(self, term: int) -> None:
-        self.promises.leads(self.host.name, term)
+        self.promises.check_leader(self.host.name, term)
         needed = self.promises.must_have(term)
         if needed is not None and needed.index >= self.begin and not self.has(needed):
             raise InvariantViolationError(

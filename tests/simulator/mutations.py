@@ -171,8 +171,8 @@ def push_answered_before_sync(to: Planting) -> None:
 def sync_flush_ignored(to: Planting) -> None:
     real = to.real(broker_group, "options_of")
 
-    def options_of(*around: Any) -> Any:
-        return evolve(real(*around), ack_after_sync=False)
+    def options_of(*deps: Any) -> Any:
+        return evolve(real(*deps), ack_after_sync=False)
 
     to.put(broker_group, "options_of", options_of)
 
@@ -211,7 +211,7 @@ def committed_entries_cut(to: Planting) -> None:
     def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
         entry, log = request.entries[0], self.member.log
         if self._equal(entry):
-            log.keep_to(max(entry.index - 1, log.begin_index))
+            log.truncate_after(max(entry.index - 1, log.begin_index))
             self._forget_synced(log.end.index)
             if log.end.index < entry.index:
                 log.append(entry)

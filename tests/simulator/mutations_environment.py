@@ -76,7 +76,7 @@ def old_log_dropped_with_any_cut(to: Planting) -> None:
 
     def cut_log(self: ReadyProcessor, ready: Ready) -> None:
         if ready.begin_again or ready.truncate_from is not None:
-            self._store.drop_old_log()
+            self._store.delete_classic_prefix()
         real(self, ready)
 
     to.put(ReadyProcessor, "_cut_log", cut_log)
@@ -101,7 +101,7 @@ def one_message_too_many_out_of_sight(to: Planting) -> None:
 @bug
 def former_leader_registers_as_master(to: Planting) -> None:
     def become_slave(self: RoleChange, broker_id: int) -> None:
-        self.store.become(slave=True)
+        self.store.set_role(slave=True)
         self.services.stop()
         self.leadership_lost()
         if self.identity.broker_id < 0:

@@ -36,7 +36,7 @@ class FaultTarget(Protocol):
 
     def crash(self, host: BrokerHost, *, power: bool) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def log(self, text: str) -> None: ...
 
     def leader(self) -> BrokerHost | None: ...
 
@@ -44,18 +44,18 @@ class FaultTarget(Protocol):
 
     def flip_a_bit(self) -> None: ...
 
-    def let_hours_pass(self) -> None: ...
+    def advance_hours(self) -> None: ...
 
     def restart_name_server(self) -> None: ...
 
 
 @define(slots=True, eq=False, repr=False)
 class Nemesis:
-    """``begin`` lets them happen, ``end`` makes an end of them."""
+    """``begin`` lets them happen, ``heal`` makes an end of them."""
 
     cluster: FaultTarget
     plan: SimulationPlan
-    dice: random.Random
+    rng: random.Random
     _running: bool = False
 
     def begin(self) -> None:
@@ -69,13 +69,13 @@ class Nemesis:
             (plan.disk_interval_ms, self._break_disk),
             (plan.flip_interval_ms, self.cluster.flip_a_bit),
             (plan.transfer_interval_ms, self._hand_over),
-            (plan.hours_interval_ms, self.cluster.let_hours_pass),
+            (plan.hours_interval_ms, self.cluster.advance_hours),
             (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
 
-    def end(self) -> None:
+    def heal(self) -> None:
         self._running = False
         for host in self.cluster.hosts.values():
             host.disk.dies_in = -1
@@ -91,7 +91,7 @@ class Nemesis:
         self._after(self.plan.down_ms if self._running else 1, start)
 
     def _after(self, average_ms: int, action: Callable[[], None]) -> None:
-        self.cluster.timeline.at(1 + int(self.dice.expovariate(1 / average_ms)), action)
+        self.cluster.timeline.at(1 + int(self.rng.expovariate(1 / average_ms)), action)
 
     def _repeat(self, interval_ms: int, action: Callable[[], None]) -> None:
         def again() -> None:
@@ -102,19 +102,19 @@ class Nemesis:
         self._after(interval_ms, again)
 
     def _any(self) -> BrokerHost:
-        return self.dice.choice(list(self.cluster.hosts.values()))
+        return self.rng.choice(list(self.cluster.hosts.values()))
 
     def _victim(self) -> BrokerHost:
         """Anybody, the leader more often."""
         leader = self.cluster.leader()
-        return leader if leader is not None and self.dice.random() < 0.4 else self._any()
+        return leader if leader is not None and self.rng.random() < 0.4 else self._any()
 
     def _crash(self) -> None:
         host = self._victim()
         if host.life is None:
             return
-        if self.dice.random() < self.plan.tear:
-            host.disk.dies_in = self.dice.randrange(CHANGES_TO_LIVE)
+        if self.rng.random() < self.plan.tear:
+            host.disk.dies_in = self.rng.randrange(CHANGES_TO_LIVE)
         else:
             self.cluster.crash(host, power=self.plan.power)
             self.start_later(host)
@@ -126,12 +126,12 @@ class Nemesis:
 
     def _part(self) -> None:
         names, blocked = list(self.cluster.hosts), self.cluster.wires.blocked
-        clients = [] if self.dice.random() < 0.5 else ["producer", "reader"]
-        if self.dice.random() < 0.3:
+        clients = [] if self.rng.random() < 0.5 else ["producer", "reader"]
+        if self.rng.random() < 0.3:
             clients += (f"ns{number}" for number in range(self.plan.name_servers))
         blocked.clear()
-        kind = self.dice.randrange(6)
-        self.dice.shuffle(names)
+        kind = self.rng.randrange(6)
+        self.rng.shuffle(names)
         first, rest = names[0], names[1:] + clients
         if kind == 0:
             blocked |= {(first, other) for other in rest} | {(other, first) for other in rest}
@@ -151,29 +151,29 @@ class Nemesis:
                     if b not in few:
                         blocked |= {(a, b), (b, a)}
         if blocked:
-            self.cluster.say(f"blocked: {' '.join(sorted(f'{a}>{b}' for a, b in blocked))}")
+            self.cluster.log(f"blocked: {' '.join(sorted(f'{a}>{b}' for a, b in blocked))}")
 
     def _pause(self) -> None:
         host = self._victim()
         if host.life is not None:
-            pause_ms = 1 + self.dice.randrange(2 * self.plan.pause_ms)
+            pause_ms = 1 + self.rng.randrange(2 * self.plan.pause_ms)
             host.life.paused_until_ms = self.cluster.timeline.now_ms + pause_ms
-            self.cluster.say(f"{host.name} pauses for {pause_ms} ms")
+            self.cluster.log(f"{host.name} pauses for {pause_ms} ms")
 
     def _jump(self) -> None:
         host = self._any()
-        host.skew_ms += self.dice.choice(CLOCK_JUMPS_MS)
+        host.skew_ms += self.rng.choice(CLOCK_JUMPS_MS)
         if host.life is not None:
             host.life.skew_ms = host.skew_ms
-        self.cluster.say(f"the clock of {host.name} jumps to {host.skew_ms:+} ms")
+        self.cluster.log(f"the clock of {host.name} jumps to {host.skew_ms:+} ms")
 
     def _break_disk(self) -> None:
         host = self._any()
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             host.disk.full = True
         else:
             host.disk.failing = True
-        self.cluster.say(f"the disk of {host.name} {'is full' if host.disk.full else 'fails'}")
+        self.cluster.log(f"the disk of {host.name} {'is full' if host.disk.full else 'fails'}")
         self._after(3000, lambda: self._mend_disk(host))
 
     def _mend_disk(self, host: BrokerHost) -> None:

@@ -206,7 +206,7 @@ class SimulatedNetwork:
     """See the module."""
 
     timeline: Timeline
-    dice: random.Random
+    rng: random.Random
     weather: NetworkFaults = field(factory=NetworkFaults)
     blocked: set[tuple[str, str]] = field(factory=set)
     """Directions, by names of machines, that let nothing through."""
@@ -281,9 +281,9 @@ class SimulatedNetwork:
 
     def carry(self, sender: Machine, to: Machine, arrive: Callable[[], None]) -> None:
         """Let ``arrive`` happen at the other end, as the weather will have it."""
-        dice, weather, way = self.dice, self.weather, (sender.name, to.name)
+        rng, weather, way = self.rng, self.weather, (sender.name, to.name)
         self.carried += 1
-        if way in self.blocked or (weather.loss and dice.random() < weather.loss):
+        if way in self.blocked or (weather.loss and rng.random() < weather.loss):
             self.lost += 1
             return
 
@@ -292,7 +292,7 @@ class SimulatedNetwork:
                 arrive()
 
         self.timeline.at(self._delay_ms(), arrived)
-        if weather.repeat and dice.random() < weather.repeat:
+        if weather.repeat and rng.random() < weather.repeat:
             self.timeline.at(self._delay_ms(), arrived)
 
     def here(self, life: ProcessLifetime, callback: Callable[[], None]) -> None:
@@ -303,8 +303,8 @@ class SimulatedNetwork:
             life.run(callback)
 
     def _delay_ms(self) -> int:
-        dice, weather = self.dice, self.weather
-        delay_ms = 1 + int(dice.random() * weather.delay_ms)
-        if weather.slow and dice.random() < weather.slow:
-            delay_ms *= 1 + int(dice.random() * 99)
+        rng, weather = self.rng, self.weather
+        delay_ms = 1 + int(rng.random() * weather.delay_ms)
+        if weather.slow and rng.random() < weather.slow:
+            delay_ms *= 1 + int(rng.random() * 99)
         return delay_ms

@@ -176,7 +176,7 @@ class NodeCluster:
         self.checker.restarts(host.name, committed)
         options = evolve(
             self.plan.options,
-            dice=lambda below: self._random.randrange(below),
+            rng=lambda below: self._random.randrange(below),
             ack_after_sync=self.plan.power and not self.plan.unsafe,
         )
         membership = Membership(GROUP, host.name, tuple(self.hosts))
@@ -254,7 +254,7 @@ class NodeCluster:
 
     def _carry_out(self, host: Host) -> None:
         try:
-            while host.node is not None and (ready := host.node.take_ready()) is not None:
+            while host.node is not None and (ready := host.node.ready()) is not None:
                 self._do(host, host.node, ready)
         except _CrashError:
             self.crash(host)

@@ -100,57 +100,57 @@ _LINES = (
 
 def plan_of(seed: int) -> SimulationPlan:
     """A group of three or five, and its misfortunes."""
-    dice = random.Random(f"plan {seed}")
+    rng = random.Random(f"plan {seed}")
     return SimulationPlan(
         seed=seed,
-        members=dice.choice((3, 3, 5)),
-        **_surroundings(dice),
-        old_messages=dice.choice((0, 0, 5, 40)),
-        partition_interval_ms=dice.choice((0, 4000, 8000, 15_000)),
-        flip_interval_ms=dice.choice((0, 0, 3000, 8000)),
-        transfer_interval_ms=dice.choice((0, 0, 5000, 10_000)),
-        preferred=dice.choice((-1, -1, -1, 0, 2)),
-        name_servers=dice.choice((0, 1, 2)),
+        members=rng.choice((3, 3, 5)),
+        **_surroundings(rng),
+        old_messages=rng.choice((0, 0, 5, 40)),
+        partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),
+        flip_interval_ms=rng.choice((0, 0, 3000, 8000)),
+        transfer_interval_ms=rng.choice((0, 0, 5000, 10_000)),
+        preferred=rng.choice((-1, -1, -1, 0, 2)),
+        name_servers=rng.choice((0, 1, 2)),
     )
 
 
 def single_broker_plan(seed: int) -> SimulationPlan:
     """One broker, with the classic log or a group of its own."""
-    dice = random.Random(f"lonely {seed}")
-    dledger = dice.random() < 0.5
+    rng = random.Random(f"lonely {seed}")
+    dledger = rng.random() < 0.5
     return SimulationPlan(
         seed=seed,
         members=1,
         dledger=dledger,
-        **_surroundings(dice),
-        old_messages=dice.choice((0, 5, 40)) if dledger else 0,
+        **_surroundings(rng),
+        old_messages=rng.choice((0, 5, 40)) if dledger else 0,
     )
 
 
-def _surroundings(dice: random.Random) -> dict[str, Any]:
+def _surroundings(rng: random.Random) -> dict[str, Any]:
     """What every plan draws."""
-    sync_flush = dice.random() < 0.5
+    sync_flush = rng.random() < 0.5
     return {
         "sync_flush": sync_flush,
-        "power": sync_flush and dice.random() < 0.7,
-        "heartbeat_ms": dice.choice((300, 500, 1000, 2000)),
-        "tick_ms": dice.choice((10, 50, 50, 50, 100, 100, 100, 100)),
-        "file_size": dice.choice((4096, 16 * 1024, 64 * 1024)),
-        "queues": dice.choice((1, 2, 4)),
-        "body_bytes": dice.choice((20, 200, 800)),
-        "send_interval_ms": dice.choice((100, 150, 160)),
-        "batch": dice.choice((0.0, 0.1, 0.3)),
-        "loss": dice.choice((0.0, 0.01, 0.05)),
-        "repeat": dice.choice((0.0, 0.01, 0.05)),
-        "delay_ms": dice.choice((1, 3, 10)),
-        "slow": dice.choice((0.0, 0.01, 0.05)),
-        "crash_interval_ms": dice.choice((0, 5000, 8000, 15_000)),
-        "tear": dice.choice((0.0, 0.5, 1.0)),
-        "down_ms": dice.choice((500, 3000, 8000)),
-        "pause_interval_ms": dice.choice((0, 10_000, 20_000)),
-        "pause_ms": dice.choice((500, 3000, 8000)),
-        "clock_interval_ms": dice.choice((0, 10_000)),
-        "disk_interval_ms": dice.choice((0, 0, 20_000)),
-        "hours_interval_ms": dice.choice((0, 0, 15_000)),
-        "sync_ms": dice.choice((3, 20, 100)),
+        "power": sync_flush and rng.random() < 0.7,
+        "heartbeat_ms": rng.choice((300, 500, 1000, 2000)),
+        "tick_ms": rng.choice((10, 50, 50, 50, 100, 100, 100, 100)),
+        "file_size": rng.choice((4096, 16 * 1024, 64 * 1024)),
+        "queues": rng.choice((1, 2, 4)),
+        "body_bytes": rng.choice((20, 200, 800)),
+        "send_interval_ms": rng.choice((100, 150, 160)),
+        "batch": rng.choice((0.0, 0.1, 0.3)),
+        "loss": rng.choice((0.0, 0.01, 0.05)),
+        "repeat": rng.choice((0.0, 0.01, 0.05)),
+        "delay_ms": rng.choice((1, 3, 10)),
+        "slow": rng.choice((0.0, 0.01, 0.05)),
+        "crash_interval_ms": rng.choice((0, 5000, 8000, 15_000)),
+        "tear": rng.choice((0.0, 0.5, 1.0)),
+        "down_ms": rng.choice((500, 3000, 8000)),
+        "pause_interval_ms": rng.choice((0, 10_000, 20_000)),
+        "pause_ms": rng.choice((500, 3000, 8000)),
+        "clock_interval_ms": rng.choice((0, 10_000)),
+        "disk_interval_ms": rng.choice((0, 0, 20_000)),
+        "hours_interval_ms": rng.choice((0, 0, 15_000)),
+        "sync_ms": rng.choice((3, 20, 100)),
     }

@@ -29,7 +29,7 @@ class Routes:
     life: ProcessLifetime
     network: MachineNetwork
     servers: list[str]
-    dice: random.Random
+    rng: random.Random
     addresses: dict[int, str] = field(factory=dict)
 
     @property
@@ -45,7 +45,7 @@ class Routes:
     def ask(self) -> None:
         header = GetRouteInfoRequestHeader(topic=self.topic)
         command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        server = self.dice.choice(self.servers)
+        server = self.rng.choice(self.servers)
         self.network.request(server, command, PATIENCE_MS, self._answered)
 
     def _answered(self, response: RemotingCommand | None, _fault: RmqError | None) -> None:

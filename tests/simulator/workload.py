@@ -84,7 +84,7 @@ class WorkloadProducer:
     life: ProcessLifetime
     network: MachineNetwork
     addresses: dict[str, str]
-    dice: random.Random
+    rng: random.Random
     witness: HistoryRecorder
     routes: Routes
     sent: int = 0
@@ -99,7 +99,7 @@ class WorkloadProducer:
         self._names = {address: name for name, address in self.addresses.items()}
 
     def start(self) -> None:
-        delay_ms = self.dice.expovariate(1 / self.plan.send_interval_ms)
+        delay_ms = self.rng.expovariate(1 / self.plan.send_interval_ms)
         self.life.call_later(1 + int(delay_ms), self._go)
 
     def _go(self) -> None:
@@ -109,27 +109,27 @@ class WorkloadProducer:
 
     def send(self) -> None:
         """One request, somewhere."""
-        dice, plan = self.dice, self.plan
-        count = dice.randrange(2, 5) if dice.random() < plan.batch else 1
+        rng, plan = self.rng, self.plan
+        count = rng.randrange(2, 5) if rng.random() < plan.batch else 1
         bodies = tuple(self._body() for _ in range(count))
         sent = Sent(self._queue(), bodies)
         names = list(self.addresses)
         name = names[self._target % len(names)]
-        if self.routes.master is not None and dice.random() < BY_ROUTE:
+        if self.routes.master is not None and rng.random() < BY_ROUTE:
             name = self._names.get(self.routes.master, name)
         network, address = self.network, self.addresses[name]
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
             if response is None:
                 self.unanswered += 1
-                self._target = dice.randrange(len(names))
+                self._target = rng.randrange(len(names))
             elif response.code == ResponseCode.SUCCESS:
                 self.stored += 1
                 offset = int(response.ext_fields["queueOffset"])
                 self.witness.told_stored(name, sent, offset, network.stamp)
             else:
                 self.refused += 1
-                self._target = dice.randrange(len(names))
+                self._target = rng.randrange(len(names))
 
         self.sent += 1
         network.request(address, self._command(sent), SEND_TIMEOUT_MS, done)
@@ -137,11 +137,11 @@ class WorkloadProducer:
     def _queue(self) -> int:
         """One of two that are in use now: others are silent for a while."""
         period = self.life.monotonic_ms() // QUEUES_USED_MS
-        return (period + self.dice.randrange(2)) % self.plan.queues
+        return (period + self.rng.randrange(2)) % self.plan.queues
 
     def _body(self) -> bytes:
         self._bodies += 1
-        return b"%d " % self._bodies + b"." * self.dice.randrange(self.plan.body_bytes)
+        return b"%d " % self._bodies + b"." * self.rng.randrange(self.plan.body_bytes)
 
     _bodies: int = 0
 
@@ -176,7 +176,7 @@ class WorkloadReader:
     life: ProcessLifetime
     network: MachineNetwork
     addresses: dict[str, str]
-    dice: random.Random
+    rng: random.Random
     witness: HistoryRecorder
     pulls: int = 0
     found: int = 0
@@ -187,18 +187,18 @@ class WorkloadReader:
     _next: dict[tuple[str, int], int] = field(factory=dict)
 
     def start(self) -> None:
-        delay_ms = self.dice.expovariate(1 / self.plan.pull_interval_ms)
+        delay_ms = self.rng.expovariate(1 / self.plan.pull_interval_ms)
         self.life.call_later(1 + int(delay_ms), self._go)
 
     def _go(self) -> None:
         if self.running:
             self.start()
-            name = self.dice.choice(list(self.addresses))
-            queue_id = self.dice.randrange(self.plan.queues)
+            name = self.rng.choice(list(self.addresses))
+            queue_id = self.rng.randrange(self.plan.queues)
             offset = self._next.get((name, queue_id), 0)
-            if self.dice.random() < REREAD:
-                offset = self.dice.randrange(offset + 1)
-            suspend_ms = SUSPEND_MS if self.dice.random() < WAIT else 0
+            if self.rng.random() < REREAD:
+                offset = self.rng.randrange(offset + 1)
+            suspend_ms = SUSPEND_MS if self.rng.random() < WAIT else 0
             self.pull(name, queue_id, offset, suspend_ms, self._nothing)
 
     def make_topic(self, name: str) -> None:

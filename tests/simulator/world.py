@@ -118,7 +118,7 @@ class World:
         self.producer.start()
         self.reader.start()
         self._misfortunes.begin()
-        self.let_pass(self.plan.duration_ms)
+        self.advance(self.plan.duration_ms)
         self.settle()
         self.read_all()
         return self.outcome()
@@ -134,7 +134,7 @@ class World:
 
     def settle(self) -> None:
         """Mend everything; then there must be a leader soon, and all members must become equal."""
-        self._misfortunes.end()
+        self._misfortunes.heal()
         self.wires.blocked.clear()
         self.wires.weather = NetworkFaults(delay_ms=self.plan.delay_ms)
         for host in self.hosts.values():
@@ -204,7 +204,7 @@ class World:
 
     # Its steps
 
-    def let_pass(self, duration_ms: int) -> None:
+    def advance(self, duration_ms: int) -> None:
         self.timeline.run_until(self.timeline.now_ms + duration_ms)
 
     def start(self, host: BrokerHost, *, force: bool = False) -> None:
@@ -218,17 +218,17 @@ class World:
         except StoreError as fault:
             self._after_refusal(host, fault, forced=force)
             return
-        self.say(f"{host.name} starts")
+        self.log(f"{host.name} starts")
         self.watch.started(host)
 
     def _after_refusal(self, host: BrokerHost, fault: StoreError, *, forced: bool) -> None:
         """An operator does what the broker asks for."""
         host.kill()
         if self._operator.restores(host, fault):
-            self.say(f"{host.name} does not start: {fault.path} is copied from a replica")
+            self.log(f"{host.name} does not start: {fault.path} is copied from a replica")
             self.start(host)
         elif self.plan.power and not forced and may_cut(host, fault):
-            self.say(f"{host.name} does not start: a torn write in {fault.path} is cut off")
+            self.log(f"{host.name} does not start: a torn write in {fault.path} is cut off")
             self.start(host, force=True)
         else:
             raise StartRefusedError(f"{host.name} does not start: {fault}") from fault
@@ -237,7 +237,7 @@ class World:
         """End a life; ``working``: in the middle of an event."""
         self.crashes += 1
         when = " at work" if working else ""
-        self.say(f"{host.name} {'loses its power' if power else 'is killed'}{when}")
+        self.log(f"{host.name} {'loses its power' if power else 'is killed'}{when}")
         self.watch.ended(host, power_lost=power, working=working)
         if power:
             host.lose_power()
@@ -251,18 +251,18 @@ class World:
 
     def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None:
         """An operator asks for another leader."""
-        self.say(f"{leader.name} is asked to hand leadership over to {successor.name}")
+        self.log(f"{leader.name} is asked to hand leadership over to {successor.name}")
         self._operator.hand_over(leader, successor)
 
     def flip_a_bit(self) -> None:
         """On one of the disks, if one may."""
         told = self._rot.flip()
         if told is not None:
-            self.say(told)
+            self.log(told)
 
-    def let_hours_pass(self) -> None:
+    def advance_hours(self) -> None:
         """On all machines; what was written before may expire."""
-        self.say("hours pass")
+        self.log("hours pass")
         for host in self.hosts.values():
             host.skew_ms += HOURS_MS
             host.disk.written_back()
@@ -274,7 +274,7 @@ class World:
         server = self._dice.choice(self.name_servers)
         server.kill()
         server.start()
-        self.say(f"{server.name} is restarted")
+        self.log(f"{server.name} is restarted")
 
     def leader(self) -> BrokerHost | None:
         """Who leads in the largest term."""
@@ -287,7 +287,7 @@ class World:
         ]
         return max(leading, key=_term_of, default=None)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.timeline.now_ms} {text}")
 
@@ -329,11 +329,11 @@ class World:
         old.begin()
         while old.producer.stored < self.plan.old_messages:
             old.producer.send()
-            old.let_pass(20)
+            old.advance(20)
         (host,) = old.hosts.values()
         host.stop()
         while host.life is not None:
-            old.let_pass(100)
+            old.advance(100)
         for path, node in host.disk.nodes.items():
             for other in self.hosts.values():
                 other.disk.now_ms = host.disk.now_ms
@@ -387,7 +387,7 @@ class World:
                 raise InvariantViolationError(
                     f"no {what} within {limit_ms} ms after everything was mended: {self._state()}"
                 )
-            self.let_pass(STEP_MS)
+            self.advance(STEP_MS)
 
     def _state(self) -> str:
         return "; ".join(_state_of(host) for host in self.hosts.values())

@@ -58,14 +58,14 @@ def after_kill(rig: Any, *, flush: bool = False) -> Any:
 def test_messages_are_taken_at_once_with_the_right_offsets(rig: Rig, kit: Kit) -> None:
     rig = after_kill(rig)
     store = rig.open()
-    assert store.dispatch_behind_bytes and store.settling
+    assert store.dispatch_behind_bytes and store.is_rebuilding_queues
     assert store.max_queue_offset("Topic", 0) == 0, "not one unit is there yet"
     results = store.put([rig.draft(number) for number in (COUNT, COUNT + 1, COUNT + 2)])
     assert [result.status for result in results] == [PutMessageStatus.PUT_OK] * 3
     assert [result.queue_offset for result in results] == [30, 30, 31]
     store.commit()
     assert settle(store) > 10
-    assert not store.settling
+    assert not store.is_rebuilding_queues
     assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 3)}
     store.shutdown()
 

@@ -184,7 +184,7 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Rig) -> None:
     store.flush_queues()
     clean(rig, store)
     assert len(names(rig)) == 1
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_reader_keeps_what_it_holds(kit: Kit, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Kit) -> None:
         while True:
             steps.send(None)
     assert names(rig, DATA) == [16 * store.entries.file_size]
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
@@ -304,12 +304,12 @@ def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
     next(steps).run()
     assert isinstance(steps.send(None), CleaningPause)
     rig.files.now_ms = rig.clock.now_ms()
-    store.log.row.first.file.write(100, b"x")
+    store.log.segments.first.file.write(100, b"x")
     with pytest.raises(StopIteration):
         while True:
             steps.send(None)
     assert names(rig) == files[1:]
-    store.abandon()
+    store.close_without_flush()
 
 
 @pytest.mark.parametrize("damaged", ["header", "unit"])
@@ -336,7 +336,7 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: 
         clean(rig, store)
         assert "is damaged" in store.runtime_info()["cleaningFailure"]
         assert entries.begin_index == index
-    store.abandon()
+    store.close_without_flush()
 
 
 # Across the divide
@@ -469,7 +469,7 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
             assert names(rig) == old
         rig.files.dies_at = rig.files.operations + operations
         try:
-            store.drop_old_log()
+            store.delete_classic_prefix()
             done = True
         except kit.Interrupted:
             done = False

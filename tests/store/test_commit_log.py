@@ -33,7 +33,7 @@ def rig(request: pytest.FixtureRequest, kit: Kit, any_files: tuple[FileSystem, s
 def store(rig: Rig) -> Any:
     opened = rig.open()
     yield opened
-    opened.abandon()
+    opened.close_without_flush()
 
 
 def framed(log_flag: bool, record: bytearray) -> int:

@@ -21,7 +21,7 @@ PER_FILE = 10
 def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
     """What cleaning does with files that are let go; how many there were."""
     count = 0
-    for file in row.take_expired(log_min_offset):
+    for file in row.pop_expired(log_min_offset):
         DeletionTask(files, file).run()
         count += 1
     return count
@@ -30,7 +30,7 @@ def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
 def make(files: MemoryFiles) -> ConsumeQueue:
     queue = ConsumeQueue(files, FOLDER, PER_FILE * 20)
     queue.load()
-    queue.settle()
+    queue.finish_recovery()
     return queue
 
 
@@ -172,7 +172,7 @@ def test_holes(hole: int) -> None:
     assert queue.damaged
     assert queue.max_offset == hole
     assert {path: bytes(node.data) for path, node in files.nodes.items()} == before
-    queue.settle()
+    queue.finish_recovery()
     for again in range(25):
         assert queue.put(again, 1000 + 100 * again, 100, again) == (again >= hole)
     assert bytes(data(files, 2))[:100] == b"".join(

@@ -54,7 +54,7 @@ class History:
     """A store under a random schedule, and what it has promised so far, in order of the log."""
 
     rig: Any
-    dice: random.Random
+    rng: random.Random
     sent: list[Sent] = field(factory=list)
     next_number: int = 0
     unreported: int = 0
@@ -62,7 +62,7 @@ class History:
 
     def run(self, store: MessageStore, steps: int) -> None:
         for _ in range(steps):
-            action = self.dice.choices(
+            action = self.rng.choices(
                 ["put", "batch", "commit", "turn", "flush", "queues", "index", "time"],
                 [8, 2, 3, 5, 2, 1, 1, 1],
             )[0]
@@ -80,20 +80,20 @@ class History:
             elif action == "index":
                 store.catch_up_index()
             else:
-                self.rig.clock.advance(self.dice.choice([1, 900, 5000]))
+                self.rig.clock.advance(self.rng.choice([1, 900, 5000]))
             for message in self.sent:
                 message.committed |= message.end <= store.confirm_offset
                 message.flushed |= message.end <= min(store.flushed_offset, store.confirm_offset)
 
     def put(self, store: MessageStore, batch: bool) -> None:
-        kind = self.dice.choice([0, 0, 0, 0, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
-        numbers = range(self.next_number, self.next_number + self.dice.randint(1, 4))
+        kind = self.rng.choice([0, 0, 0, 0, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
+        numbers = range(self.next_number, self.next_number + self.rng.randint(1, 4))
         self.next_number = numbers.stop
-        queue_id = self.dice.randint(0, 3)
+        queue_id = self.rng.randint(0, 3)
         drafts = [
             self.rig.draft(
                 number,
-                body=b"%d:" % number + b"x" * self.dice.choice([0, 20, 200, 700]),
+                body=b"%d:" % number + b"x" * self.rng.choice([0, 20, 200, 700]),
                 queue_id=queue_id,
                 sys_flag=0 if batch else kind,
             )
@@ -153,8 +153,8 @@ def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None
     history = History(rig, random.Random(seed))
     for _ in range(ROUNDS):
         store = history.rig.open()
-        history.run(store, history.dice.randint(1, 60))
-        ending = history.dice.choice(["kill", "kill", "crash", "crash", "shutdown"])
+        history.run(store, history.rng.randint(1, 60))
+        ending = history.rng.choice(["kill", "kill", "crash", "crash", "shutdown"])
         if ending == "shutdown":
             store.shutdown()
             assert store.failure is None
@@ -215,7 +215,7 @@ def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) 
         attempt = kit.rig(layer, ROOT, flag=flag)
         layer.dies_at = number
         try:
-            attempt.open().abandon()
+            attempt.open().close_without_flush()
         except kit.Interrupted:
             after = attempt.after(getattr(layer, end)())
             store = after.open()
@@ -394,7 +394,7 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Rig, kit
     rig.write_back("/consumequeue/Topic/1/")
     store = rig.after(rig.files.crash()).open()
     assert kit.bodies(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
@@ -437,9 +437,9 @@ def test_a_full_disk_and_a_slave(rig: Rig) -> None:
     rig.files.free_bytes = rig.files.total_bytes // 2
     store.cleaning.check_disk(rig.settings())
     rig.put(store, 0)
-    store.become(slave=True)
+    store.set_role(slave=True)
     assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-    store.become(slave=False)
+    store.set_role(slave=False)
     before = store.max_queue_offset("Topic", 0)
     rig.put(store, 2)
     assert store.max_queue_offset("Topic", 0) == before + 1

@@ -104,10 +104,10 @@ def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_onc
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(0))
     assert [Entry(*entries.entry(index)) for index in range(40)] == leader
     assert entries.end_offset == leader[-1].end_offset
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig)
     assert [Entry(*store.entries.entry(index)) for index in range(40)] == leader
-    store.abandon()
+    store.close_without_flush()
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
@@ -125,7 +125,7 @@ def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) ->
     cut = rig.after(rig.files.crash())
     again = opened(cut)
     assert again.entries.end.index == kept - 1, "a cut is durable at once"
-    again.abandon()
+    again.close_without_flush()
     position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
     take(entries, shorter)
@@ -133,12 +133,12 @@ def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) ->
     assert entries.term_of(kept) == 3
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset
-    store.abandon()
+    store.close_without_flush()
     for after in (rig, rig.after(rig.files.crash())):
         store = opened(after)
         assert store.entries.end == LedgerEnd(LedgerIndex(kept), Term(3))
         assert Entry(*store.entries.entry(kept)) == shorter[0]
-        store.abandon()
+        store.close_without_flush()
 
 
 def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
@@ -148,7 +148,7 @@ def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
     with pytest.raises(AssertionError):
         store.entries.truncate_from(20)
     store.entries.truncate_from(21)
-    store.abandon()
+    store.close_without_flush()
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -165,19 +165,19 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     assert late.index >= had
     store.entries.begin_again(late.index, late.position)
-    store.log_begins_again()
+    store.on_log_reset()
     if restart:
-        store.abandon()
+        store.close_without_flush()
         store = opened(rig)
     assert store.min_queue_offset("Topic", 0) == (had + 1) // 2
     store.entries.begin_again(0, 0)
-    store.log_begins_again()
+    store.on_log_reset()
     take(store.entries, leader)
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     assert store.min_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 1) == 0
     assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
-    store.abandon()
+    store.close_without_flush()
 
 
 @pytest.mark.parametrize("under_way", [False, True])
@@ -200,14 +200,14 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.flush_queues()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     store.entries.begin_again(late.index, late.position)
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig)
     flush = store.queue_flush_task()
     if not under_way:
         flush.run()
         store.queues_flushed(flush)
     store.entries.begin_again(0, 0)
-    store.log_begins_again()
+    store.on_log_reset()
     if under_way:
         flush.run()
         store.queues_flushed(flush)
@@ -220,7 +220,7 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> None:
@@ -235,10 +235,10 @@ def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> No
     assert (entries.begin_index, entries.end.index) == (first.index, 39)
     assert [Entry(*entries.entry(entry.index)) for entry in later] == later
     assert min(bytes_of(rig, DATA)) == f"{DATA}/{2 * FILE_SIZE:020d}"
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig)
     assert store.entries.begin_index == first.index and store.entries.end.index == 39
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) -> None:
@@ -256,17 +256,17 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) ->
     end = entries.end_offset
     entries.make_room(rolled.size)
     assert entries.end_offset == end
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig)
     assert store.entries.end_offset == end
     small = entry_at(rolled.index, 0, end, shortest(FILE_SIZE - end % FILE_SIZE - 56))
     assert frame(end, small.size, FILE_SIZE) == end
     take(store.entries, [small])
     assert store.entries.end.index == rolled.index
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig)
     assert Entry(*store.entries.entry(rolled.index)) == small
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> None:
@@ -282,7 +282,7 @@ def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> N
             entries.repair(with_term(leader, 7)[20])
         entries.repair(leader[20])
         assert Entry(*entries.entry(20)) == leader[20]
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> None:
@@ -297,7 +297,7 @@ def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> N
         store.entries.repair(with_term(leader, 7)[5])
     store.entries.repair(leader[5])
     assert Entry(*store.entries.entry(5)) == leader[5]
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
@@ -324,7 +324,7 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
         with pytest.raises(CorruptEntryError, match=f"entry {damaged} is damaged"):
             while index < 40:
                 index += entries.check(index, 39, 1 << 20)[0]
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[Entry]) -> None:
@@ -343,10 +343,10 @@ def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[E
     assert entries.flushed_offset <= leader[4].end_offset
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset
-    store.abandon()
+    store.close_without_flush()
     store = opened(rig.after(rig.files.crash()))
     assert store.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
-    store.abandon()
+    store.close_without_flush()
 
 
 def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[Entry]) -> None:
@@ -372,7 +372,7 @@ def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[
     entries.commit()
     rig.flush(store)
     assert ends[-1] == 1
-    store.abandon()
+    store.close_without_flush()
 
 
 MEMBERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
@@ -398,7 +398,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     store = opened(rig)
     take(store.entries, some)
     rig.flush(store)
-    store.abandon()
+    store.close_without_flush()
     folder, size, place_of_term = DATA, FILE_SIZE, some[index].position + 16
     if wrong == "unit":
         folder, size, place_of_term = INDEX, INDEX_FILE_SIZE, index * 32 + 24
@@ -413,7 +413,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     entries.repair(some[index])
     assert not entries.holes
     assert [Entry(*entries.entry(number)) for number in range(40)] == some
-    store.abandon()
+    store.close_without_flush()
 
 
 @pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
@@ -425,7 +425,7 @@ def test_damaged_entries_at_the_end_are_a_torn_tail(
     store = opened(rig)
     take(store.entries, leader)
     rig.flush(store)
-    store.abandon()
+    store.close_without_flush()
     for entry in leader[-count:]:
         start = entry.position - entry.position % FILE_SIZE
         rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + place_of_byte] = 99
@@ -436,4 +436,4 @@ def test_damaged_entries_at_the_end_are_a_torn_tail(
     assert entries.end_offset == leader[39 - count].end_offset
     take(entries, leader[-count:])
     assert [Entry(*entries.entry(number)) for number in range(40)] == leader
-    store.abandon()
+    store.close_without_flush()

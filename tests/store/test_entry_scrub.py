@@ -24,7 +24,7 @@ def store(kit: Kit) -> Any:
         rig.put(store, number)
     store.rig = rig
     yield store
-    store.abandon()
+    store.close_without_flush()
 
 
 def flip(store: Any, index: int) -> None:
@@ -45,7 +45,7 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
     scrub.tick(REST_MS - 1)
     with pytest.raises(CorruptEntryError, match="entry 30") as found:
         scrub.tick(REST_MS)
-    scrub.found(found.value)
+    scrub.on_damage_found(found.value)
     scrub.tick(REST_MS + PERIOD_MS)
     asked[0][1](None)
     scrub.tick(REST_MS + PERIOD_MS + RETRY_MS)
@@ -69,7 +69,7 @@ def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
     asked: list[int] = []
     scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
     for index in (3, 39):
-        scrub.found(CorruptEntryError("/store/x", index, "a bit that flipped"))
+        scrub.on_damage_found(CorruptEntryError("/store/x", index, "a bit that flipped"))
     store.entries.release_first_file().close()
     assert store.entries.begin_index > 3
     scrub.tick(0)

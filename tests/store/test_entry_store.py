@@ -149,7 +149,7 @@ def test_the_checkpoint(rig: Rig) -> None:
         assert store.entries.committed_index == committed
         position = units(rig)[committed][1:3]
         assert store.confirm_offset == (sum(position) if committed >= 0 else 0)
-        store.abandon()
+        store.close_without_flush()
 
 
 def test_the_term(rig: Rig) -> None:
@@ -178,4 +178,4 @@ def test_a_flush_covers_every_index_file(rig: Rig) -> None:
     for path, node in rig.files.nodes.items():
         if path.startswith(INDEX):
             assert bytes(after.nodes[path].data) == bytes(node.data), path
-    store.abandon()
+    store.close_without_flush()

@@ -228,7 +228,7 @@ def test_interrupted_at_every_operation(
         rig.flag = True
         rig.files.dies_at = start + number
         try:
-            rig.open().abandon()
+            rig.open().close_without_flush()
         except kit.Interrupted:
             interrupted += 1
         else:
@@ -287,7 +287,7 @@ def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> No
         rig = kit.rig(layer, ROOT, flag=True)
         layer.dies_at = number
         try:
-            rig.open().abandon()
+            rig.open().close_without_flush()
         except kit.Interrupted:
             after = rig.after(layer.crash())
             store = after.open()

@@ -55,7 +55,7 @@ def test_the_log_finds_no_room(rig: Rig, kit: Kit) -> None:
     store.commit()
     store.dispatch()
     assert mark.value == acknowledged < staged.end, "not acknowledged"
-    assert store.failure is None and "planted" in store.shortage
+    assert store.failure is None and "planted" in store.disk_full_reason
     assert refused_for_room(store, rig, 3)
     assert "storeRefusesPuts" in store.runtime_info()
     assert kit.bodies(store) == before, "reads go on"
@@ -65,7 +65,7 @@ def test_the_log_finds_no_room(rig: Rig, kit: Kit) -> None:
     rig.files.heal()
     store.commit()
     store.dispatch()
-    assert store.shortage is None and "storeRefusesPuts" not in store.runtime_info()
+    assert store.disk_full_reason is None and "storeRefusesPuts" not in store.runtime_info()
     assert mark.value >= staged.end
     rig.put(store, 3)
     expected = sorted([*before, *(rig.draft(number).body for number in (2, 3))])
@@ -114,7 +114,7 @@ def test_every_write_of_a_run_finds_no_room_once(rig: Rig, kit: Kit) -> None:
         files.heal()
         store.commit()
         store.dispatch()
-        assert store.failure is None and store.shortage is None
+        assert store.failure is None and store.disk_full_reason is None
         if result.status is PutMessageStatus.PUT_OK:
             stored.append(body)
         else:

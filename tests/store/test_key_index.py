@@ -22,7 +22,7 @@ LAST = 1 << 60
 def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
     """What cleaning does with files that are let go; how many there were."""
     count = 0
-    for file in row.take_expired(log_min_offset):
+    for file in row.pop_expired(log_min_offset):
         DeletionTask(files, file).run()
         count += 1
     return count
@@ -71,7 +71,7 @@ def test_rolling_over() -> None:
     for number in range(100):
         assert index.find("T", f"k{number}", 9, 0, LAST) == [100 * number]
     again = make(files)
-    again.settle(1 << 40, None)
+    again.finish_recovery(1 << 40, None)
     assert again.find("T", "k0", 9, 0, LAST) == [0]
     assert again.end_offset == 9900
     assert again.last_update == (START + 99_000, 9900)
@@ -79,13 +79,13 @@ def test_rolling_over() -> None:
 
 def test_names_grow_though_the_clock_goes_back() -> None:
     files = MemoryFiles()
-    dice = random.Random(1)
-    index = make(files, now=lambda: START + dice.randint(-10_000_000, 10_000_000))
+    rng = random.Random(1)
+    index = make(files, now=lambda: START + rng.randint(-10_000_000, 10_000_000))
     made = []
     for number in range(200):
         put(index, number)
-        if not made or index._row[-1].path != made[-1]:
-            made.append(index._row[-1].path)
+        if not made or index._index_files[-1].path != made[-1]:
+            made.append(index._index_files[-1].path)
     assert made == sorted(made) and len(set(made)) == 11
 
 
@@ -99,13 +99,13 @@ def test_resuming_with_the_last_message(count: int) -> None:
         put(index, number, "u", "v", f"w{number}")
         put(whole, number, "u", "v", f"w{number}")
     again = make(files)
-    again.settle(1 << 40, None)
+    again.finish_recovery(1 << 40, None)
     for number in range(count - 1, count + 3):
         put(again, number, "u", "v", f"w{number}")
         if number >= count:
             put(whole, number, "u", "v", f"w{number}")
-    ours = [file.header for file in again._row]
-    assert ours == [file.header for file in whole._row]
+    ours = [file.header for file in again._index_files]
+    assert ours == [file.header for file in whole._index_files]
     assert sum(header.index_count - 1 for header in ours) == 3 * (count + 3)
 
 
@@ -116,9 +116,9 @@ def test_a_message_half_indexed() -> None:
     put(index, 1, "a", "b", "c")
     index.put([index_key_hash("T", "a")], 200, START + 2000)
     again = make(files)
-    again.settle(1 << 40, None)
+    again.finish_recovery(1 << 40, None)
     put(again, 2, "a", "b", "c")
-    assert again._row[0].header.index_count - 1 == 6
+    assert again._index_files[0].header.index_count - 1 == 6
     for key in "abc":
         assert again.find("T", key, 9, 0, LAST) == [200, 100]
 
@@ -130,18 +130,18 @@ def test_files_after_an_unclean_stop() -> None:
     for number in range(60):
         put(index, number)
     names = sorted(files.nodes)
-    ends = [file.header.end_timestamp_ms for file in index._row]
+    ends = [file.header.end_timestamp_ms for file in index._index_files]
     for safe, kept in ((0, 0), (ends[0], 1), (ends[1], 2), (ends[1] - 1, 1), (LAST, 4)):
         left = files.kill()
         left.sync_dir(FOLDER)
         again = make(left)
-        again.settle(1 << 40, safe)
+        again.finish_recovery(1 << 40, safe)
         assert sorted(left.nodes) == names[:kept]
         assert sorted(left.crash().nodes) == names[:kept], "they must not come back"
     left = files.kill()
     left.nodes[names[1]].data[:40] = bytes(40)
     again = make(left)
-    again.settle(1 << 40, LAST)
+    again.finish_recovery(1 << 40, LAST)
     assert sorted(left.nodes) == names[:1], "an empty file in the row"
 
 
@@ -152,25 +152,25 @@ def test_a_log_that_was_cut() -> None:
         put(index, number)
     names = sorted(files.nodes)
     again = make(files)
-    again.settle(index._row[1].header.end_offset, None)
+    again.finish_recovery(index._index_files[1].header.end_offset, None)
     assert sorted(files.nodes) == names[:1]
-    again.settle(0, None)
+    again.finish_recovery(0, None)
     assert sorted(files.nodes) == []
 
 
 def test_crowded_slots_equal_a_plain_search() -> None:
     """One slot, many keys: what the chains find is what a list of all entries says."""
-    dice = random.Random(5)
+    rng = random.Random(5)
     index = make(MemoryFiles(), slots=1, entries=50)
     entries: list[tuple[str, int, int]] = []
     for number in range(400):
-        key = f"k{dice.randint(0, 9)}"
+        key = f"k{rng.randint(0, 9)}"
         put(index, number, key)
         entries.append((key, 100 * number, START + 1000 * number))
     for _ in range(300):
-        key = f"k{dice.randint(0, 9)}"
-        begin, end = sorted(START + 1000 * dice.randint(-5, 405) for _ in range(2))
-        most = dice.choice([1, 5, 1000])
+        key = f"k{rng.randint(0, 9)}"
+        begin, end = sorted(START + 1000 * rng.randint(-5, 405) for _ in range(2))
+        most = rng.choice([1, 5, 1000])
         expected = [o for k, o, at in reversed(entries) if k == key and begin <= at <= end]
         assert index.find("T", key, most, begin, end) == expected[:most]
 
@@ -195,8 +195,8 @@ def test_expiry_keeps_the_last_file() -> None:
     for number in range(60):
         put(index, number)
     assert expire(files, index, 0) == 0
-    assert expire(files, index, index._row[0].header.end_offset) == 0
-    assert expire(files, index, index._row[0].header.end_offset + 1) == 1
+    assert expire(files, index, index._index_files[0].header.end_offset) == 0
+    assert expire(files, index, index._index_files[0].header.end_offset + 1) == 1
     assert expire(files, index, 1 << 40) == 2
     assert len(files.nodes) == 1
     assert index.find("T", "k59", 9, 0, LAST) == [5900]
@@ -212,6 +212,6 @@ def test_a_file_whose_creation_was_interrupted_counts_as_not_there() -> None:
         files.replace_bytes(path, b"")
     again = make(files)
     assert all(files.exists(path) for path in empty), "loading changes nothing"
-    again.settle(1000, None)
+    again.finish_recovery(1000, None)
     assert not any(files.exists(path) for path in empty)
     assert again.find("T", "k1", 10, 0, LAST) == [100]

@@ -86,7 +86,7 @@ def test_a_file_that_was_written_to_is_marked_anew(golden: Callable[[str], Path]
 
 def read_all(old_log: ClassicPrefix) -> int:
     count = 0
-    while (work := old_log.next_work()) is not None:
+    while (work := old_log.next_digest_task()) is not None:
         old_log.take(work())
         count += 1
     return count
@@ -100,10 +100,10 @@ def test_the_rest_is_read_later_and_kept(golden: Callable[[str], Path], kit: Kit
     whole = old_log.mark
     assert whole.digest.count(",") == 3
     again = opened(files, "/s")
-    assert again.mark == whole and again.next_work() is None, "kept"
+    assert again.mark == whole and again.next_digest_task() is None, "kept"
     files.unlink("/s/commitlog/00000000000000000000")
     expired = opened(files, "/s")
-    assert expired.mark == whole and expired.next_work() is None
+    assert expired.mark == whole and expired.next_digest_task() is None
     files.unlink("/s/rmqpy/old_log.json")
     shorter = opened(files, "/s")
     assert read_all(shorter) == 1
@@ -116,7 +116,7 @@ def test_a_file_that_goes_while_it_waits_ends_the_mark(
     files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
     old_log = opened(files, "/s")
     old_log.take(None)
-    assert old_log.next_work() is None and old_log.mark.digest.count(",") == 1
+    assert old_log.next_digest_task() is None and old_log.mark.digest.count(",") == 1
 
 
 def test_a_manifest_says_the_same(golden: Callable[[str], Path], kit: Kit) -> None:

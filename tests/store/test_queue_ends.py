@@ -24,13 +24,13 @@ def told(end: int) -> bytes:
 
 def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
     ends = ExpiredQueueEnds(files, PATH)
-    assert not ends.wanted and ends.ends == {} and not files.exists(PATH)
-    ends.want()
-    assert ExpiredQueueEnds(files, PATH).wanted
-    ends.told(told(7))
-    ends.told(told(5))
+    assert not ends.is_requested and ends.ends == {} and not files.exists(PATH)
+    ends.request()
+    assert ExpiredQueueEnds(files, PATH).is_requested
+    ends.merge_answer(told(7))
+    ends.merge_answer(told(5))
     again = ExpiredQueueEnds(files, PATH)
-    assert not again.wanted and again.ends == {("Topic", 0): 7}
+    assert not again.is_requested and again.ends == {("Topic", 0): 7}
     assert again.tell([], 100) == told(7)
     again.forget("Other")
     again.forget("Topic")
@@ -42,10 +42,10 @@ def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
 )
 def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> None:
     ends = ExpiredQueueEnds(files, PATH)
-    ends.want()
+    ends.request()
     with pytest.raises(RemoteProtocolError):
-        ends.told(body)
-    assert ends.wanted and ends.ends == {}
+        ends.merge_answer(body)
+    assert ends.is_requested and ends.ends == {}
 
 
 def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_it(
@@ -53,9 +53,9 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
 ) -> None:
     files.replace_bytes(PATH, b"{")
     ends = ExpiredQueueEnds(files, PATH)
-    assert ends.wanted
-    ends.nobody_knows()
-    assert not ExpiredQueueEnds(files, PATH).wanted
+    assert ends.is_requested
+    ends.mark_unavailable()
+    assert not ExpiredQueueEnds(files, PATH).is_requested
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
@@ -66,8 +66,8 @@ def test_offsets_go_on_where_the_leader_said(kit: Kit, end: int) -> None:
     for number in range(24):
         rig.put(store, number)
     assert store.max_queue_offset("Topic", 0) == 12
-    store.queue_ends.told(told(end))
-    store.become(slave=False)
+    store.queue_ends.merge_answer(told(end))
+    store.set_role(slave=False)
     store.parts.queues.correct_min_offsets(store.max_physical_offset)
     rig.put(store, 24)
     store.dispatch()
@@ -76,7 +76,7 @@ def test_offsets_go_on_where_the_leader_said(kit: Kit, end: int) -> None:
     assert len(page.messages) == 1
     silent = store.queue_ends.tell(store.parts.queues.items(), store.max_physical_offset - 1)
     assert silent == b'{"wanted": false, "ends": {"Topic": {"0": %d, "1": 12}}}' % end
-    store.abandon()
+    store.close_without_flush()
     again = rig.open()
     assert again.max_queue_offset("Topic", 0) == end + 1
-    again.abandon()
+    again.close_without_flush()

@@ -59,7 +59,7 @@ def test_statuses(rig: Rig) -> None:
         assert (page.min_offset, page.max_offset) == (0, 5)
     page = get(store, 0, matcher=lambda code: False)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 5)
-    store.become(slave=True)
+    store.set_role(slave=True)
     assert get(store, 6).next_begin_offset == 6
     assert get(store, -1).next_begin_offset == -1
     store.shutdown()
@@ -69,7 +69,7 @@ def test_a_slave_that_checks_offsets(rig: Rig) -> None:
     rig.changes["offset_check_in_slave"] = True
     store = rig.open()
     fill(rig, store, 5)
-    store.become(slave=True)
+    store.set_role(slave=True)
     assert get(store, 6).next_begin_offset == 5
     store.shutdown()
 
@@ -246,7 +246,7 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
     rig.files.nodes[path].data[place] ^= 1
     assert store.catch_up_index()
     rig.put(store, 30)
-    assert store.health.is_well and store.dispatch_behind_bytes == 0
+    assert store.health.is_healthy and store.dispatch_behind_bytes == 0
     rig.files.nodes[path].data[place] ^= 1
     assert store.catch_up_index(), "it is not looked at all the time"
     rig.clock.advance(INDEX_RETRY_MS)
@@ -289,7 +289,7 @@ def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
     for number in (0, 4095, 4096, 8191, 8192, count - 1, count, count + 1, count + 2):
         found = store.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages
         assert len(found) == 1, number
-    assert sum(file.header.index_count - 1 for file in store._index._row) == 2 * (count + 3)
+    assert sum(file.header.index_count - 1 for file in store._index._index_files) == 2 * (count + 3)
     store.shutdown()
 
 
@@ -349,7 +349,7 @@ def test_ipv6_hosts(rig: Rig, flag: int) -> None:
     assert (found.born_host, found.store_host) == (hosts["born_host"], hosts["store_host"])
     assert found.store_timestamp_ms == rig.clock.now_ms()
     assert store.store_timestamp_at("Topic", 0, 0) == rig.clock.now_ms()
-    store.abandon()
+    store.close_without_flush()
     store = rig.open()
     assert bytes(get(store, 0).messages[0])[20:28] == bytes(8)
     assert decode_message(get(store, 0).messages[0]).physical_offset == offset

@@ -217,7 +217,7 @@ def test_a_queue_offset_out_of_all_bounds(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     offsets = rig.put(store, 0, 2, 4)
-    store.abandon()
+    store.close_without_flush()
     rig.edit(
         *(lambda path, position: (path, position + 20))(*rig.place(offsets[2])),
         (1 << 40).to_bytes(8),
@@ -230,7 +230,7 @@ def test_a_topic_that_leads_out_of_the_store(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     offsets = rig.put(store, 0, 2)
-    store.abandon()
+    store.close_without_flush()
     path, position = rig.place(offsets[1])
     record = rig.tree()[path][position:]
     place = position + record.index(b"Topic")

@@ -97,7 +97,7 @@ def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
     damage(rig, store, how, 6, 7, 8)
     assert pulled(store, 8)[1] == [9, 10, 11]
     rig = rig.after(rig.files.kill())
-    rig.open().abandon()
+    rig.open().close_without_flush()
     rig = rig.after(rig.files.kill())
     assert rig.tree()[REBUILDS] == b'{"Topic": {"0": 8}}'
     store = rig.open()
@@ -135,11 +135,11 @@ def test_what_cannot_be_noted_is_noted_later(rig: Rig, kit: Kit) -> None:
     damage(rig, store, "size one more", 5)
     rig.files.fail_write("queue-rebuilds", errno.ENOSPC)
     assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
-    assert store.shortage is not None and "queuesToBuildAgain" not in store.runtime_info()
+    assert store.disk_full_reason is not None and "queuesToBuildAgain" not in store.runtime_info()
     rig.files.heal()
     store.dispatch()
     assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
-    assert store.shortage is None and store.runtime_info()["queuesToBuildAgain"] == "1"
+    assert store.disk_full_reason is None and store.runtime_info()["queuesToBuildAgain"] == "1"
     store.shutdown()
 
 
@@ -172,4 +172,4 @@ def test_nobody_steps_over_a_message_that_another_member_will_send_again(
     assert len(told) == 2 and len(set(told)) == 1
     node.data[offset % FILE_SIZE + place] ^= 1
     assert pulled(store, 5)[1] == [5, 6, 7, 8, 9, 10, 11]
-    store.abandon()
+    store.close_without_flush()

@@ -23,8 +23,8 @@ def junk_ones(count: int, seed: int) -> bytes:
 
 def junk_random(count: int, seed: int) -> bytes:
     """Random bytes that are no text: the first is no UTF-8 wherever it stands."""
-    dice = random.Random(seed)
-    return bytes([0xFF, *dice.randbytes(count - 1)]) if count else b""
+    rng = random.Random(seed)
+    return bytes([0xFF, *rng.randbytes(count - 1)]) if count else b""
 
 
 JUNK = {"zeros": junk_zeros, "ones": junk_ones, "random": junk_random}
@@ -43,7 +43,7 @@ def filled(rig: Any, kit: Kit, count: int, clean: bool) -> tuple[list[int], int,
     if clean:
         store.shutdown()
     else:
-        store.abandon()
+        store.close_without_flush()
     return offsets, end, bodies
 
 
@@ -84,7 +84,7 @@ def test_the_last_record_cut_at_every_byte(rig: Rig, kit: Kit, junk: str, clean:
         again = damaged.open()
         assert again.opened.notes == [], cut
         assert kit.bodies(again) == bodies | {rig.draft(13).body}, cut
-        again.abandon()
+        again.close_without_flush()
 
 
 @pytest.mark.parametrize("junk", list(JUNK))
@@ -109,7 +109,7 @@ def test_the_first_entry_behind_the_divide_cut(kit: Kit) -> None:
     rig.flag = True
     store = rig.open()
     (offset,) = rig.put(store, 5)
-    store.abandon()
+    store.close_without_flush()
     assert offset == kit.FILE_SIZE + 48
     path, position = rig.place(offset)
     rig.edit(path, position + 20, bytes(500))
@@ -131,13 +131,13 @@ def test_the_last_record_is_the_last_of_a_scan(rig: Rig, kit: Kit) -> None:
         rig.put(store, *range(count), **changes)
         assert store.max_physical_offset < 1 << 20
         end = store.max_physical_offset
-        store.abandon()
+        store.close_without_flush()
         path = f"dledger-n0/data/{0:020d}" if rig.flag else f"commitlog/{0:020d}"
         rig.edit(path, end - 2, bytes(2))
         store = rig.open()
         ends = [store.max_queue_offset("Topic", queue_id) for queue_id in (0, 1)]
         assert sum(ends) == count - 1
-        store.abandon()
+        store.close_without_flush()
 
 
 def test_a_property_may_hold_a_zero_character(rig: Rig, kit: Kit) -> None:
@@ -145,7 +145,7 @@ def test_a_property_may_hold_a_zero_character(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 1)
     rig.put(store, 2, properties=b"A\x01b\0c\x02D\x01e")
-    store.abandon()
+    store.close_without_flush()
     store = rig.open()
     assert store.opened.notes == []
     assert kit.bodies(store) == {rig.draft(1).body, rig.draft(2).body}
@@ -159,7 +159,7 @@ def test_what_was_kept_is_not_overwritten(rig: Rig, kit: Kit) -> None:
     path, position = rig.place(frame)
     for byte in (b"\xfe", b"\xff"):
         rig.edit(path, position, byte * 90)
-        rig.open().abandon()
+        rig.open().close_without_flush()
     kept = {p: d for p, d in rig.tree().items() if p.startswith("rmqpy/quarantine/")}
     name = f"rmqpy/quarantine/{frame:020d}.bin"
     assert set(kept) == {name, name + ".1"}
@@ -174,7 +174,7 @@ def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(kit: Kit) -> None:
         (offset,) = rig.put(store, number)
         number += 1
     assert store.max_physical_offset < kit.FILE_SIZE
-    store.abandon()
+    store.close_without_flush()
     rig.edit(*rig.place(offset), b"\xff" * 50)
     store = rig.open()
     assert store.max_physical_offset == offset
@@ -194,7 +194,7 @@ def test_the_tail_is_a_closed_file(rig: Rig, kit: Kit) -> None:
         rig.put(store, number)
         number += 1
     in_first = [b for b in kit.bodies(store)]
-    store.abandon()
+    store.close_without_flush()
     folder = "dledger-n0/data" if rig.flag else "commitlog"
     for path in list(rig.files.nodes):
         if path.startswith(f"{ROOT}/{folder}/") and not path.endswith(f"{0:020d}"):
@@ -203,7 +203,7 @@ def test_the_tail_is_a_closed_file(rig: Rig, kit: Kit) -> None:
         store = rig.open()
         found = kit.bodies(store)
         assert found < set(in_first) and len(found) == number - 1
-        store.abandon()
+        store.close_without_flush()
     store = rig.open()
     rig.put(store, *range(100, 140))
     assert len(kit.bodies(store)) == number - 1 + 40

@@ -494,21 +494,21 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
         return made.ground_of(made.group.replica(node))
 
     tree = rig.on(files).tree()
-    whole = files.reborn(None)
+    whole = files.reopen(None)
     apply_plan(ground(whole), plan, node)
     wanted = rig.on(whole).tree()
     for dies_at in itertools.count():
-        dying = files.reborn(dies_at)
+        dying = files.reopen(dies_at)
         try:
             apply_plan(ground(dying), plan, node)
         except kit.Killed:
             pass
         else:
             return dies_at
-        forward = dying.reborn(None)
+        forward = dying.reopen(None)
         apply_plan(ground(forward), plan, node)
         assert rig.on(forward).tree() == wanted, dies_at
-        back = dying.reborn(None)
+        back = dying.reopen(None)
         if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
             roll_back(ground(back))
         assert rig.on(back).tree() == tree, dies_at
@@ -545,22 +545,22 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
         return rig.on(on).tree(), on.read_bytes("/s.conf")
 
     before = all_of(files)
-    whole = files.reborn(None)
+    whole = files.reopen(None)
     assert apply_plan(ground(whole), plan, "s").earlier
     wanted = all_of(whole)
     assert wanted[0] != before[0] and wanted[1] != before[1]
     for dies_at in itertools.count():
-        dying = files.reborn(dies_at)
+        dying = files.reopen(dies_at)
         try:
             apply_plan(ground(dying), plan, "s")
         except kit.Killed:
             pass
         else:
             break
-        forward = dying.reborn(None)
+        forward = dying.reopen(None)
         apply_plan(ground(forward), plan, "s")
         assert all_of(forward) == wanted, dies_at
-        back = dying.reborn(None)
+        back = dying.reopen(None)
         if load_journal(back, ground(back).work).plan_id == plan.id:
             roll_back(ground(back))
         assert all_of(back) == before, dies_at

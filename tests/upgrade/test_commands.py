@@ -103,10 +103,10 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
         row.load("mappedFileSizeCommitLog")
         own = f"{root}/rmqpy"
         told = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
-        assert told.next_work() is None, "switch has read the whole log and says so"
+        assert told.next_digest_task() is None, "switch has read the whole log and says so"
         forget_old_log_mark(OsFileSystem(), own)
         again = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
-        while (work := again.next_work()) is not None:
+        while (work := again.next_digest_task()) is not None:
             again.take(work())
         row.close()
         assert again.mark == told.mark

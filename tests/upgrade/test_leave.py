@@ -179,21 +179,21 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     """Each point of a kill, then: to the end; and: back."""
     joined = upgraded(kit, 12, 40)
     original, plan = joined.files, leaving(joined)
-    start = original.reborn(None)
+    start = original.reopen(None)
     apply_plan(joined.on(start).ground(), plan, "n0")
     wanted, tree = joined.on(start).tree(), joined.tree()
     for dies_at in itertools.count():
-        dying = original.reborn(dies_at)
+        dying = original.reopen(dies_at)
         try:
             apply_plan(joined.on(dying).ground(), plan, "n0")
         except kit.Killed:
             pass
         else:
             break
-        forward = joined.on(dying.reborn(None))
+        forward = joined.on(dying.reopen(None))
         apply_plan(forward.ground(), plan, "n0")
         assert forward.tree() == wanted, dies_at
-        back = joined.on(dying.reborn(None))
+        back = joined.on(dying.reopen(None))
         if back.files.exists(f"{back.root}/rmqpy/upgrade/journal.json"):
             roll_back(back.ground())
         assert back.tree() == tree, dies_at
@@ -206,14 +206,14 @@ def test_killed_while_taking_back(kit: Kit) -> None:
     apply_plan(joined.ground(), plan, "n0")
     left = joined.files
     for dies_at in itertools.count():
-        dying = left.reborn(dies_at)
+        dying = left.reopen(dies_at)
         try:
             roll_back(joined.on(dying).ground())
         except kit.Killed:
             pass
         else:
             break
-        again = joined.on(dying.reborn(None))
+        again = joined.on(dying.reopen(None))
         state = load_journal(again.files, again.ground().work).state
         if state == ROLLING_BACK:
             with pytest.raises(UpgradeRefusedError, match="being taken back"):
@@ -227,10 +227,10 @@ def test_killed_while_taking_back(kit: Kit) -> None:
 def test_no_broker_starts_on_what_is_half_done(kit: Kit) -> None:
     joined = upgraded(kit, 12, 40)
     plan = leaving(joined)
-    dying = joined.files.reborn(60)
+    dying = joined.files.reopen(60)
     with pytest.raises(kit.Killed):
         apply_plan(joined.on(dying).ground(), plan, "n0")
-    half = joined.on(dying.reborn(None))
+    half = joined.on(dying.reopen(None))
     for flag in (True, False):
         with pytest.raises(StoreError, match="half done"):
             half.with_flag(flag).open()
@@ -246,7 +246,7 @@ def test_the_flag_alone_is_no_way_back(kit: Kit) -> None:
 
 def test_refused_after_an_unclean_stop(kit: Kit) -> None:
     joined = upgraded(kit, 12, 4)
-    joined.open().abandon()
+    joined.open().close_without_flush()
     with pytest.raises(UpgradeRefusedError, match="not clean"):
         leaving(joined)
 

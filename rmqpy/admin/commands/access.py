@@ -24,7 +24,7 @@ _VERSIONS = OutputTable(
 
 
 async def update_account(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     header = CreateAccessConfigRequestHeader(
         access_key=given.text("accessKey"),
         secret_key=given.text("secretKey"),
@@ -54,7 +54,7 @@ async def update_account(call: CommandContext) -> CommandResult:
 
 
 async def delete_account(call: CommandContext) -> CommandResult:
-    key, lines, addresses = call.given.text("accessKey"), [], await masters(call)
+    key, lines, addresses = call.args.text("accessKey"), [], await masters(call)
     for address in addresses:
         await call.admin.delete_account(address, key)
         lines.append(f"delete plain access config account from {address} success.")
@@ -64,8 +64,8 @@ async def delete_account(call: CommandContext) -> CommandResult:
 
 async def update_white_addresses(call: CommandContext) -> CommandResult:
     header = UpdateGlobalWhiteAddrsConfigRequestHeader(
-        global_white_addrs=call.given.text("globalWhiteRemoteAddresses"),
-        acl_file_full_path=call.given.optional("aclFileFullPath"),
+        global_white_addrs=call.args.text("globalWhiteRemoteAddresses"),
+        acl_file_full_path=call.args.optional("aclFileFullPath"),
     )
     lines, addresses = [], await masters(call)
     for address in addresses:
@@ -92,7 +92,7 @@ async def acl_versions(call: CommandContext) -> CommandResult:
                     java_time(version.timestamp, millis=False),
                 ]
             )
-    where = "broker" if call.given.has("brokerAddr") else "cluster"
+    where = "broker" if call.args.has("brokerAddr") else "cluster"
     lines = [_VERSIONS.text(rows), f"get {where}'s plain access config version success."]
     return CommandResult(data, "\n".join(lines))
 

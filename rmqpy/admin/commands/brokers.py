@@ -61,7 +61,7 @@ _CLUSTER_MORE = OutputTable(
 
 
 async def broker_status(call: CommandContext) -> CommandResult:
-    broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
+    broker, cluster = call.args.optional("brokerAddr"), call.args.optional("clusterName")
     if (broker is None) == (cluster is None):
         raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     if broker is not None:
@@ -79,7 +79,7 @@ async def broker_status(call: CommandContext) -> CommandResult:
 
 
 async def get_broker_config(call: CommandContext) -> CommandResult:
-    broker, cluster = call.given.optional("brokerAddr"), call.given.optional("clusterName")
+    broker, cluster = call.args.optional("brokerAddr"), call.args.optional("clusterName")
     if (broker is None) == (cluster is None):
         raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     titles = {}
@@ -99,7 +99,7 @@ async def get_broker_config(call: CommandContext) -> CommandResult:
 
 
 async def update_broker_config(call: CommandContext) -> CommandResult:
-    key, value = call.given.text("key"), call.given.text("value")
+    key, value = call.args.text("key"), call.args.text("value")
     addresses = await masters(call)
     lines = []
     for address in addresses:
@@ -112,7 +112,7 @@ def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
     """A command that has brokers do one thing: those of ``-b`` or ``-c``, else every master."""
 
     async def run(call: CommandContext) -> CommandResult:
-        if call.given.has("brokerAddr") or call.given.has("clusterName"):
+        if call.args.has("brokerAddr") or call.args.has("clusterName"):
             addresses = await masters(call)
         else:
             info = await call.admin.cluster_info()
@@ -129,7 +129,7 @@ def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
 
 
 async def broker_consume_stats(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     stats = await call.admin.broker_consume_stats(
         given.text("brokerAddr"),
         given.truth("order", False),
@@ -178,7 +178,7 @@ async def cluster_list(call: CommandContext) -> CommandResult:
         }
         for cluster, name, number, address in _brokers(info)
     ]
-    if call.given.has("moreStats"):
+    if call.args.has("moreStats"):
         rows = [
             [cluster, name, *_totals(runtime[address])]
             for cluster, name, _, address in _brokers(info)

@@ -37,8 +37,8 @@ _RUNNING = OutputTable(
 
 
 async def consumer_connection(call: CommandContext) -> CommandResult:
-    group = call.given.text("consumerGroup")
-    connection = await connections(call, group, call.given.optional("brokerAddr"))
+    group = call.args.text("consumerGroup")
+    connection = await connections(call, group, call.args.optional("brokerAddr"))
     rows = [_client_row(client) for client in connection.connection_set]
     lines = [_CONSUMERS.text(rows), "", "Below is subscription:", f"{'#Topic':<20} #SubExpression"]
     lines += [
@@ -54,7 +54,7 @@ async def consumer_connection(call: CommandContext) -> CommandResult:
 
 
 async def producer_connection(call: CommandContext) -> CommandResult:
-    group, topic = call.given.text("producerGroup"), call.given.text("topic")
+    group, topic = call.args.text("producerGroup"), call.args.text("topic")
     route = await call.admin.route(topic)
     address = next(each.broker_addrs[min(each.broker_addrs)] for each in route.broker_datas)
     connection = await call.admin.producer_connections(address, group)
@@ -67,7 +67,7 @@ async def producer_connection(call: CommandContext) -> CommandResult:
 
 
 async def producers(call: CommandContext) -> CommandResult:
-    table = (await call.admin.producers(call.given.text("brokerAddr"))).data
+    table = (await call.admin.producers(call.args.text("brokerAddr"))).data
     lines = []
     for group, members in sorted(table.items()):
         for each in members:
@@ -82,11 +82,11 @@ async def producers(call: CommandContext) -> CommandResult:
 
 
 async def consumer_status(call: CommandContext) -> CommandResult:
-    group, broker = call.given.text("consumerGroup"), call.given.optional("brokerAddr")
-    jstack = call.given.has("jstack")
+    group, broker = call.args.text("consumerGroup"), call.args.optional("brokerAddr")
+    jstack = call.args.has("jstack")
     address = broker or await any_broker(call, group)
-    if call.given.has("clientId"):
-        info = await call.admin.running_info(address, group, call.given.text("clientId"), jstack)
+    if call.args.has("clientId"):
+        info = await call.admin.running_info(address, group, call.args.text("clientId"), jstack)
         return CommandResult(info, running_text(info))
     connection = await connections(call, group, broker)
     infos: dict[str, ConsumerRunningInfo] = {}

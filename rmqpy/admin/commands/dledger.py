@@ -58,7 +58,7 @@ async def dledger(call: CommandContext) -> CommandResult:
 
 
 async def _addresses(call: CommandContext) -> list[str]:
-    broker, name = call.given.optional("brokerAddr"), call.given.optional("brokerName")
+    broker, name = call.args.optional("brokerAddr"), call.args.optional("brokerName")
     if (broker is None) == (name is None):
         raise UsageError("give either -b BROKER (host:port) or -m NAME (brokerName)")
     if broker is not None:

@@ -41,7 +41,7 @@ _SHOWN_SETTINGS = (
 
 
 async def export_metadata(call: CommandContext) -> CommandResult:
-    given, admin = call.given, call.admin
+    given, admin = call.args, call.admin
     if given.has("brokerAddr"):
         addresses = [given.text("brokerAddr")]
     elif given.has("clusterName"):
@@ -76,7 +76,7 @@ async def export_metadata(call: CommandContext) -> CommandResult:
 
 async def export_configs(call: CommandContext) -> CommandResult:
     settings, slaves = {}, 0
-    members = await call.admin.members(call.given.text("clusterName"))
+    members = await call.admin.members(call.args.text("clusterName"))
     for master, others in members.items():
         slaves += len(others)
         every = await call.admin.broker_config(master)
@@ -93,7 +93,7 @@ async def export_configs(call: CommandContext) -> CommandResult:
 
 async def export_metrics(call: CommandContext) -> CommandResult:
     info = await call.admin.cluster_info()
-    cluster = call.given.text("clusterName")
+    cluster = call.args.text("clusterName")
     reports = {}
     for name in sorted(info.cluster_addr_table.get(cluster, [])):
         address = info.broker_addr_table[name].broker_addrs.get(MASTER_ID)
@@ -179,7 +179,7 @@ async def _put_stats(call: CommandContext, address: str, topic: str) -> BrokerSt
 
 async def _user_topics(call: CommandContext, address: str) -> dict[str, TopicConfig]:
     system = set(await call.admin.system_topics(address))
-    special = call.given.has("specialTopic")
+    special = call.args.has("specialTopic")
     table = (await call.admin.all_topics(address)).topic_config_table
     return {
         name: topic
@@ -213,7 +213,7 @@ def _sum(stats: BrokerStatsData | None) -> int:
 
 
 def _written(call: CommandContext, name: str, result: dict[str, Any]) -> CommandResult:
-    given = call.given.optional("filePath")
+    given = call.args.optional("filePath")
     folder = Path(given) if given else Path(tempfile.gettempdir()) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name

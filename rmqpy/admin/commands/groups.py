@@ -52,7 +52,7 @@ _GROUPS = OutputTable(
 
 
 async def update_group(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     group = SubscriptionGroupConfig(
         given.text("groupName"),
         consume_enable=given.truth("consumeEnable", True),
@@ -73,7 +73,7 @@ async def update_group(call: CommandContext) -> CommandResult:
 
 
 async def delete_group(call: CommandContext) -> CommandResult:
-    given, admin = call.given, call.admin
+    given, admin = call.args, call.admin
     group, cluster = given.text("groupName"), given.optional("clusterName")
     addresses = await masters(call)
     lines = []
@@ -92,7 +92,7 @@ async def delete_group(call: CommandContext) -> CommandResult:
 
 
 async def get_consumer_config(call: CommandContext) -> CommandResult:
-    name = call.given.text("groupName")
+    name = call.args.text("groupName")
     info = await call.admin.cluster_info()
     found, lines = {}, []
     for cluster in sorted(info.cluster_addr_table):
@@ -109,11 +109,11 @@ async def get_consumer_config(call: CommandContext) -> CommandResult:
 
 
 async def consumer_progress(call: CommandContext) -> CommandResult:
-    if not call.given.has("groupName"):
+    if not call.args.has("groupName"):
         return await _all_progress(call)
-    group = call.given.text("groupName")
+    group = call.args.text("groupName")
     stats = await consume_stats(call, group)
-    owners = await _owners(call, group) if call.given.truth("showClientIP", False) else None
+    owners = await _owners(call, group) if call.args.truth("showClientIP", False) else None
     rows = []
     total = 0
     for queue, offset in sorted(stats.offset_table.items()):

@@ -44,7 +44,7 @@ _CLUSTER = OutputTable(
 
 
 async def check_send_rt(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     topic, amount = given.text("topic"), given.number("amount", 100)
     message = Message(topic=topic, body=FILLING * given.number("size", 128))
     rows, spent, data = [], [], []
@@ -64,7 +64,7 @@ async def check_send_rt(call: CommandContext) -> CommandResult:
 
 async def send_status(call: CommandContext) -> CommandResult:
     """Send to the topic that is called as the broker."""
-    given = call.given
+    given = call.args
     name = given.text("brokerName")
     message = Message(topic=name, body=FILLING * given.number("messageSize", 128))
     clock = call.admin.instance.clock
@@ -86,7 +86,7 @@ async def send_status(call: CommandContext) -> CommandResult:
 
 async def cluster_rt(call: CommandContext) -> CommandResult:
     """Round after round, until it is interrupted; ``-r`` bounds the rounds."""
-    given = call.given
+    given = call.args
     amount, rounds = given.number("amount", 100), given.number("rounds", 0)
     as_log = given.truth("print", False)
     data: list[dict[str, object]] = []
@@ -114,7 +114,7 @@ async def cluster_rt(call: CommandContext) -> CommandResult:
 async def _round(
     call: CommandContext, producer: Producer, broker: str, amount: int
 ) -> dict[str, object]:
-    message = Message(topic=broker, body=FILLING * call.given.number("size", 128))
+    message = Message(topic=broker, body=FILLING * call.args.number("size", 128))
     spent, failed = [], 0
     for _ in range(amount):
         good, time_ms = await _timed(call, producer, message, None)
@@ -129,7 +129,7 @@ def _shown(
     if not as_log:
         return _CLUSTER.line([cluster, broker, row["rt"], row["ok"], row["failed"]])
     now = java_time(call.admin.instance.clock.now_ms(), millis=False)
-    room = call.given.optional("machineRoom") or "noname"
+    room = call.args.optional("machineRoom") or "noname"
     return f"{now}|{room}|{cluster}|{broker}|{row['rt']}"
 
 

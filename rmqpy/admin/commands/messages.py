@@ -37,7 +37,7 @@ _SENT = OutputTable(
 
 
 async def query_by_id(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     ids = [part.strip() for part in given.text("msgId").split(",") if part.strip()]
     if given.has("consumerGroup") and given.has("clientId"):
         return await _consume_directly(call, ids)
@@ -55,7 +55,7 @@ async def query_by_id(call: CommandContext) -> CommandResult:
 
 
 async def _consume_directly(call: CommandContext, ids: Sequence[str]) -> CommandResult:
-    group, client = call.given.text("consumerGroup"), call.given.text("clientId")
+    group, client = call.args.text("consumerGroup"), call.args.text("clientId")
     results, lines = [], []
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         for offset_id in ids:
@@ -93,14 +93,14 @@ async def _resend(call: CommandContext, ids: Sequence[str]) -> CommandResult:
 async def query_by_key(call: CommandContext) -> CommandResult:
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         messages = await consumer.query_by_key(
-            call.given.text("topic"), call.given.text("msgKey"), 64
+            call.args.text("topic"), call.args.text("msgKey"), 64
         )
     rows = [[each.msg_id, each.stored.queue_id, each.queue_offset] for each in messages]
     return CommandResult([message_data(each) for each in messages], _BY_KEY.text(rows))
 
 
 async def query_by_unique_key(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     topic, unique_id = given.text("topic"), given.text("msgId")
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         messages = await consumer.query_by_key(topic, unique_id, PAGE, unique=True)
@@ -114,7 +114,7 @@ async def query_by_unique_key(call: CommandContext) -> CommandResult:
 
 
 async def query_by_offset(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
     offset = given.number("offset", 0)
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
@@ -127,7 +127,7 @@ async def query_by_offset(call: CommandContext) -> CommandResult:
 
 
 async def print_messages(call: CommandContext) -> CommandResult:
-    topic, given = call.given.text("topic"), call.given
+    topic, given = call.args.text("topic"), call.args
     show_body = given.truth("printBody", True)
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         for queue in await consumer.queues(topic):
@@ -143,7 +143,7 @@ async def print_messages(call: CommandContext) -> CommandResult:
 
 
 async def print_queue(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
     show, show_body = given.truth("print", False), given.truth("printBody", False)
     tags: Counter[str] = Counter()
@@ -162,7 +162,7 @@ async def print_queue(call: CommandContext) -> CommandResult:
 
 
 async def consume_messages(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     count = given.number("MessageNumber", 128)
     if count <= 0:
         raise UsageError("Please input a positive messageNumber!")
@@ -198,7 +198,7 @@ async def consume_messages(call: CommandContext) -> CommandResult:
 
 
 async def send_message(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     topic = given.text("topic")
     queue = None
     if given.has("qid"):
@@ -225,11 +225,11 @@ async def _range(
 ) -> tuple[int, int]:
     """The offsets between which to read: all, or those of a span of time."""
     begin, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-    if call.given.has("beginTimestamp"):
-        moment = timestamp_of(call.given.text("beginTimestamp"))
+    if call.args.has("beginTimestamp"):
+        moment = timestamp_of(call.args.text("beginTimestamp"))
         begin = await consumer.search_offset(queue, moment)
-    if call.given.has("endTimestamp"):
-        moment = timestamp_of(call.given.text("endTimestamp"))
+    if call.args.has("endTimestamp"):
+        moment = timestamp_of(call.args.text("endTimestamp"))
         end = await consumer.search_offset(queue, moment)
     return begin, end
 
@@ -237,7 +237,7 @@ async def _range(
 async def _pages(
     call: CommandContext, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int
 ) -> AsyncIterator[PullResult]:
-    expression = call.given.optional("subExpression") or "*"
+    expression = call.args.optional("subExpression") or "*"
     offset = begin
     while offset < end:
         page = await consumer.pull(queue, offset, min(PAGE, end - offset), expression)
@@ -313,7 +313,7 @@ def _page_text(queue: MessageQueue, what: str, page: PullResult) -> str:
 
 
 def _line(call: CommandContext, message: MessageExt, show_body: bool, page: PullResult) -> str:
-    charset = call.given.optional("charsetName") or "UTF-8"
+    charset = call.args.optional("charsetName") or "UTF-8"
     body = "NOT PRINT BODY"
     if show_body:
         try:

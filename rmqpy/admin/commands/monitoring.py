@@ -19,7 +19,7 @@ _NOTIFY: Final = "[MONITOR]  [NOTIFY] "
 
 async def start_monitoring(call: CommandContext) -> CommandResult:
     """Until it is interrupted; ``-r`` bounds the rounds."""
-    rounds, done = call.given.number("rounds", 0), 0
+    rounds, done = call.args.number("rounds", 0), 0
     while True:
         call.show("[MONITOR] beginRound")
         findings = await _round(call)
@@ -29,7 +29,7 @@ async def start_monitoring(call: CommandContext) -> CommandResult:
         done += 1
         if done == rounds:
             return CommandResult(findings, "", says_no=bool(findings))
-        await asyncio.sleep(call.given.number("interval", ROUND_SECONDS))
+        await asyncio.sleep(call.args.number("interval", ROUND_SECONDS))
 
 
 async def _round(call: CommandContext) -> list[str]:

@@ -14,7 +14,7 @@ _BROKER_NAME = option("b", "brokerName", "broker name", required=True)
 
 
 async def update_kv_config(call: CommandContext) -> CommandResult:
-    namespace, key, value = (call.given.text(name) for name in ("namespace", "key", "value"))
+    namespace, key, value = (call.args.text(name) for name in ("namespace", "key", "value"))
     await call.admin.put_kv(namespace, key, value)
     return CommandResult(
         {"namespace": namespace, "key": key, "value": value},
@@ -23,7 +23,7 @@ async def update_kv_config(call: CommandContext) -> CommandResult:
 
 
 async def delete_kv_config(call: CommandContext) -> CommandResult:
-    namespace, key = call.given.text("namespace"), call.given.text("key")
+    namespace, key = call.args.text("namespace"), call.args.text("key")
     await call.admin.delete_kv(namespace, key)
     return CommandResult(
         {"namespace": namespace, "key": key}, "delete kv config from namespace success."
@@ -39,7 +39,7 @@ async def add_write_perm(call: CommandContext) -> CommandResult:
 
 
 async def _permission(call: CommandContext, *, wipe: bool) -> CommandResult:
-    name = call.given.text("brokerName")
+    name = call.args.text("brokerName")
     word = "wipe" if wipe else "add"
     change = call.admin.wipe_write_perm if wipe else call.admin.add_write_perm
     counts: dict[str, int | None] = {}
@@ -64,7 +64,7 @@ async def get_namesrv_config(call: CommandContext) -> CommandResult:
 
 
 async def update_namesrv_config(call: CommandContext) -> CommandResult:
-    key, value = call.given.text("key"), call.given.text("value")
+    key, value = call.args.text("key"), call.args.text("value")
     for server in call.admin.name_servers:
         await call.admin.update_namesrv_config(server, {key: value})
     servers = ", ".join(call.admin.name_servers)

@@ -49,7 +49,7 @@ class _Reset:
 
 
 async def reset_offset_by_time(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     text = given.text("timestamp")
     reset = _Reset(
         given.text("group"), given.text("topic"), timestamp_of(text), given.truth("force", True)
@@ -65,7 +65,7 @@ async def reset_offset_by_time(call: CommandContext) -> CommandResult:
 
 
 async def skip_accumulated(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     force = given.truth("force", True)
     outcome, _ = await _reset(call, _Reset(given.text("group"), given.text("topic"), NOW, force))
     return outcome
@@ -137,7 +137,7 @@ async def _offset_at(
 
 
 async def clone_group_offset(call: CommandContext) -> CommandResult:
-    given, admin = call.given, call.admin
+    given, admin = call.args, call.admin
     source, target, topic = given.text("srcGroup"), given.text("destGroup"), given.text("topic")
     route = await admin.route(topic)
     masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}

@@ -29,7 +29,7 @@ _STATS = OutputTable(
 
 
 async def stats_all(call: CommandContext) -> CommandResult:
-    wanted, active = call.given.optional("topic"), call.given.has("activeTopic")
+    wanted, active = call.args.optional("topic"), call.args.has("activeTopic")
     rows: list[list[object]] = []
     for topic in [wanted] if wanted is not None else await call.admin.topics():
         if wanted is None and (is_retry_topic(topic) or is_dlq_topic(topic)):
@@ -96,7 +96,7 @@ def _day_sum(data: BrokerStatsData) -> int:
 
 
 async def query_consume_queue(call: CommandContext) -> CommandResult:
-    given = call.given
+    given = call.args
     topic, first = given.text("topic"), given.number("index", 0)
     address = given.optional("broker")
     if not address:

@@ -61,7 +61,7 @@ _LIST_ROWS = OutputTable(
 
 
 async def update_topic(call: CommandContext) -> CommandResult:
-    given, admin = call.given, call.admin
+    given, admin = call.args, call.admin
     topic = TopicConfig(
         given.text("topic"),
         read_queue_nums=given.number("readQueueNums", 8),
@@ -92,12 +92,12 @@ async def _order(call: CommandContext, topic: TopicConfig, addresses: list[str])
     )
     text = ";".join(f"{name}:{topic.write_queue_nums}" for name in names)
     await call.admin.put_kv(ORDER_NAMESPACE, topic.topic_name, text)
-    where = "broker" if call.given.has("brokerAddr") else "cluster"
+    where = "broker" if call.args.has("brokerAddr") else "cluster"
     return f"set {where} orderConf. isOrder={java_bool(topic.order)}, orderConf=[{text}]"
 
 
 async def delete_topic(call: CommandContext) -> CommandResult:
-    topic, cluster = call.given.text("topic"), call.given.text("clusterName")
+    topic, cluster = call.args.text("topic"), call.args.text("clusterName")
     addresses = await call.admin.masters(cluster)
     for address in addresses:
         await call.admin.delete_topic(address, topic)
@@ -110,7 +110,7 @@ async def delete_topic(call: CommandContext) -> CommandResult:
 
 
 async def update_topic_perm(call: CommandContext) -> CommandResult:
-    topic, perm = call.given.text("topic"), call.given.number("perm", -1)
+    topic, perm = call.args.text("topic"), call.args.number("perm", -1)
     route = await call.admin.route(topic)
     if not route.queue_datas:
         raise UsageError(f"the topic {topic} has no queues")
@@ -143,8 +143,8 @@ async def update_topic_perm(call: CommandContext) -> CommandResult:
 
 
 async def topic_route(call: CommandContext) -> CommandResult:
-    route = await call.admin.route(call.given.text("topic"))
-    if not call.given.has("list"):
+    route = await call.admin.route(call.args.text("topic"))
+    if not call.args.has("list"):
         return CommandResult(route, dumps(route.to_json(), pretty=True).decode())
     return CommandResult(route, _route_list(route))
 
@@ -176,7 +176,7 @@ def _route_list(route: TopicRouteData) -> str:
 
 
 async def topic_status(call: CommandContext) -> CommandResult:
-    topic = call.given.text("topic")
+    topic = call.args.text("topic")
     found = {}
     for broker in (await call.admin.route(topic)).broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
@@ -196,7 +196,7 @@ async def topic_status(call: CommandContext) -> CommandResult:
 
 
 async def topic_clusters(call: CommandContext) -> CommandResult:
-    route = await call.admin.route(call.given.text("topic"))
+    route = await call.admin.route(call.args.text("topic"))
     info = await call.admin.cluster_info()
     names = {broker.broker_name for broker in route.broker_datas}
     clusters = sorted(
@@ -207,7 +207,7 @@ async def topic_clusters(call: CommandContext) -> CommandResult:
 
 async def topic_list(call: CommandContext) -> CommandResult:
     topics = await call.admin.topics()
-    if not call.given.has("clusterModel"):
+    if not call.args.has("clusterModel"):
         return CommandResult(topics, "\n".join(topics))
     clusters = (await call.admin.cluster_info()).cluster_addr_table
     lines = [_LIST_TITLES.line([column.title for column in _LIST_TITLES.columns])]
@@ -238,8 +238,8 @@ async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> 
 
 async def allocate_queues(call: CommandContext) -> CommandResult:
     """What the default strategy would give to clients at these addresses."""
-    topic = call.given.text("topic")
-    clients = [part for part in call.given.text("ipList").split(",") if part]
+    topic = call.args.text("topic")
+    clients = [part for part in call.args.text("ipList").split(",") if part]
     queues = subscribe_queues(topic, await call.admin.route(topic))
     shares: dict[str, list[MessageQueue]] = {
         client: allocate_averagely(client, queues, clients) for client in clients
@@ -249,13 +249,13 @@ async def allocate_queues(call: CommandContext) -> CommandResult:
 
 
 async def update_order_conf(call: CommandContext) -> CommandResult:
-    topic, method = call.given.text("topic"), call.given.text("method")
+    topic, method = call.args.text("topic"), call.args.text("method")
     if method == "get":
         text = await call.admin.kv(ORDER_NAMESPACE, topic)
         shown = f"get orderConf success. topic=[{topic}], orderConf=[{text or 'null'}] "
         return CommandResult({"topic": topic, "orderConf": text}, shown)
     if method == "put":
-        text = call.given.optional("orderConf")
+        text = call.args.optional("orderConf")
         if not text:
             raise UsageError("please set orderConf with option -v.")
         await call.admin.put_kv(ORDER_NAMESPACE, topic, text)
@@ -286,7 +286,7 @@ def perm_text(perm: int) -> str:
 
 
 def _unit_flags(call: CommandContext) -> int:
-    unit, has_sub = call.given.truth("unit", False), call.given.truth("hasUnitSub", False)
+    unit, has_sub = call.args.truth("unit", False), call.args.truth("hasUnitSub", False)
     return (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if has_sub else 0)
 
 

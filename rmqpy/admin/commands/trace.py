@@ -54,8 +54,8 @@ class Trace:
 
 
 async def query_trace(call: CommandContext) -> CommandResult:
-    message_id = call.given.text("msgId")
-    topic = call.given.optional("traceTopic") or TRACE_TOPIC
+    message_id = call.args.text("msgId")
+    topic = call.args.optional("traceTopic") or TRACE_TOPIC
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         messages = await consumer.query_by_key(topic, message_id, FOUND_MAX)
     traces = [trace for message in messages for trace in decode_traces(message, message_id)]

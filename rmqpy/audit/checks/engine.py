@@ -74,7 +74,7 @@ class RangeRunner(Protocol):
 
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
-    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         """In the order given."""
@@ -157,7 +157,7 @@ class ThreadRunner:
                 with self._lock:
                     self._open.pop(result.work.path, None)
 
-    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return audit_range(map_log(self._files, work.path), work, plan, begin)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
@@ -290,7 +290,7 @@ class _StoreWalk:
         plan = self._tally_plan(row)
 
         def again(work: WorkRange, begin: int) -> RangeResult:
-            return self.runner.again(work, plan, begin)
+            return self.runner.rerun(work, plan, begin)
 
         merge = LogMerge(row.name, again, self._sink, before)
         merge.proven = self.plan.ranges

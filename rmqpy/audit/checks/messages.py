@@ -124,7 +124,7 @@ def file_view(
     """A log file, up to ``limit``."""
     data = map_log(files, file.path)
     if limit is not None:
-        data = data.up_to(limit - file.first_offset)
+        data = data.head(limit - file.first_offset)
     return FileView(data, file.first_offset, file.size, framing is Framing.DLEDGER)
 
 
@@ -137,7 +137,7 @@ class MessageWalk:
     """
 
     file: FileView
-    wanted: MessageSelection
+    selection: MessageSelection
     passed: Callable[[int, int], None] = lambda _offset, _size: None
     end: int = field(init=False, default=0)
     closed: bool = field(init=False, default=False)
@@ -191,11 +191,11 @@ class MessageWalk:
         shift = self.file.record_shift
         start = scan.frame_offset[0] if count else 0
         for row in range(count):
-            if not self.wanted.takes_row(scan, row):
+            if not self.selection.takes_row(scan, row):
                 continue
             position = scan.frame_offset[row] - start + shift
             message = decode_message(view, position)
-            if self.wanted.takes(message):
+            if self.selection.takes(message):
                 yield LogMessage(message, scan.entry_index[row], scan.term[row])
 
     def _behind(self, position: int, stop: StopReason) -> int | None:

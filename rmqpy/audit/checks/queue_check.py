@@ -92,10 +92,10 @@ class QueueCheck:
             if identity == slot or (multi and identity is not None):
                 continue
             place = queue_offset * layout.QUEUE_UNIT_SIZE
-            file = queue.row.file_at(place)
+            file = queue.segments.file_at(place)
             yield Finding(
                 code=FindingCode.UNIT_SURPLUS,
-                file=self.directory.relative(file.path) if file else queue.row.name,
+                file=self.directory.relative(file.path) if file else queue.segments.name,
                 offset=offset,
                 length=size if 0 < size < self.log[1] else 0,
                 topic=queue.topic,

@@ -111,7 +111,7 @@ class _TailReader:
         data = self._open.get(work.path)
         if data is None:
             data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
-        return data if work.limit is None else data.up_to(work.limit - work.first_offset)
+        return data if work.limit is None else data.head(work.limit - work.first_offset)
 
     def _walk(self, works: list[WorkRange]) -> RowResult:
         """All of these files: what decides is the last record, so where it has been looked at

@@ -100,7 +100,7 @@ class _FactsReader:
             confirmed_end=confirmed,
             checkpoint=checkpoint,
             queues=queues,
-            queue_file_size=max((q.row.file_size for q in directory.queues), default=0),
+            queue_file_size=max((q.segments.file_size for q in directory.queues), default=0),
             index=tuple(self._index()),
             tables=tables,
             openers=(),
@@ -166,10 +166,10 @@ class _FactsReader:
                 if other is not ledger:
                     self._find(FindingCode.LEDGER_SEVERAL, other.folder)
         for queue in directory.queues:
-            for stray in queue.row.strays:
+            for stray in queue.segments.strays:
                 self._find(FindingCode.FILE_STRAY, stray)
-            for file in queue.row.files:
-                size = queue.row.file_size
+            for file in queue.segments.files:
+                size = queue.segments.file_size
                 if file.size != size:
                     self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
         for stray in directory.strays:

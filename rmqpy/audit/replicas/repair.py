@@ -324,7 +324,7 @@ class _Planner:
                 continue
             for queue_offset, unit in units_within(row, begin, end):
                 place = queue_offset * layout.QUEUE_UNIT_SIZE
-                file = queue.row.file_at(place)
+                file = queue.segments.file_at(place)
                 if file is None:
                     continue
                 where = self._directory.relative(file.path), place - file.first_offset

@@ -109,7 +109,7 @@ class LedgerFolder:
 class QueueFolder:
     topic: str
     queue_id: int
-    row: LogSegments
+    segments: LogSegments
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class StoreDirectory:
         logs: queues and indexes.
         """
         yield from self.own_files()
-        for row in (*(ledger.index for ledger in self.ledgers), *(q.row for q in self.queues)):
+        for row in (*(ledger.index for ledger in self.ledgers), *(q.segments for q in self.queues)):
             yield from (file.path for file in (*row.files, *row.empty))
         yield from (file.path for file in self.index_files)
 
@@ -202,7 +202,7 @@ class _Reader:
         default = f"{self.root}/commitlog"
         if self.settings is None:
             return StorePaths(self.root, default)
-        told = StorePaths.of(self.settings)
+        told = StorePaths.from_settings(self.settings)
         log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
         return StorePaths(self.root, log)
 

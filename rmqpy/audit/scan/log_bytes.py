@@ -19,7 +19,7 @@ class LogBytes:
     view: memoryview
     data_end: int
 
-    def up_to(self, length: int) -> LogBytes:
+    def head(self, length: int) -> LogBytes:
         """The first ``length`` bytes, or all."""
         view = self.view[: max(length, 0)]
         return LogBytes(view, min(self.data_end, len(view)))

@@ -93,7 +93,9 @@ class QueueUnits:
             if key not in self._rows:
                 folder = self._folders.get(key)
                 any_tags = topic == _SCHEDULE_TOPIC
-                self._rows[key] = map_row(self._files, folder.row, any_tags) if folder else None
+                self._rows[key] = (
+                    map_row(self._files, folder.segments, any_tags) if folder else None
+                )
             return self._rows[key]
 
 

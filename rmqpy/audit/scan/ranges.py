@@ -164,7 +164,7 @@ def audit_range(
     the first frame, when it is known.
     """
     if work.limit is not None:
-        data = data.up_to(work.limit - work.first_offset)
+        data = data.head(work.limit - work.first_offset)
     return _RangeWalk(data, work, plan).run(begin)
 
 

@@ -14,7 +14,7 @@ from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.group_status import GroupStatusProcessor, status_of
 from rmqpy.broker.replication.role import GroupRole, RoleChange
 from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettings
-from rmqpy.dledger.member import Dice, Membership, RaftOptions
+from rmqpy.dledger.member import Membership, RaftOptions, RandomBelow
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.dledger.context import TICK_MS, DriverDependencies
@@ -25,18 +25,18 @@ from rmqpy.store.message_store import MessageStore
 
 @define(slots=True, frozen=True, kw_only=True)
 class DLedgerDependencies:
-    """``network`` carries the requests to other members, ``dice(n)`` gives any of 0 … n - 1.
+    """``network`` carries the requests to other members, ``rng(n)`` gives any of 0 … n - 1.
     ``tick_ms`` is the period of the state loop.
     """
 
     scheduler: Scheduler
     network: Network
-    dice: Dice
+    rng: RandomBelow
     tick_ms: int = TICK_MS
 
 
 def start_dledger_member(
-    broker: BrokerServer, store: MessageStore, around: DLedgerDependencies
+    broker: BrokerServer, store: MessageStore, deps: DLedgerDependencies
 ) -> DLedgerDriver | None:
     """The driver of this member, not started; None for a broker without a DLedger log. It answers
     the peers' port. The broker takes no messages until the driver says that it leads.
@@ -46,29 +46,29 @@ def start_dledger_member(
         return None
     configuration = broker.identity.configuration
     settings = configuration.store
-    store.become(slave=True)
+    store.set_role(slave=True)
     change = RoleChange(
         broker.identity, store, broker.registration, broker.services, broker.leadership_lost
     )
     membership = membership_of(settings)
-    role = GroupRole(change, log.entries, around.scheduler, slave_id_of(membership.self_id))
+    role = GroupRole(change, log.entries, deps.scheduler, slave_id_of(membership.self_id))
     driver = DLedgerDriver(
         membership,
-        options_of(configuration, around.dice),
+        options_of(configuration, deps.rng),
         DriverDependencies(
             log=log,
             store=store,
-            scheduler=around.scheduler,
-            network=around.network,
+            scheduler=deps.scheduler,
+            network=deps.network,
             store_host=broker.identity.store_host,
             on_role=role.changed,
             flush=broker.begin_flush,
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
             lacks_tables=MetadataReadyCheck.of(broker, store),
-            tick_ms=around.tick_ms,
+            tick_ms=deps.tick_ms,
         ),
     )
-    broker.serve(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
+    broker.register_handler(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
     broker.member_status = lambda: status_of(driver)
     return driver
 
@@ -85,12 +85,12 @@ def slave_id_of(self_id: str) -> int:
     return int(self_id[1:]) + 1
 
 
-def options_of(configuration: BrokerConfiguration, dice: Dice) -> RaftOptions:
+def options_of(configuration: BrokerConfiguration, rng: RandomBelow) -> RaftOptions:
     """The settings as the core wants them."""
     store, timers = configuration.store, configuration.dledger
     preferred = store.preferred_leader_id or ""
     return RaftOptions(
-        dice=dice,
+        rng=rng,
         addresses={peer.peer_id: peer.address for peer in store.dledger_members},
         election=timers.enable_leader_elector,
         heartbeat_interval_ms=timers.heart_beat_time_interval_ms,

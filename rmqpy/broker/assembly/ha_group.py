@@ -55,18 +55,18 @@ class HaGroup:
         if identity.store.enable_dledger_commit_log:
             return None
         assert log is not None
-        door = ReplicationAllowList.of(identity.configuration.security)
+        door = ReplicationAllowList.from_settings(identity.configuration.security)
         broker.replication.others.append(door.runtime_info)
         tls = transport.tls
-        doors = ListenerSecurity(tls.replication, door.admits)
-        server = HaServer(log, LinkSettings.of(identity.store), scheduler, doors)
+        doors = ListenerSecurity(tls.replication, door.allows)
+        server = HaServer(log, LinkSettings.from_settings(identity.store), scheduler, doors)
         broker.replication.slaves = server
         following = None
         if identity.is_slave:
             # A master shall not pay for it when it starts.
             from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
 
-            store.become(slave=True)
+            store.set_role(slave=True)
             following = HaFollower(
                 FollowingSurroundings(
                     identity=identity,

@@ -36,7 +36,7 @@ def install_fast_path(
         store=store,
         access=broker.access,
     )
-    around = FastPathDependencies(
+    deps = FastPathDependencies(
         gate=broker.gate,
         replication=broker.replication,
         statistics=broker.statistics,
@@ -46,14 +46,14 @@ def install_fast_path(
     if implementation == "c":
         from rmqpy.broker.fastpath.engine import FastPath
 
-        fast = FastPath(sources, around)
+        fast = FastPath(sources, deps)
         _attach(broker, store, fast, fast)
         return fast
     if broker.access is not None or not isinstance(store.log, ClassicCommitLog):
         return None
     from rmqpy.broker.fastpath.hot_python import HotPython
 
-    plain = HotPython(sources, around)
+    plain = HotPython(sources, deps)
     _attach(broker, store, plain, plain.rows)
     return plain
 

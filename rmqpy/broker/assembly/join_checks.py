@@ -32,7 +32,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.message_store import MessageStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -50,9 +50,9 @@ class PeerCertificateCheck:
         """
         if store.old_log is None or store.old_log.mark.end < 0:
             return lambda _member: ""
-        return cls(store.old_log.files, store.settings, introduce).missing
+        return cls(store.old_log.files, store.settings, introduce).reason_not_trusted
 
-    def missing(self, member: str) -> str:
+    def reason_not_trusted(self, member: str) -> str:
         """ "" when it may be joined."""
         if self.settings.rmqpy_accept_unverified_peers:
             return ""
@@ -83,7 +83,9 @@ class PeerCertificateCheck:
         return ""
 
     def _certificate(self) -> Certificate:
-        path = self.settings.rmqpy_certificate or StorePaths.of(self.settings).certificate
+        path = (
+            self.settings.rmqpy_certificate or StorePaths.from_settings(self.settings).certificate
+        )
         if not self.files.exists(path):
             raise RmqError(f"there is no certificate at {path}")
         raw = self.files.read_bytes(path)
@@ -115,21 +117,21 @@ class MetadataReadyCheck:
         gate = cls(broker)
         old_log = store.old_log
         if store.divided_offset is None or old_log is None:
-            return gate.closed
-        topics = f"{StorePaths.of(store.settings).config}/{TOPICS_FILE}"
+            return gate.is_missing_metadata
+        topics = f"{StorePaths.from_settings(store.settings).config}/{TOPICS_FILE}"
         if not old_log.files.exists(topics):
             gate.lacks = True
-            broker.hold_topics(True)
-            _log.warning(
+            broker.suspend_topic_writes(True)
+            logger.warning(
                 "%s is missing beside an old commit log: this member does not lead before it has"
                 " fetched topics, groups and offsets from a leader; where no member has them, copy"
                 " config/ of the last master",
                 topics,
             )
-        return gate.closed
+        return gate.is_missing_metadata
 
-    def closed(self) -> bool:
-        if self.lacks and self.broker.slave_sync.has_all:
+    def is_missing_metadata(self) -> bool:
+        if self.lacks and self.broker.slave_sync.is_synchronized:
             self.lacks = False
-            self.broker.hold_topics(False)
+            self.broker.suspend_topic_writes(False)
         return self.lacks

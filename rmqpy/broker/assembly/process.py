@@ -49,13 +49,13 @@ PUSHES_WAITING_MAX = 64 * 1024 * 1024
 PUSH_BYTES = 768 * 1024
 """As large as the frame of a full push: it is read at once, not in pieces that are put together."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def run_broker(loaded: LoadedConfiguration, *, force_truncate: bool = False) -> None:
     """Run a broker until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot start."""
     for note in loaded.notes:
-        _log.warning("%s", note)
+        logger.warning("%s", note)
     run(lambda scheduler: _run_until_stopped(loaded, scheduler, force_truncate))
 
 
@@ -113,10 +113,10 @@ class BrokerRuntime:
         assert self._running is None
         configuration = self._configuration
         if backend.implementation != "c":
-            _log.warning("running without the C core, slower: %s", backend.reason)
+            logger.warning("running without the C core, slower: %s", backend.reason)
         addresses = _addresses(configuration)
         if addresses.warning:
-            _log.warning("%s", addresses.warning)
+            logger.warning("%s", addresses.warning)
         _raise_open_files_limit()
         store = open_store(
             StoreContext(
@@ -147,7 +147,7 @@ class BrokerRuntime:
         await signed_off.wait()
         await parts.close_sockets()
         parts.store.shutdown()
-        _log.info("broker %s stopped", self._configuration.broker.broker_name)
+        logger.info("broker %s stopped", self._configuration.broker.broker_name)
 
     @property
     def _parts(self) -> _Running:
@@ -157,11 +157,11 @@ class BrokerRuntime:
     async def _start_parts(self, store: MessageStore, addresses: Addresses) -> _Running:
         configuration = self._configuration
         for note in store.opened.notes:
-            _log.info("%s", note)
+            logger.info("%s", note)
         tls = tls_of(configuration.security, outgoing=configuration.remoting.use_tls)
         network = RemotingClient(
             self._scheduler,
-            ClientLimits.of(configuration.remoting),
+            ClientLimits.from_settings(configuration.remoting),
             credentials=_own_credentials(configuration),
             tls=tls.client,
         )
@@ -177,7 +177,7 @@ class BrokerRuntime:
                 settings_file=self._settings_file,
             )
         )
-        limits = ConnectionLimits.of(configuration.remoting)
+        limits = ConnectionLimits.from_settings(configuration.remoting)
         group = HaGroup.of(broker, store, self._scheduler, HaTransport(network, tls))
         main = _main_server(broker, store, self._scheduler, (limits, ListenerSecurity(tls.server)))
         fast = RemotingServer(
@@ -185,7 +185,7 @@ class BrokerRuntime:
         )
         watch = StallDetector()
         for server in (main, fast):
-            server.sift_by(broker.queue_age, watch)
+            server.set_overload_filter(broker.queue_age, watch)
         member = _member(broker, store, self._scheduler, tls)
         page = _metrics_page(broker)
         running = _Running(store, broker, network, (main, fast), member, group, page)
@@ -199,7 +199,7 @@ class BrokerRuntime:
             running.member.driver.start()
         if group is not None:
             group.start()
-        _log.info(
+        logger.info(
             "broker %s at %s (codec: %s), log %d..%d%s",
             broker.identity.name,
             broker.identity.address,
@@ -253,7 +253,7 @@ class _Running:
             await self.group.listen(_replication_host(configuration, addresses))
         if self.page is not None:
             where = parse_address(configuration.remoting.metrics_listen_address or "")
-            _log.info("metrics at http://%s/metrics", await self.page.listen(*where))
+            logger.info("metrics at http://%s/metrics", await self.page.listen(*where))
 
     async def close_sockets(self) -> None:
         if self.page is not None:
@@ -321,13 +321,13 @@ def _member(
     # What is pushed in one turn to a follower that has fallen behind may be much.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
-    dice = random.SystemRandom().randrange
-    around = DLedgerDependencies(scheduler=scheduler, network=network, dice=dice)
-    driver = start_dledger_member(broker, store, around)
+    rng = random.SystemRandom().randrange
+    deps = DLedgerDependencies(scheduler=scheduler, network=network, rng=rng)
+    driver = start_dledger_member(broker, store, deps)
     if driver is None:
         return None
     configuration = broker.identity.configuration
-    door = ReplicationAllowList.of(
+    door = ReplicationAllowList.from_settings(
         configuration.security, [peer.host for peer in configuration.store.dledger_members]
     )
     broker.replication.others.append(door.runtime_info)
@@ -335,11 +335,11 @@ def _member(
         driver,
         scheduler,
         evolve(
-            ConnectionLimits.of(configuration.remoting),
+            ConnectionLimits.from_settings(configuration.remoting),
             read_bytes=PUSH_BYTES,
             turn_bytes=4 * PUSH_BYTES,
         ),
-        ListenerSecurity(tls.server, door.admits),
+        ListenerSecurity(tls.server, door.allows),
     )
     return _GroupMember(driver, network, server)
 
@@ -398,7 +398,7 @@ def _raise_open_files_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as error:
-            _log.warning("at most %d open files: %s", soft, error)
+            logger.warning("at most %d open files: %s", soft, error)
 
 
 def _own_credentials(configuration: BrokerConfiguration) -> Credentials | None:

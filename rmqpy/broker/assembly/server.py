@@ -78,7 +78,7 @@ UNAWAITED_DISPATCH_MS: Final = 5
 WRITE_AT: Final = 256 * 1024
 """Bytes of answers from which a channel is given them before all requests of a read are done."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -99,11 +99,11 @@ class BrokerDependencies:
 
 
 class FastPathReplies(Protocol):
-    """The hot path, as a turn ends. ``stale`` is set when frames were handled beside it."""
+    """The hot path, as a turn ends. ``needs_refresh`` is set when frames were handled beside it."""
 
-    stale: bool
+    needs_refresh: bool
 
-    def let_go(self) -> None:
+    def flush_replies(self) -> None:
         """What was appended is committed: send the replies that may leave."""
 
 
@@ -112,16 +112,14 @@ class BrokerServer:
     other.
     """
 
-    def __init__(self, around: BrokerDependencies) -> None:
-        self._scheduler = around.scheduler
-        self.store = around.store
+    def __init__(self, deps: BrokerDependencies) -> None:
+        self._scheduler = deps.scheduler
+        self.store = deps.store
         try:
-            self.identity = BrokerContext.of(around.configuration, around.host)
+            self.identity = BrokerContext.from_configuration(deps.configuration, deps.host)
         except ValueError as error:
-            raise ConfigError(
-                f"brokerIP1={around.host}: an IP address is needed: {error}"
-            ) from error
-        clock = around.scheduler
+            raise ConfigError(f"brokerIP1={deps.host}: an IP address is needed: {error}") from error
+        clock = deps.scheduler
         self.replication = ReplicationStatus(self.identity, lambda: self.store.max_physical_offset)
         self.statistics = Statistics()
         self.topics = TopicTable(self.identity, clock)
@@ -134,24 +132,24 @@ class BrokerServer:
         self.locks = QueueLockTable(clock)
         self.slow_readers = SlowConsumerGuard(self.identity, self.groups)
         self.hold = PullRequestHold(clock, self._resume)
-        self.gate: SendGate = PendingReplies(clock, self._late, self._patience())
+        self.gate: SendGate = PendingReplies(clock, self._on_ack_timeout, self._ack_timeouts())
         self.registration = RegistrationService(
             identity=self.identity,
             topics=self.topics,
-            scheduler=around.scheduler,
-            network=around.network,
+            scheduler=deps.scheduler,
+            network=deps.network,
         )
-        self._flushing = LogFlusher(self.store, self.gate, around.scheduler, self._store_failed)
-        self._queue_flushing = QueueFlusher(self.store, around.scheduler, self._store_failed)
+        self._flushing = LogFlusher(self.store, self.gate, deps.scheduler, self._store_failed)
+        self._queue_flushing = QueueFlusher(self.store, deps.scheduler, self._store_failed)
         self.own_messages = InternalMessageWriter(self.store, clock, self.statistics)
         self.cleaning = StoreCleaning(
-            self.identity, self.store, self.topics, around.scheduler, self._queue_flushing.begin
+            self.identity, self.store, self.topics, deps.scheduler, self._queue_flushing.begin
         )
         self.masters = MasterDiscovery(self.identity)
-        self.registration.on_answer = lambda server, answer: self.masters.heard(
+        self.registration.on_answer = lambda server, answer: self.masters.on_registration_answer(
             server, answer, clock.monotonic_ms()
         )
-        self.slave_sync = MetadataSync.of(self, around)
+        self.slave_sync = MetadataSync.of(self, deps)
         self.replication.others.append(self.slave_sync.runtime_info)
         self._tables = PersistentTables.load(
             Tables(
@@ -161,27 +159,27 @@ class BrokerServer:
                 delays=self.delay_offsets,
                 filters=self.filters,
             ),
-            around.files,
+            deps.files,
             self.identity.store.store_path_root_dir,
-            around.scheduler,
+            deps.scheduler,
             self.registration.announce,
             self.store.queues(),
         )
-        self.delivery = ScheduleMessageService.of(self, around)
+        self.delivery = ScheduleMessageService.of(self, deps)
         self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
-        self.checks = TransactionCheckService.of(self, around)
+        self.checks = TransactionCheckService.of(self, deps)
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
-        traffic = Traffic.of(self, around)
+        traffic = Traffic.of(self, deps)
         self._send, self._pull = traffic.sends, traffic.pulls
-        self.information = runtime_information(self, around)
+        self.information = runtime_information(self, deps)
         self.member_status: Callable[[], Mapping[str, object]] | None = None
         """What a member of a DLedger group tells of itself."""
-        self._handlers = {**traffic.handlers, **tool_handlers(self, around)}
+        self._handlers = {**traffic.handlers, **tool_handlers(self, deps)}
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
         self._slice = AdminTimeBudget(clock)
         self.queue_age = FastFailure(self.identity, self.store, clock)
-        self._periodic = PeriodicWork(around.scheduler)
+        self._periodic = PeriodicWork(deps.scheduler)
         self.hot: FastPathReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
         self._turning = False
@@ -190,16 +188,16 @@ class BrokerServer:
         self._reported_failure: str | None = None
         self.fast_port = FastPort(self)
         self.access: BrokerAccessControl | None = None
-        if around.configuration.broker.acl_enable:
+        if deps.configuration.broker.acl_enable:
             from rmqpy.broker.processors.access_control import BrokerAccessControl
 
-            self.access = BrokerAccessControl.of(self, around)
+            self.access = BrokerAccessControl.of(self, deps)
 
-    def serve(self, code: int, handler: Handler) -> None:
+    def register_handler(self, code: int, handler: Handler) -> None:
         """Answer one more request code, of what is put beside the broker."""
         self._handlers[code] = handler
 
-    def hold_topics(self, held: bool) -> None:
+    def suspend_topic_writes(self, held: bool) -> None:
         """Whether topics.json is not written; it is, as soon as it may be again."""
         self._tables.topics.held = held
         self._tables.topics.changed()
@@ -208,21 +206,21 @@ class BrokerServer:
 
     def start(self) -> None:
         """Begin periodic work and register. The ports may be open before or after."""
-        self.store.on_arrival = self.hold.arrived
+        self.store.on_arrival = self.hold.notify_message_arriving
         for mark in self.store.acknowledged(True):
             mark.subscribe(self._log_grown)
-        identity, each = self.identity, self._periodic.each
+        identity, each = self.identity, self._periodic.every
         each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
         each(
             "queues",
             lambda: identity.store.flush_consume_queue_thorough_interval,
             self._queue_flushing.begin,
         )
-        each("room", lambda: ROOM_PERIOD_MS, self._try_again)
+        each("room", lambda: ROOM_PERIOD_MS, self._retry_full_disk)
         each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
         each(
             "offsets",
-            lambda: identity.broker.flush_consumer_offset_interval,
+            lambda: identity.broker_settings.flush_consumer_offset_interval,
             self._tables.offsets.write,
         )
         each(
@@ -231,7 +229,7 @@ class BrokerServer:
         each("filters", lambda: FILTERS_PERIOD_MS, self._tables.filters.write)
         each("clients", lambda: SCAN_PERIOD_MS, self._scan_clients)
         each("hold", self._sweep_period_ms, self._sweep)
-        each("slow readers", lambda: SLOW_READERS_PERIOD_MS, self.slow_readers.look)
+        each("slow readers", lambda: SLOW_READERS_PERIOD_MS, self.slow_readers.check)
         each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
         self.item_statistics.start()
         self._catch_up_index()
@@ -267,7 +265,7 @@ class BrokerServer:
     ) -> Sequence[RemotingCommand] | None:
         self._turning = True
         if self.hot is not None:
-            self.hot.stale = True
+            self.hot.needs_refresh = True
         answers: list[bytes] = []
         collected = 0
         rest = None
@@ -297,33 +295,34 @@ class BrokerServer:
     def turn_ended(self) -> None:
         hot = self.hot
         if hot is not None and not self._turning and self.store.is_idle and self.gate.is_empty:
-            hot.let_go()  # it has only answered pulls: so are most turns of a broker that is read
+            # Only pulls were answered, as in most turns of a broker that is only read.
+            hot.flush_replies()
             return
         self._turning = True
         self._slice.end()
         self.queue_age.turn_ended()
         self.store.commit()
         if hot is not None:
-            hot.let_go()
-        if not self.store.is_well:
+            hot.flush_replies()
+        if not self.store.is_healthy:
             self._store_failed()
         self.gate.release()
         if self.store.dispatch_due:
             self.dispatch()
         else:
-            self.hold.wake()
+            self.hold.resume_ready()
         self._turning = False
         if not self.gate.is_empty:
             self._flushing.begin_if_awaited()
 
-    def in_turn(self, work: Callable[[], None]) -> None:
+    def run_in_turn(self, work: Callable[[], None]) -> None:
         """Run work that may write messages as a turn of its own: they are committed at its end."""
         if self._turning:
-            self._scheduler.call_soon(lambda: self.in_turn(work))
+            self._scheduler.call_soon(lambda: self.run_in_turn(work))
             return
         self._turning = True
         if self.hot is not None:
-            self.hot.stale = True
+            self.hot.needs_refresh = True
         try:
             work()
         finally:
@@ -342,10 +341,10 @@ class BrokerServer:
         self._dispatch_planned = False
         try:
             self.store.dispatch()
-        except Exception:  # noqa: BLE001 - logged and answered
-            _log.exception("dispatching to the consume queues failed")
+        except Exception:
+            logger.exception("dispatching to the consume queues failed")
             self._store_failed()
-        self.hold.wake()
+        self.hold.resume_ready()
         self._dispatch_rest()
 
     def _dispatch_rest(self) -> None:
@@ -361,7 +360,7 @@ class BrokerServer:
     def leadership_lost(self) -> None:
         """Messages that no quorum has confirmed may be gone: tell their senders."""
         if self.hot is not None:
-            self.hot.let_go()  # what it has answered in this turn waits for the quorum too
+            self.hot.flush_replies()  # what it has answered in this turn waits for the quorum too
         self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _answer(self, channel: Channel, request: RemotingCommand) -> bytes | None:
@@ -390,16 +389,16 @@ class BrokerServer:
             return encode_command(response)
         except RequestRejectedError as refusal:
             response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
-        except Exception as error:  # noqa: BLE001 - logged and answered
-            _log.exception("request %d from %s failed", request.code, channel.peer)
+        except Exception as error:
+            logger.exception("request %d from %s failed", request.code, channel.peer)
             response = _failure(request, error)
         return None if request.is_oneway else encode_command(response)
 
     def _finish_sends(self, channel: Channel) -> list[bytes]:
         try:
-            return self._send.finish(channel)
-        except Exception:  # noqa: BLE001 - logged and answered
-            _log.exception("answering the senders at %s failed", channel.peer)
+            return self._send.put_collected(channel)
+        except Exception:
+            logger.exception("answering the senders at %s failed", channel.peer)
             return []
 
     def _resume(self, pull: HeldPullRequest) -> None:
@@ -407,12 +406,12 @@ class BrokerServer:
         if frame is not None:
             pull.channel.write(frame)
 
-    def _late(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
+    def _on_ack_timeout(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
         if isinstance(ticket, bytes):
             return self._send.late_frames(ticket, status)
-        return self._send.late(ticket, status)
+        return self._send.on_ack_timeout(ticket, status)
 
-    def _patience(self) -> dict[str, AckTimeout]:
+    def _ack_timeouts(self) -> dict[str, AckTimeout]:
         store = self.identity.store
         return {
             "written": AckTimeout(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
@@ -428,10 +427,10 @@ class BrokerServer:
 
     def settings_changed(self, changed: BrokerConfiguration) -> None:
         self.store.change_settings(changed.store)
-        self.gate.change_patience(self._patience())
+        self.gate.change_patience(self._ack_timeouts())
 
     def _sweep_period_ms(self) -> int:
-        long = self.identity.broker.long_polling_enable
+        long = self.identity.broker_settings.long_polling_enable
         return SWEEP_PERIOD_MS if long else SHORT_SWEEP_PERIOD_MS
 
     def _sweep(self) -> None:
@@ -444,7 +443,7 @@ class BrokerServer:
     def _scan_clients(self) -> None:
         self.clients.scan()
         self.locks.expire()
-        self.filters.expire(self.identity.broker.filter_data_clean_time_span)
+        self.filters.expire(self.identity.broker_settings.filter_data_clean_time_span)
 
     def _catch_up_index(self) -> None:
         if self.store.catch_up_index():
@@ -464,20 +463,20 @@ class BrokerServer:
 
     def _store_failed(self) -> None:
         """What was not acknowledged will never be."""
-        reason = self.store.failure or self.store.shortage
+        reason = self.store.failure or self.store.disk_full_reason
         if reason != self._reported_failure:
             self._reported_failure = reason
-            _log.error("the store takes no messages: %s", reason)
+            logger.error("the store takes no messages: %s", reason)
         self.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
         self.own_messages.fail()
 
-    def _try_again(self) -> None:
+    def _retry_full_disk(self) -> None:
         """What found no room on the disk is written as soon as there is some."""
-        if self.store.shortage is not None:
+        if self.store.disk_full_reason is not None:
             self.turn_ended()
         elif self._reported_failure is not None and self.store.failure is None:
             self._reported_failure = None
-            _log.warning("there is room on the disk again: messages are taken")
+            logger.warning("there is room on the disk again: messages are taken")
 
 
 def _failure(request: RemotingCommand, error: Exception) -> RemotingCommand:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 
-def tool_handlers(broker: BrokerServer, around: BrokerDependencies) -> HandlerTable:
+def tool_handlers(broker: BrokerServer, deps: BrokerDependencies) -> HandlerTable:
     """Every request code of tools."""
     positions = StatsQueryProcessor(
         identity=broker.identity,
@@ -30,7 +30,7 @@ def tool_handlers(broker: BrokerServer, around: BrokerDependencies) -> HandlerTa
         statistics=broker.statistics,
         queues=broker.store,
         groups=broker.groups,
-        clock=around.scheduler,
+        clock=deps.scheduler,
     )
     administration = TopicAdminProcessor(
         identity=broker.identity,
@@ -52,9 +52,9 @@ def tool_handlers(broker: BrokerServer, around: BrokerDependencies) -> HandlerTa
     settings = BrokerConfigProcessor(
         identity=broker.identity,
         registration=broker.registration,
-        file=around.settings_file,
+        file=deps.settings_file,
         changed=broker.settings_changed,
-        version=DataVersion(around.scheduler.now_ms()),
+        version=DataVersion(deps.scheduler.now_ms()),
     )
     return {
         **relays.handlers(),
@@ -68,7 +68,7 @@ def tool_handlers(broker: BrokerServer, around: BrokerDependencies) -> HandlerTa
     }
 
 
-def runtime_information(broker: BrokerServer, around: BrokerDependencies) -> RuntimeInfoProcessor:
+def runtime_information(broker: BrokerServer, deps: BrokerDependencies) -> RuntimeInfoProcessor:
     """What the broker says about itself."""
     return RuntimeInfoProcessor(
         identity=broker.identity,
@@ -76,8 +76,8 @@ def runtime_information(broker: BrokerServer, around: BrokerDependencies) -> Run
         statistics=broker.statistics,
         gate=broker.gate,
         replication=broker.replication,
-        files=around.files,
-        clock=around.scheduler,
+        files=deps.files,
+        clock=deps.scheduler,
         delays=broker.delivery.progress,
-        booted_ms=around.scheduler.now_ms(),
+        booted_ms=deps.scheduler.now_ms(),
     )

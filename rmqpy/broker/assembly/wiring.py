@@ -38,17 +38,17 @@ class Traffic:
     handlers: HandlerTable
 
     @classmethod
-    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
+    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
         """The processors over the tables of ``broker``."""
-        clock, identity, store = around.scheduler, broker.identity, broker.store
+        clock, identity, store = deps.scheduler, broker.identity, broker.store
         drafts = SendRequestParser(
             identity=identity,
             topics=broker.topics,
             groups=broker.groups,
             clock=clock,
-            pick_queue=around.pick_queue,
+            pick_queue=deps.pick_queue,
         )
-        sends, pulls = _sends(broker, drafts, clock), _pulls(broker, around)
+        sends, pulls = _sends(broker, drafts, clock), _pulls(broker, deps)
         heartbeats = HeartbeatProcessor(
             clock, broker.clients, broker.topics, broker.groups, broker.locks, broker.filters
         )
@@ -60,7 +60,7 @@ class Traffic:
             queues=store,
             messages=broker.own_messages,
             statistics=broker.statistics,
-            pick_queue=around.pick_queue,
+            pick_queue=deps.pick_queue,
         )
         transactions = TransactionProcessor(
             identity=identity, queues=store, messages=broker.own_messages, clock=clock
@@ -105,8 +105,8 @@ def _sends(broker: BrokerServer, drafts: SendRequestParser, clock: Clock) -> Sen
     )
 
 
-def _pulls(broker: BrokerServer, around: BrokerDependencies) -> PullProcessor:
-    clock, identity, store = around.scheduler, broker.identity, broker.store
+def _pulls(broker: BrokerServer, deps: BrokerDependencies) -> PullProcessor:
+    clock, identity, store = deps.scheduler, broker.identity, broker.store
     return PullProcessor(
         PullSurroundings(
             identity=identity,

@@ -32,7 +32,7 @@ class BrokerContext:
     store_host: Host
 
     @classmethod
-    def of(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
+    def from_configuration(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
         """The identity that the settings give; with DLedger a member begins without a role."""
         store = configuration.store
         role, broker_id = store.broker_role, configuration.broker.broker_id
@@ -44,7 +44,7 @@ class BrokerContext:
         return cls(configuration, host, broker_id, role, store_host)
 
     @property
-    def broker(self) -> BrokerSettings:
+    def broker_settings(self) -> BrokerSettings:
         return self.configuration.broker
 
     @property
@@ -61,11 +61,11 @@ class BrokerContext:
 
     @property
     def name(self) -> str:
-        return self.broker.broker_name
+        return self.broker_settings.broker_name
 
     @property
     def cluster(self) -> str:
-        return self.broker.broker_cluster_name
+        return self.broker_settings.broker_cluster_name
 
     @property
     def address(self) -> str:
@@ -76,7 +76,7 @@ class BrokerContext:
     def ha_address(self) -> str:
         """Where slaves replicate from."""
         return host_and_port(
-            self.broker.broker_ip2 or self.host, self.listen_port + HA_PORT_DISTANCE
+            self.broker_settings.broker_ip2 or self.host, self.listen_port + HA_PORT_DISTANCE
         )
 
     @property
@@ -85,8 +85,8 @@ class BrokerContext:
 
     @property
     def readable(self) -> bool:
-        return self.broker.broker_permission & PERM_READ != 0
+        return self.broker_settings.broker_permission & PERM_READ != 0
 
     @property
     def writeable(self) -> bool:
-        return self.broker.broker_permission & PERM_WRITE != 0
+        return self.broker_settings.broker_permission & PERM_WRITE != 0

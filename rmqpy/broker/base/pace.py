@@ -21,14 +21,14 @@ REST_LONGEST_MS: Final = 1_000
 
 @define(slots=True, eq=False, repr=False)
 class Throttled:
-    """``ask`` for ``work`` as often as you like: it runs now, or once when its rest is over."""
+    """``request`` for ``work`` as often as you like: it runs now, or once when its rest is over."""
 
     _scheduler: Scheduler
     _work: Callable[[], None]
     _rested_ms: int | None = field(default=None, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         if self._timer is not None:
             return
         now_ms = self._scheduler.monotonic_ms()

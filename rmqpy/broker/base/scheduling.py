@@ -9,7 +9,7 @@ from attrs import define, field
 
 from rmqpy.model.clock import Scheduler, Timer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -19,15 +19,15 @@ class PeriodicWork:
     _scheduler: Scheduler
     _timers: dict[str, Timer] = field(factory=dict, init=False)
 
-    def each(self, name: str, period_ms: Callable[[], int], work: Callable[[], None]) -> None:
+    def every(self, name: str, period_ms: Callable[[], int], work: Callable[[], None]) -> None:
         """Work again and again; the period may change while the broker runs."""
 
         def run() -> None:
             self.once(name, period_ms(), run)
             try:
                 work()
-            except Exception:  # noqa: BLE001 - logged and answered
-                _log.exception("periodic work %s failed", name)
+            except Exception:
+                logger.exception("periodic work %s failed", name)
 
         self.once(name, period_ms(), run)
 

@@ -73,9 +73,9 @@ class FastPathDependencies:
 class FastPathEligibility:
     """See the module's text."""
 
-    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
+    def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
-        self._around = around
+        self._around = deps
         self._queue_table = sources.store.parts.queues
         self._tails = sources.store.tails
         self._stamp: tuple[object, ...] = (None,) * 8
@@ -84,7 +84,7 @@ class FastPathEligibility:
         self._appends_crc = sources.store.appends_crc
         self.marks: Sequence[Watermark] = ()
         """What the reply to a send waits for."""
-        self.held = False
+        self.paused = False
         """Requests have waited too long: they are answered by somebody else."""
         self.wait_false_is_hot = False
         """Whether a message that need not wait waits for nothing else than the others."""
@@ -122,23 +122,23 @@ class FastPathEligibility:
         self._needs_slaves = self._around.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.writeable:
-            self._sends_from_ms = identity.broker.start_accept_send_request_time_stamp
+            self._sends_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
         return True
 
-    def take_sends(self, now_ms: int) -> bool:
+    def may_handle_sends(self, now_ms: int) -> bool:
         """Whether plain sends are stored and answered as usual now."""
-        store, around = self._sources.store, self._around
+        store, deps = self._sources.store, self._around
         return (
             now_ms >= self._sends_from_ms
-            and not self.held
-            and not (self._needs_slaves and around.replication.lacks_slaves)
+            and not self.paused
+            and not (self._needs_slaves and deps.replication.not_enough_replicas)
             and not self._appends_crc
             and store.ready_to_put()
-            and around.gate.has_room(REPLIES_AT_ONCE)
+            and deps.gate.has_room(REPLIES_AT_ONCE)
         )
 
     @property
-    def passed(self) -> int:
+    def acknowledged_offset(self) -> int:
         """Replies that need the log up to here may leave."""
         marks = self.marks
         return marks[0].value if len(marks) == 1 else min([mark.value for mark in marks])

@@ -7,8 +7,8 @@ Between two calls C keeps nothing.
 
 A turn::
 
-    refresh ────► receive* ──► commit (one write) ──► let_go ──► dispatch (take)
-                  │    ▲   └─► nothing to write: let_go_early, and receive again for a moment
+    refresh ────► receive* ──► commit (one write) ──► flush_replies ──► dispatch (take)
+                  │    ▲   └─► nothing to write: flush_replies_early, and receive again for a moment
                   ▼    │ refresh
                  Python: cold frames, a full file, a full buffer
 
@@ -69,11 +69,11 @@ class _Room(Protocol):
 class FastPath:
     """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
 
-    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
+    def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
-        self._around = around
+        self._around = deps
         self._store = sources.store
-        self.stale = True
+        self.needs_refresh = True
         """Python has handled frames of others since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
@@ -81,7 +81,7 @@ class FastPath:
         self._free: list[int] = []
         self._ended: list[int] = []
         self._make_buffers()
-        self._conditions = FastPathEligibility(sources, around)
+        self._conditions = FastPathEligibility(sources, deps)
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
         log = sources.store.log
@@ -105,8 +105,10 @@ class FastPath:
             self.receive = lib.rmq_receive
             receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
-            self.core.file_size = log.row.file_size
-        self.ready = EpollSet(self.core, receive_ready, self.let_go_early) if CAN_WATCH else None
+            self.core.file_size = log.segments.file_size
+        self.ready = (
+            EpollSet(self.core, receive_ready, self.flush_replies_early) if CAN_WATCH else None
+        )
         self.core.dledger = dledger is not None
         self._cells: array[int] | None = None
         self._staging_generation = -1
@@ -125,22 +127,22 @@ class FastPath:
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
-        core.send_enabled = self._has_templates and self._conditions.take_sends(now_ms)
-        core.pull_enabled = self._pulls and not self._conditions.held
-        self.stale = False
+        core.send_enabled = self._has_templates and self._conditions.may_handle_sends(now_ms)
+        core.pull_enabled = self._pulls and not self._conditions.paused
+        self.needs_refresh = False
 
-    def hold_back(self, held: bool) -> None:
+    def pause(self, held: bool) -> None:
         """Whether C hands back every frame."""
-        self._conditions.held = held
+        self._conditions.paused = held
         if self.core is not None:
             self.refresh()
 
-    def let_go(self) -> None:
+    def flush_replies(self) -> None:
         """After the commit: send what may leave; the gate keeps the rest."""
         core = self.core
         if core is None:
             return
-        self._take_over()
+        self._collect_counters()
         if core.outgoing_count:
             self._send()
         core.out_used = 0
@@ -148,7 +150,7 @@ class FastPath:
             self._free += self._ended
             self._ended.clear()
 
-    def let_go_early(self) -> bool:
+    def flush_replies_early(self) -> bool:
         """Send what was answered, if nothing has to be committed before: the turn goes on. False:
         nothing was sent.
         """
@@ -201,7 +203,7 @@ class FastPath:
             self._free += self._ended
             self._ended.clear()
 
-    def set_queued(self, number: int, queued: bool) -> None:
+    def set_write_pending(self, number: int, queued: bool) -> None:
         """Whether bytes wait for this connection: then C sends it nothing, which would overtake
         them, and hands all of it to ``unsent``.
         """
@@ -219,28 +221,28 @@ class FastPath:
 
     # Frames
 
-    def give(self, data: bytes | memoryview, have: int = 0) -> None:
-        """What ``receive`` would have got, without a socket: ``go_on`` feeds it."""
+    def feed(self, data: bytes | memoryview, have: int = 0) -> None:
+        """What ``receive`` would have got, without a socket: ``resume`` feeds it."""
         self._in[have : have + len(data)] = data
         self.core.in_position = 0
         self.core.in_length = have + len(data)
 
-    def go_on(self, number: int) -> int:
+    def resume(self, number: int) -> int:
         """Feed what is left of the buffer."""
         return self._feed(self.core, number)
 
-    def cold_frames(self) -> list[memoryview]:
+    def unhandled_frames(self) -> list[memoryview]:
         """The frames that C handed back, without length words; valid until the next receive."""
         core, view = self.core, self._in
         spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
         return [view[start : start + length] for start, length in spans]
 
-    def before_cold(self) -> None:
+    def before_fallback(self) -> None:
         """Python is about to handle frames: it has to know what C has done."""
         self._staging.kept = 0
-        self._take_over()
+        self._collect_counters()
 
-    def after_cold(self, commands: Sequence[RemotingCommand]) -> None:
+    def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
         """Python has handled these: what can be learned is."""
         self.refresh()
         for command in commands:
@@ -276,7 +278,7 @@ class FastPath:
         """The begin of an unfinished frame."""
         return bytes(self._in[self.core.in_position : self.core.in_length])
 
-    def put_front(self, data: bytes) -> bool:
+    def unread(self, data: bytes) -> bool:
         """Let the next receive go on behind the begin of a frame; False: it is too large."""
         length = (
             int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
@@ -292,7 +294,7 @@ class FastPath:
         self._check_tables()
         return self._dispatch.take(piece, listener)
 
-    def learn(self, scan: Scan) -> None:
+    def register_queues(self, scan: Scan) -> None:
         for topic, queue_id in set(zip(scan.topic, scan.queue_id, strict=True)):
             if topic.isascii():
                 self._tables.learn_queue(topic.decode(), queue_id)
@@ -336,9 +338,9 @@ class FastPath:
         count = self._staging.state[INDEX] - before
         if count:
             assert self._proposer is not None
-            self._proposer.take_granted(count)
+            self._proposer.consume_grant(count)
 
-    def _take_over(self) -> None:
+    def _collect_counters(self) -> None:
         """What C has counted and noted since the last time."""
         core, statistics = self.core, self._around.statistics
         if core.put_messages:
@@ -362,7 +364,7 @@ class FastPath:
 
     def _check_tables(self) -> None:
         if self.core.touched_count or self.core.commit_count:
-            self._take_over()
+            self._collect_counters()
         if self._conditions.changed():
             self._tables.clear()
             self._accounts.clear()
@@ -385,13 +387,13 @@ class FastPath:
 
     def _send(self) -> None:
         core = self.core
-        self._hold_unearned()
+        self._hold_unacknowledged()
         if lib.rmq_send(core):
-            self._see_to_unsent()
+            self._requeue_unsent()
         core.outgoing_count = 0
 
-    def _hold_unearned(self) -> None:
-        core, passed = self.core, self._conditions.passed
+    def _hold_unacknowledged(self) -> None:
+        core, passed = self.core, self._conditions.acknowledged_offset
         if passed >= self._staging.state[END]:
             return
         held: list[PendingReply[RemotingCommand | bytes]] = []
@@ -408,7 +410,7 @@ class FastPath:
         if held:
             self._around.gate.hold(self._conditions.marks, held)
 
-    def _see_to_unsent(self) -> None:
+    def _requeue_unsent(self) -> None:
         core = self.core
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
@@ -457,8 +459,8 @@ class FastPath:
             self._has_templates
             and identity.readable
             and not identity.is_slave
-            and not identity.broker.slave_read_enable
-            and not identity.broker.disable_consume_if_consumer_read_slowly
+            and not identity.broker_settings.slave_read_enable
+            and not identity.broker_settings.disable_consume_if_consumer_read_slowly
         )
 
     def _make_buffers(self) -> None:

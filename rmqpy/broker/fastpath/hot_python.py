@@ -5,7 +5,7 @@ a record, a reply and a row for dispatch (:mod:`.hot_rows`) here; every other fr
 and so is what stands behind it in the same buffer. The rules are those of :mod:`.hot`, and the same
 conditions hold (:mod:`.hot_conditions`)::
 
-    refresh ────► give, go_on* ──► commit (one write) ──► let_go ──► dispatch (take)
+    refresh ────► feed, resume* ──► commit (one write) ──► flush_replies ──► dispatch (take)
                     │    ▲
                     ▼    │ refresh
                    Python: other frames, a full file, a full buffer
@@ -95,14 +95,14 @@ class HotPython:
     full = False
     """Which it knows, then."""
 
-    def __init__(self, sources: FastPathInputs, around: FastPathDependencies) -> None:
+    def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         assert isinstance(sources.store.log, ClassicCommitLog)
         self._sources = sources
-        self._around = around
+        self._around = deps
         self._store = sources.store
         self._log = sources.store.log
         self._staging = self._log.staging
-        self._conditions = FastPathEligibility(sources, around)
+        self._conditions = FastPathEligibility(sources, deps)
         parts = sources.store.parts
         self.rows = HotRows(parts.queues, parts.index)
         """What dispatch takes."""
@@ -110,7 +110,7 @@ class HotPython:
         self.frame_max = FEED_BYTES
         self.cold_capacity = COLD_MAX
         self.wanted = 0
-        self.stale = True
+        self.needs_refresh = True
         self._peers: list[_Peer | None] = []
         self._free: list[int] = []
         self._owing: list[_Peer] = []
@@ -130,9 +130,9 @@ class HotPython:
 
     # Turns
 
-    def hold_back(self, held: bool) -> None:
+    def pause(self, held: bool) -> None:
         """Whether every frame is handed back."""
-        self._conditions.held = held
+        self._conditions.paused = held
         self.refresh()
 
     def refresh(self) -> None:
@@ -140,14 +140,14 @@ class HotPython:
         if self._conditions.changed():
             self._forget()
         self._now_ms = self._around.clock.now_ms()
-        self._takes_sends = self._conditions.take_sends(self._now_ms)
-        self.stale = False
+        self._takes_sends = self._conditions.may_handle_sends(self._now_ms)
+        self.needs_refresh = False
 
-    def let_go(self) -> None:
+    def flush_replies(self) -> None:
         """After the commit: send what may leave; the gate keeps the rest."""
-        self._take_over()
+        self._collect_counters()
         owing, self._owing = self._owing, []
-        passed = self._conditions.passed
+        passed = self._conditions.acknowledged_offset
         held: list[PendingReply[RemotingCommand | bytes]] = []
         for peer in owing:
             frames = b"".join(peer.replies)
@@ -189,7 +189,7 @@ class HotPython:
             self._peers[number] = None
             self._free.append(number)
 
-    def set_queued(self, number: int, queued: bool) -> None:
+    def set_write_pending(self, number: int, queued: bool) -> None:
         """Nothing: replies leave by the channel, behind what waits there."""
 
     def flush_now(self, number: int) -> None:
@@ -197,7 +197,7 @@ class HotPython:
 
     # Frames
 
-    def put_front(self, data: bytes) -> bool:
+    def unread(self, data: bytes) -> bool:
         """Let the next receive go on behind the begin of a frame; False: it is too large."""
         if len(data) >= LENGTH_BYTES:
             length = int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES
@@ -206,13 +206,13 @@ class HotPython:
         self._front = data
         return True
 
-    def give(self, data: bytes | memoryview, have: int = 0) -> None:
-        """What was received, behind ``have`` bytes of ``put_front``: ``go_on`` feeds it."""
+    def feed(self, data: bytes | memoryview, have: int = 0) -> None:
+        """What was received, behind ``have`` bytes of ``unread``: ``resume`` feeds it."""
         self._data = self._front + data if have else bytes(data)
         self._front = b""
         self._position = 0
 
-    def go_on(self, number: int) -> int:
+    def resume(self, number: int) -> int:
         """Feed what is left of the buffer."""
         peer = self._peers[number]
         assert peer is not None
@@ -228,16 +228,16 @@ class HotPython:
             self._pieces.clear()
         return status
 
-    def cold_frames(self) -> list[memoryview]:
+    def unhandled_frames(self) -> list[memoryview]:
         """The frames that are handed back, without length words."""
         view = memoryview(self._data)
         return [view[start:end] for start, end in self._cold]
 
-    def before_cold(self) -> None:
+    def before_fallback(self) -> None:
         """The processors are about to handle frames: they have to know what was done here."""
-        self._take_over()
+        self._collect_counters()
 
-    def after_cold(self, commands: Sequence[RemotingCommand]) -> None:
+    def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
         """The processors have handled these: what can be learned is."""
         self.refresh()
         for (start, _), command in zip(self._cold, commands, strict=False):
@@ -362,14 +362,14 @@ class HotPython:
 
     def _no_room(self, size: int) -> FeedStatus:
         """For a record of so many bytes, in staging or in the file."""
-        if size + BLANK_SIZE > self._log.row.file_size or size > len(self._staging.buffer):
+        if size + BLANK_SIZE > self._log.segments.file_size or size > len(self._staging.buffer):
             return FeedStatus.COLD
         if self._end + size > self._staged_max:
             return FeedStatus.COMMIT
         self.wanted = size
         return FeedStatus.ROLL
 
-    def _take_over(self) -> None:
+    def _collect_counters(self) -> None:
         """What was counted since the last time."""
         if self._put_messages:
             self._around.statistics.messages_put(self._put_messages, self._put_bytes, 0)
@@ -430,7 +430,7 @@ class HotPython:
         sys_flag = stored_sys_flag(header.sys_flag, config, born, self._store_host)
         return SendLine(
             queue_id=header.queue_id,
-            cell=self._store.tails.place((name, header.queue_id)),
+            cell=self._store.tails.index_of((name, header.queue_id)),
             sys_flag=sys_flag,
             flag=header.flag,
             reconsume_times=header.reconsume_times or 0,

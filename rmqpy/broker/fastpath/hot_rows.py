@@ -64,7 +64,7 @@ class HotRows:
         last = taken[-1]
         return last[0] + last[1], last[7]
 
-    def learn(self, scan: Scan) -> None:
+    def register_queues(self, scan: Scan) -> None:
         """Nothing: a row says all that is needed."""
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:

@@ -25,12 +25,12 @@ class EpollSet:
         self,
         core: Cdata,
         receive: Callable[[Cdata, bool], int],
-        let_go_early: Callable[[], bool],
+        flush_replies_early: Callable[[], bool],
     ) -> None:
         self._core = core
         core.ready_fd = -1
         self.receive = receive
-        self.let_go_early = let_go_early
+        self.flush_replies_early = flush_replies_early
 
     @property
     def fd(self) -> int:
@@ -44,17 +44,17 @@ class EpollSet:
         if code:
             raise OSError(code, os.strerror(code))
 
-    def keep_apart(self, number: int, apart: bool) -> None:
+    def exclude(self, number: int, apart: bool) -> None:
         """Python reads this one: something is kept for its next read."""
         self._core.peers[number].apart = apart
 
     @property
-    def last(self) -> int:
+    def stopped_at(self) -> int:
         """Whom ``receive`` has come to last."""
         number: int = self._core.ready[self._core.ready_next - 1]
         return number
 
-    def seen_to(self) -> list[int]:
+    def drained(self) -> list[int]:
         """Whom ``receive`` has come to since the begin."""
         numbers: list[int] = ffi.unpack(self._core.ready, self._core.ready_next)
         return numbers

@@ -56,8 +56,8 @@ def send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplate
         msg_id=str(_mark(ReplyField.MSG_ID)),
         queue_id=_mark(ReplyField.QUEUE_NUMBER),
         queue_offset=_mark(ReplyField.QUEUE_START),
-        trace_on=identity.broker.trace_on,
-        msg_region=identity.broker.region_id,
+        trace_on=identity.broker_settings.trace_on,
+        msg_region=identity.broker_settings.region_id,
     )
     return _cut(
         RemotingCommand.response_to(_request(serialize_type), ResponseCode.SUCCESS, header=header)

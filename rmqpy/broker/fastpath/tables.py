@@ -56,7 +56,7 @@ def c_array(kind: str, count: int) -> Cdata:
 class CFiles:
     """A row of files for C, each mapped when something in it was asked for."""
 
-    row: MappedFiles
+    segments: MappedFiles
     views: Cdata = None
     _seen: int = -1
     """``changes`` of the row at the last :meth:`renew`."""
@@ -65,13 +65,13 @@ class CFiles:
     """The views of files in use, kept alive."""
 
     def changed(self) -> bool:
-        return self.row.changes != self._seen
+        return self.segments.changes != self._seen
 
     def renew(self, target: Cdata) -> None:
         """Describe the row as it is now in an ``rmq_files``; what was mapped and is still
         there stays so.
         """
-        row = self.row
+        row = self.segments
         self._seen = row.changes
         known = self._mapped
         self._mapped = {file: known[file] for file in row if file in known}
@@ -86,11 +86,11 @@ class CFiles:
 
     def learn(self, offset: int) -> None:
         """Map the file that holds ``offset``."""
-        file = self.row.find(offset)
+        file = self.segments.find(offset)
         if file is None or file in self._mapped or self.changed():
             return
         view = self._mapped[file] = ffi.from_buffer("uint8_t[]", file.view)
-        self.views[(offset - self._first_offset) // self.row.file_size] = view
+        self.views[(offset - self._first_offset) // self.segments.file_size] = view
 
 
 @define(slots=True, eq=False, repr=False)
@@ -175,7 +175,7 @@ class FastPathTables:
         target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
         target.accounts |= accounts
         if 0 <= queue_id < target.send_queues:
-            line.cells[queue_id] = self._sources.store.tails.place((topic.encode(), queue_id))
+            line.cells[queue_id] = self._sources.store.tails.index_of((topic.encode(), queue_id))
 
     def learn_pull(
         self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
@@ -210,7 +210,7 @@ class FastPathTables:
                 self.clear()
                 return False
             state = ffi.from_buffer("int64_t[]", queue.state)
-            known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.row))
+            known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.segments))
             number = len(self._queue_names)
             self._queue_names.append((topic, queue_id))
             self._core.queues[number].state = state
@@ -218,7 +218,7 @@ class FastPathTables:
             line.queues[queue_id] = number
             queue.state[WATCHED_STATE] = (topic, queue_id) in self._watched
         target = self._core.queues[line.queues[queue_id]]
-        file = queue.row.find(queue.state[END_STATE])
+        file = queue.segments.find(queue.state[END_STATE])
         if file is None:
             target.tail = ffi.NULL
         elif known.tail is None or target.tail_first != file.first_offset or not target.tail:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOG_PERIOD_MS: Final = 10_000
 """Refused requests are logged one by one at first, then with their number once in this time."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -43,27 +43,27 @@ class BrokerAccessControl:
     _logged: int = 0
 
     @classmethod
-    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> BrokerAccessControl:
+    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> BrokerAccessControl:
         """For ``aclEnable=true``. Adds the account requests to ``broker``."""
-        configuration = around.configuration
+        configuration = deps.configuration
         keeper = AccessChecker(broker_demands(broker.store))
         secure = configuration.security.security_mode is SecurityMode.SECURE
         files = AccessFiles(
             *access_paths(
                 configuration.broker.rocketmq_home, configuration.security.acl_plain_file
             ),
-            around.files,
-            around.scheduler,
+            deps.files,
+            deps.scheduler,
             lambda rules: _use(keeper, rules),
             secure,
         )
         control = cls(broker, files, keeper)
         files.start()
         administration = AccessAdminProcessor(
-            identity=broker.identity, files=files, clock=around.scheduler
+            identity=broker.identity, files=files, clock=deps.scheduler
         )
         for code, handler in administration.handlers().items():
-            broker.serve(code, handler)
+            broker.register_handler(code, handler)
         broker.replication.others.append(control.runtime_info)
         return control
 
@@ -107,7 +107,7 @@ class BrokerAccessControl:
         self._logged_ms = now_ms
         more = self._keeper.refused - self._logged - 1
         self._logged = self._keeper.refused
-        _log.warning(
+        logger.warning(
             "request %d of %s refused: %s%s",
             request.code,
             channel.peer[0],

@@ -122,7 +122,7 @@ class HeartbeatProcessor:
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
         expression_type = subscription.expression_type
         if not is_tag_expression(expression_type):
-            if not self.groups.identity.broker.enable_property_filter:
+            if not self.groups.identity.broker_settings.enable_property_filter:
                 raise RequestRejectedError(
                     ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type)
                 )
@@ -137,10 +137,10 @@ class HeartbeatProcessor:
     def notify(self, group: ConsumerGroup) -> None:
         """Tell every member that the group has changed."""
         if not group.members:
-            self.filters.retire(group.name)
+            self.filters.mark_dead(group.name)
         config = self.groups.get(group.name)
         wanted = config is None or config.notify_consumer_ids_changed_enable
-        if not (wanted and self.groups.identity.broker.notify_consumer_ids_changed_enable):
+        if not (wanted and self.groups.identity.broker_settings.notify_consumer_ids_changed_enable):
             return
         notice = RemotingCommand.request(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,

@@ -127,5 +127,5 @@ class TransactionProcessor:
             )
             channel.write(encode_command(response))
 
-        self.messages.write(drafts, done)
+        self.messages.submit(drafts, done)
         return None

@@ -20,7 +20,7 @@ from rmqpy.remoting.bodies import MessageQueue, OffsetMovedEvent
 
 IPV6_BYTES = 16
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class OffsetMovedEvents:
 
         def done(status: PutMessageStatus) -> None:
             if status is not PutMessageStatus.PUT_OK:
-                _log.warning("the event %s was not stored: %s", moved, status.value)
+                logger.warning("the event %s was not stored: %s", moved, status.value)
 
         if self.messages.has_room:
-            self.messages.write([draft], done)
+            self.messages.submit([draft], done)

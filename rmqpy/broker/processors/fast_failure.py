@@ -106,7 +106,7 @@ class FastFailure:
         self._slice.end()
 
     def _limits(self) -> dict[int, int]:
-        broker = self._identity.broker
+        broker = self._identity.broker_settings
         if not broker.broker_fast_failure_enable:
             return {}
         send_ms = broker.wait_time_mills_in_send_queue

@@ -88,7 +88,7 @@ class PullFilter:
     """What a reader wants: by the tags code of a unit, and by the record; None is everything."""
 
     matcher: Matcher | None = None
-    wanted: RecordFilter | None = None
+    record_filter: RecordFilter | None = None
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -113,7 +113,7 @@ class PullSurroundings:
 class PullProcessor:
     """See the module's text."""
 
-    around: PullSurroundings
+    deps: PullSurroundings
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -132,31 +132,31 @@ class PullProcessor:
         header = PullMessageRequestHeader.decode(request.ext_fields)
         group = self._check(header)
         selection = self._selection(header, group)
-        around = self.around
-        began_ms = around.clock.monotonic_ms()
-        result = around.queues.get_message(
+        deps = self.deps
+        began_ms = deps.clock.monotonic_ms()
+        result = deps.queues.get_message(
             header.consumer_group,
             header.topic,
             header.queue_id,
             header.queue_offset,
             header.max_msg_nums,
             selection.matcher,
-            selection.wanted,
+            selection.record_filter,
         )
-        around.statistics.messages_got(
+        deps.statistics.messages_got(
             (header.consumer_group, header.topic),
             len(result.messages),
-            around.clock.monotonic_ms() - began_ms,
+            deps.clock.monotonic_ms() - began_ms,
             header.queue_id,
         )
-        around.slow_readers.has_read(
+        deps.slow_readers.record_lag(
             header.consumer_group, header.topic, header.queue_id, result.behind_bytes
         )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if first and header.sys_flag & PULL_COMMIT_OFFSET and not around.identity.is_slave:
-            around.offsets.commit(
+        if first and header.sys_flag & PULL_COMMIT_OFFSET and not deps.identity.is_slave:
+            deps.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         suggestion = self._suggestion(result, group)
@@ -182,12 +182,12 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
-        around = self.around
-        if not around.identity.readable:
+        deps = self.deps
+        if not deps.identity.readable:
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"the broker {around.identity.host} may not be read"
+                ResponseCode.NO_PERMISSION, f"the broker {deps.identity.host} may not be read"
             )
-        group = around.groups.find_or_create(header.consumer_group)
+        group = deps.groups.find_or_create(header.consumer_group)
         if group is None:
             raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -198,7 +198,7 @@ class PullProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"subscription group {header.consumer_group} may not consume",
             )
-        topic = around.topics.get(header.topic)
+        topic = deps.topics.get(header.topic)
         if topic is None:
             raise RequestRejectedError(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -221,7 +221,7 @@ class PullProcessor:
     ) -> PullFilter:
         if header.sys_flag & PULL_SUBSCRIPTION:
             return self._selection_of_request(header)
-        group = self.around.clients.consumer_group(header.consumer_group)
+        group = self.deps.clients.consumer_group(header.consumer_group)
         if group is None:
             raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -258,13 +258,13 @@ class PullProcessor:
                 f"the subscription cannot be read: {error}",
             ) from error
         self._check_property_filter(header.expression_type)
-        return PullFilter(wanted=record_filter(expression))
+        return PullFilter(record_filter=record_filter(expression))
 
     def _registered(
         self, header: PullMessageRequestHeader, expression_type: str | None
     ) -> PullFilter:
         """The filter that the last heartbeat registered."""
-        found = self.around.filters.get(header.consumer_group, header.topic)
+        found = self.deps.filters.get(header.consumer_group, header.topic)
         if found is None:
             raise RequestRejectedError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -276,16 +276,16 @@ class PullProcessor:
                 "the consumer's consumer filter data not latest",
             )
         self._check_property_filter(expression_type)
-        return PullFilter(wanted=record_filter(found.expression))
+        return PullFilter(record_filter=record_filter(found.expression))
 
     def _wanted_retries(self, header: PullMessageRequestHeader) -> RecordFilter | None:
-        if not self.around.identity.broker.filter_support_retry:
+        if not self.deps.identity.broker_settings.filter_support_retry:
             return None
         is_retry = names.is_retry_topic(header.topic)
-        return self.around.filters.for_retries(header.consumer_group) if is_retry else None
+        return self.deps.filters.for_retries(header.consumer_group) if is_retry else None
 
     def _check_property_filter(self, expression_type: str | None) -> None:
-        if not self.around.identity.broker.enable_property_filter:
+        if not self.deps.identity.broker_settings.enable_property_filter:
             raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
 
     def _wants(self, wanted: RecordFilter | None) -> Callable[[int], bool] | None:
@@ -293,7 +293,7 @@ class PullProcessor:
             return None
 
         def wants(physical_offset: int) -> bool:
-            record = self.around.queues.message_at(physical_offset)
+            record = self.deps.queues.message_at(physical_offset)
             return record is not None and wanted(record)
 
         return wants
@@ -307,7 +307,7 @@ class PullProcessor:
         header: PullMessageRequestHeader,
         selection: PullFilter,
     ) -> bool:
-        broker = self.around.identity.broker
+        broker = self.deps.identity.broker_settings
         wait_ms = (
             header.suspend_timeout_millis
             if broker.long_polling_enable
@@ -318,13 +318,13 @@ class PullProcessor:
             request,
             header.queue_offset,
             selection.matcher,
-            self.around.clock.monotonic_ms() + wait_ms,
-            self._wants(selection.wanted),
+            self.deps.clock.monotonic_ms() + wait_ms,
+            self._wants(selection.record_filter),
         )
-        return self.around.hold.hold(header.topic, header.queue_id, pull)
+        return self.deps.hold.hold(header.topic, header.queue_id, pull)
 
     def _suggestion(self, result: GetMessageResult, group: SubscriptionGroupConfig) -> int:
-        if not self.around.identity.broker.slave_read_enable:
+        if not self.deps.identity.broker_settings.slave_read_enable:
             return MASTER_ID
         if result.suggest_pulling_from_slave:
             return group.which_broker_when_consume_slowly
@@ -333,10 +333,10 @@ class PullProcessor:
     def _moved(
         self, header: PullMessageRequestHeader, result: GetMessageResult, suggestion: int
     ) -> tuple[ResponseCode, int]:
-        identity = self.around.identity
+        identity = self.deps.identity
         if identity.is_slave and not identity.store.offset_check_in_slave:
             return ResponseCode.PULL_RETRY_IMMEDIATELY, MASTER_ID
-        self.around.offset_moved(
+        self.deps.offset_moved(
             OffsetMoved(
                 header.consumer_group,
                 header.topic,

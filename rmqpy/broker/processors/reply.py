@@ -101,9 +101,11 @@ class ReplyMessageProcessor:
 
     def _stored(self, draft: OutgoingMessage) -> SendMessageResponseHeader | None:
         """Where the reply is in the log; None if it is not."""
-        if not (self.identity.broker.store_reply_message_enable and self.messages.has_room):
+        if not (
+            self.identity.broker_settings.store_reply_message_enable and self.messages.has_room
+        ):
             return None
-        (result,) = self.messages.write([draft], lambda _status: None)
+        (result,) = self.messages.submit([draft], lambda _status: None)
         if result.status is not PutMessageStatus.PUT_OK:
             return None
         message_id = offset_msg_id(self.identity.store_host, result.physical_offsets[0])
@@ -112,7 +114,7 @@ class ReplyMessageProcessor:
     def _place(
         self, message_id: str, queue_id: int, queue_offset: int
     ) -> SendMessageResponseHeader:
-        broker = self.identity.broker
+        broker = self.identity.broker_settings
         return SendMessageResponseHeader(
             msg_id=message_id,
             queue_id=queue_id,
@@ -162,7 +164,7 @@ class ReplyMessageProcessor:
         code = ResponseCode.SYSTEM_ERROR
         response = RemotingCommand.response_to(request, code, remark, header=place)
         if place is None:
-            broker = self.identity.broker
+            broker = self.identity.broker_settings
             response.ext_fields = {
                 MSG_REGION: broker.region_id,
                 TRACE_ON: "true" if broker.trace_on else "false",

@@ -39,7 +39,7 @@ from rmqpy.store.results import PutResult
 TRACE_ON: Final = "TRACE_ON"
 MSG_REGION: Final = "MSG_REGION"
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -65,9 +65,9 @@ class _PendingSend:
 
 @define(slots=True, eq=False, repr=False)
 class SendProcessor:
-    """``receive`` each send of a ``handle`` call, then ``finish`` once."""
+    """``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
 
-    around: SendSurroundings
+    deps: SendSurroundings
     _pending: list[_PendingSend] = field(factory=list, init=False)
     _answers: list[bytes] = field(factory=list, init=False)
 
@@ -84,17 +84,17 @@ class SendProcessor:
     def receive_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         return self._receive(channel, request, SendMessageRequestHeaderV2)
 
-    def finish(self, channel: Channel) -> list[bytes]:
+    def put_collected(self, channel: Channel) -> list[bytes]:
         """Put what was collected; the frames to be sent to ``channel`` at once."""
         self._put_pending(channel)
         answers, self._answers = self._answers, []
         return answers
 
-    def late(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
+    def on_ack_timeout(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
         """The frame for a reply that may not leave as it is (the gate asks for it)."""
         answer = response_for(status)
         response.code = answer.code
-        response.remark = remark_of(status, self.around.identity.store.max_message_size)
+        response.remark = remark_of(status, self.deps.identity.store.max_message_size)
         if not answer.stored:
             response.header_type = None
             response.ext_fields = self._reply_fields()
@@ -110,7 +110,7 @@ class SendProcessor:
                 position = start + int.from_bytes(view[position:start])
                 response = decode_command(view[start:position])
                 response.header_type = SendMessageResponseHeader
-                late.append(self.late(response, status))
+                late.append(self.on_ack_timeout(response, status))
         return b"".join(late)
 
     def _receive(
@@ -121,7 +121,7 @@ class SendProcessor:
     ) -> RemotingCommand | None:
         try:
             header = header_type.decode(request.ext_fields)
-            drafts = self.around.drafts
+            drafts = self.deps.drafts
             if header.batch:
                 self._put_batch(channel, request, drafts.batch(channel, request, header))
             else:
@@ -137,14 +137,14 @@ class SendProcessor:
         pending, self._pending = self._pending, []
         if not pending:
             return
-        if not self.around.gate.has_room(len(pending)):
+        if not self.deps.gate.has_room(len(pending)):
             for sent in pending:
                 self._answer(sent.request, self._refused(sent.request, _busy()))
             return
         try:
             results = self._put([sent.draft for sent in pending], batch=False)
-        except Exception as error:  # noqa: BLE001 - logged and answered
-            _log.exception("storing messages from %s failed", channel.peer)
+        except Exception as error:
+            logger.exception("storing messages from %s failed", channel.peer)
             refusal = RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
             )
@@ -158,31 +158,31 @@ class SendProcessor:
             if held is not None:
                 waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
         for wait_store_ok, replies in waiting.items():
-            self.around.gate.hold(self._marks(wait_store_ok), replies)
+            self.deps.gate.hold(self._marks(wait_store_ok), replies)
 
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
     ) -> None:
         self._put_pending(channel)
-        if not self.around.gate.has_room(1):
+        if not self.deps.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
         held = self._held(channel, _PendingSend(request, drafts[0], drafts[0].queue_id), result)
         if held is not None:
-            self.around.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
+            self.deps.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
 
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
-        replication = self.around.replication
-        marks = self.around.sink.acknowledged(wait_store_ok)
-        if not wait_store_ok or replication.lacks_slaves:
+        replication = self.deps.replication
+        marks = self.deps.sink.acknowledged(wait_store_ok)
+        if not wait_store_ok or replication.not_enough_replicas:
             return marks
         return (*marks, *replication.marks)
 
     def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
-        clock, statistics = self.around.clock, self.around.statistics
+        clock, statistics = self.deps.clock, self.deps.statistics
         began_ms = clock.monotonic_ms()
-        results = self.around.sink.put(drafts, batch)
+        results = self.deps.sink.put(drafts, batch)
         stored = [result for result in results if response_for(result.status).stored]
         statistics.messages_put(
             sum(len(result.physical_offsets) for result in stored),
@@ -199,16 +199,16 @@ class SendProcessor:
         request, draft = sent.request, sent.draft
         answer = response_for(result.status)
         if not answer.stored:
-            refusal = refusal_of(result.status, self.around.identity.store.max_message_size)
+            refusal = refusal_of(result.status, self.deps.identity.store.max_message_size)
             if result.remark:
                 refusal.remark = f"{refusal.remark} {result.remark}"
             self._answer(request, self._refused(request, refusal))
             return None
         if request.is_oneway:
             return None
-        identity = self.around.identity
+        identity = self.deps.identity
         remark = None
-        if draft.wait_store_ok and self.around.replication.lacks_slaves:
+        if draft.wait_store_ok and self.deps.replication.not_enough_replicas:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
             answer = response_for(status)
             remark = remark_of(status, identity.store.max_message_size)
@@ -222,8 +222,8 @@ class SendProcessor:
                 msg_id=",".join([offset_msg_id(host, offset) for offset in offsets]),
                 queue_id=sent.queue_id,
                 queue_offset=result.queue_offset,
-                trace_on=identity.broker.trace_on,
-                msg_region=identity.broker.region_id,
+                trace_on=identity.broker_settings.trace_on,
+                msg_region=identity.broker_settings.region_id,
             ),
         )
         return PendingReply(channel, result.end, encode_command(response), response)
@@ -239,7 +239,7 @@ class SendProcessor:
 
     def _reply_fields(self) -> dict[str, str]:
         """A Java client reads these from every reply to a send."""
-        broker = self.around.identity.broker
+        broker = self.deps.identity.broker_settings
         return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
 
 

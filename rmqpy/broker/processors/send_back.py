@@ -56,7 +56,7 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 OWN_MAXIMUM_SINCE_VERSION: Final = 121
 """V3_4_9: consumers from here on say how often they retry."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -107,7 +107,7 @@ class SendBackProcessor:
             if not request.is_oneway:
                 channel.write(encode_command(response))
 
-        self.messages.write([draft], done)
+        self.messages.submit([draft], done)
         return None
 
     def _group(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
@@ -143,7 +143,7 @@ class SendBackProcessor:
             if record is not None:
                 return decode_message(record)
         except InvalidRecordError as fault:
-            _log.error("the message at %d cannot be read: %s", physical_offset, fault)
+            logger.error("the message at %d cannot be read: %s", physical_offset, fault)
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
         )

@@ -147,7 +147,7 @@ class SendRequestParser:
 
     def _check(self, header: AnySendHeader) -> TopicConfig:
         identity, topic = self.identity, header.topic
-        accept_from_ms = identity.broker.start_accept_send_request_time_stamp
+        accept_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
         if self.clock.now_ms() < accept_from_ms:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {accept_from_ms}"
@@ -197,7 +197,7 @@ class SendRequestParser:
 
     def _check_half(self) -> None:
         identity = self.identity
-        if identity.broker.reject_transaction_message:
+        if identity.broker_settings.reject_transaction_message:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{identity.host}] sending transaction message is forbidden",

@@ -25,7 +25,7 @@ _NEED_WHOLE_QUEUES: Final = frozenset(
 
 def reject_while_rebuilding(store: Store, code: int) -> None:
     """Raises Refusal when the answer has to wait for the consume queues."""
-    if code in _NEED_WHOLE_QUEUES and store.settling:
+    if code in _NEED_WHOLE_QUEUES and store.is_rebuilding_queues:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             "the consume queues are being brought in line with the log,"

@@ -24,7 +24,7 @@ from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 PERIOD_MS: Final = 180_000
 QUEUES_MAX: Final = 20_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -35,27 +35,27 @@ class SlowConsumerGuard:
     groups: SubscriptionGroupTable
     _behind: dict[tuple[str, str, int], int] = field(factory=dict, init=False)
 
-    def has_read(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
+    def record_lag(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
         """The last message of a read stood so far in front of the end of the log."""
         identity = self.identity
-        if not identity.broker.disable_consume_if_consumer_read_slowly:
+        if not identity.broker_settings.disable_consume_if_consumer_read_slowly:
             return
         place = (group, topic, queue_id)
         has_room = place in self._behind or len(self._behind) < QUEUES_MAX
         if identity.store.disk_fall_recorded and has_room:
             self._behind[place] = behind_bytes
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Take the right from who is too slow."""
         behind, self._behind = self._behind, {}
-        broker = self.identity.broker
+        broker = self.identity.broker_settings
         if not broker.disable_consume_if_consumer_read_slowly or self.identity.is_slave:
             return
         for (name, topic, queue_id), behind_bytes in behind.items():
             group = self.groups.get(name)
             too_far = behind_bytes > broker.consumer_fallbehind_threshold
             if too_far and group is not None and group.consume_enable:
-                _log.warning(
+                logger.warning(
                     "group %s may not consume any more: in queue %d of %s it reads %d bytes"
                     " behind the end of the log (consumerFallbehindThreshold)",
                     name,

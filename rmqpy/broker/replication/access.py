@@ -27,12 +27,12 @@ from rmqpy.config.security import SecurityMode, SecuritySettings, split_patterns
 
 REMEMBERED_MAX: Final = 1_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationAllowList:
-    """``admits`` is asked for each new connection."""
+    """``allows`` is asked for each new connection."""
 
     known: tuple[AddressPattern, ...]
     strict: bool
@@ -40,20 +40,22 @@ class ReplicationAllowList:
     _warned: set[str] = field(factory=set)
 
     @classmethod
-    def of(cls, security: SecuritySettings, hosts: Sequence[str] = ()) -> ReplicationAllowList:
+    def from_settings(
+        cls, security: SecuritySettings, hosts: Sequence[str] = ()
+    ) -> ReplicationAllowList:
         """``hosts``: names or addresses of the members of a DLedger group."""
         given = split_patterns(security.replication_addresses)
         members = [address for host in hosts for address in _addresses(host)]
         strict = bool(given) or security.security_mode is SecurityMode.SECURE
         return cls((*given, *map(parse_pattern, members)), strict)
 
-    def admits(self, address: str) -> bool:
+    def allows(self, address: str) -> bool:
         if any_matches(self.known, address):
             return True
         self.strangers += 1
         if address not in self._warned and len(self._warned) < REMEMBERED_MAX:
             self._warned.add(address)
-            _log.warning(
+            logger.warning(
                 "%s is not in replicationAddresses and %s the log",
                 address,
                 "does not get" if self.strict else "may fetch",
@@ -68,6 +70,6 @@ def _addresses(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        _log.warning("the member %s cannot be looked up: %s", host, error)
+        logger.warning("the member %s cannot be looked up: %s", host, error)
         return []
     return sorted({str(place[4][0]).partition("%")[0] for place in found})

@@ -39,7 +39,7 @@ FIRST_TRY_MS: Final = 100
 
 Dial = Callable[[tuple[str, int], HaClientHandler], HaConnection]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -58,7 +58,7 @@ class FollowingSurroundings:
 class HaFollower:
     """See the module's text. A ``net.ha_driver.HaClientHandler``."""
 
-    around: FollowingSurroundings
+    deps: FollowingSurroundings
     _redial: ReconnectBackoff = field(factory=ReconnectBackoff, init=False)
     _state: str = field(default="not started", init=False)
     _last_fault: str = field(default="", init=False)
@@ -71,7 +71,7 @@ class HaFollower:
     _stopped: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.around.choice.on_new.append(self._named)
+        self.deps.choice.on_new.append(self._named)
 
     def start(self) -> None:
         self._stopped = False
@@ -99,7 +99,7 @@ class HaFollower:
 
     def runtime_info(self) -> dict[str, str]:
         """Whom this slave follows, and why not."""
-        followed = self.around.choice.followed
+        followed = self.deps.choice.followed
         info = {
             "haMaster": followed.address if followed is not None else "",
             "haState": self._state,
@@ -107,7 +107,7 @@ class HaFollower:
         }
         if self._last_fault:
             info["haLastFault"] = self._last_fault
-        told = self.around.choice.told(self.around.scheduler.monotonic_ms())
+        told = self.deps.choice.current_master(self.deps.scheduler.monotonic_ms())
         if told:
             info["haNameServersDisagree"] = told
         return info
@@ -116,8 +116,8 @@ class HaFollower:
 
     def _try(self) -> None:
         self._timer = None
-        choice = self.around.choice
-        candidates = choice.candidates(self.around.scheduler.monotonic_ms())
+        choice = self.deps.choice
+        candidates = choice.candidates(self.deps.scheduler.monotonic_ms())
         if not candidates:
             self._wait(self._redial.after(None), "no name server names a master")
             return
@@ -137,13 +137,13 @@ class HaFollower:
                 self._ask(rest[1:], [*heard, verdict])
 
         self._state = f"asking {rest[0].address}"
-        around = self.around
-        self._check = MasterLogCheck(around.identity, around.store, around.network, rest[0], done)
+        deps = self.deps
+        self._check = MasterLogCheck(deps.identity, deps.store, deps.network, rest[0], done)
         self._check.start()
 
     def _choose(self, heard: list[LogCheckResult]) -> None:
         good = [verdict for verdict in heard if verdict.good]
-        followed = [verdict for verdict in good if verdict.master == self.around.choice.followed]
+        followed = [verdict for verdict in good if verdict.master == self.deps.choice.followed]
         if followed:
             good = followed
         if len(good) == 1:
@@ -152,7 +152,7 @@ class HaFollower:
         if good:
             names = ", ".join(verdict.master.address for verdict in good)
             reason = (
-                f"several masters are named {self.around.identity.name}: {names}; stop all but one"
+                f"several masters are named {self.deps.identity.name}: {names}; stop all but one"
             )
         else:
             reason = "; ".join(verdict.refused for verdict in heard)
@@ -167,22 +167,22 @@ class HaFollower:
             self._failed(f"{verdict.master.address} tells no address for slaves: {error}")
             return
         if verdict.compared != self._compared:
-            _log.info("log beside that of %s: %s", verdict.master.address, verdict.compared)
+            logger.info("log beside that of %s: %s", verdict.master.address, verdict.compared)
         self._compared = verdict.compared
         self._verdict = verdict
-        self.around.choice.followed = verdict.master
+        self.deps.choice.followed = verdict.master
         self._state = f"connecting to {verdict.master.ha_address}"
-        self._connection = self.around.dial(address, self)
+        self._connection = self.deps.dial(address, self)
 
     def connected(self, now_ms: int) -> SlaveLink:
         verdict = self._verdict
         assert verdict is not None
         self._state = f"connected to {verdict.master.ha_address}"
-        _log.info("following %s", verdict.master.ha_address)
-        settings = LinkSettings.of(self.around.identity.store)
+        logger.info("following %s", verdict.master.ha_address)
+        settings = LinkSettings.from_settings(self.deps.identity.store)
         return SlaveLink(
             settings,
-            self.around.store.max_physical_offset,
+            self.deps.store.max_physical_offset,
             now_ms,
             begin_at=self._begin_at(verdict, settings),
         )
@@ -191,7 +191,7 @@ class HaFollower:
         """Raises StoreFault."""
         self._failures = 0
         self._last_fault = ""
-        self.around.store.append_raw(transfer.offset, transfer.body)
+        self.deps.store.append_raw(transfer.offset, transfer.body)
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         self._connection = None
@@ -199,7 +199,7 @@ class HaFollower:
             return
         self._note(reason)
         self._failures += 1
-        failure = self.around.store.failure
+        failure = self.deps.store.failure
         if failure is not None:
             self._state = f"stopped: {failure}"
             return
@@ -207,7 +207,7 @@ class HaFollower:
 
     def _begin_at(self, verdict: LogCheckResult, settings: LinkSettings) -> PhysicalOffset | None:
         """Where an empty slave begins that is to have everything; None: the last file will do."""
-        if not self.around.identity.store.ha_fetch_from_beginning:
+        if not self.deps.identity.store.ha_fetch_from_beginning:
             return None
         begin = settings.file_start(verdict.begin)
         return begin if begin < settings.file_start(verdict.end) else None
@@ -221,9 +221,9 @@ class HaFollower:
 
     def _wait(self, delay_ms: int, reason: str) -> None:
         self._state = f"waiting {delay_ms} ms: {reason}"
-        self._timer = self.around.scheduler.call_later(delay_ms, self._try)
+        self._timer = self.deps.scheduler.call_later(delay_ms, self._try)
 
     def _note(self, reason: str) -> None:
         if reason != self._last_fault:
-            _log.warning("not following: %s", reason)
+            logger.warning("not following: %s", reason)
         self._last_fault = reason

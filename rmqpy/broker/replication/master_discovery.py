@@ -48,7 +48,7 @@ class MasterDiscovery:
     """Called when a master is named that was no candidate before."""
     _answers: dict[str, _Answer] = field(factory=dict, init=False)
 
-    def heard(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
+    def on_registration_answer(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
         """What a name server says; addresses that are none are no answer."""
         before = set(self.candidates(now_ms))
         self._take(server, _master_of(answer), now_ms)
@@ -78,20 +78,20 @@ class MasterDiscovery:
             return others
         return [followed, *(master for master in others if master != followed)]
 
-    def told(self, now_ms: int) -> str:
+    def current_master(self, now_ms: int) -> str:
         """Who names whom, where they do not agree; else empty."""
         if len(set(self._named(now_ms))) < 2:
             return ""
         return "; ".join(
             f"{server} names {self._answers[server].master.address}"
-            for server in self.identity.broker.name_servers
+            for server in self.identity.broker_settings.name_servers
             if server in self._answers
         )
 
     def _named(self, now_ms: int) -> list[MasterAddress]:
         """The fresh answers in the order of the name servers; where none is fresh, the old ones."""
-        fresh_ms = FRESH_PERIODS * self.identity.broker.register_period_ms
-        known = [self._answers.get(server) for server in self.identity.broker.name_servers]
+        fresh_ms = FRESH_PERIODS * self.identity.broker_settings.register_period_ms
+        known = [self._answers.get(server) for server in self.identity.broker_settings.name_servers]
         answers = [answer for answer in known if answer is not None]
         fresh = [answer for answer in answers if now_ms - answer.at_ms <= fresh_ms]
         return [answer.master for answer in fresh or answers]

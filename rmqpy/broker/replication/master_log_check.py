@@ -166,7 +166,7 @@ class MasterLogCheck:
         self._search(DivergenceSearch(begin, end, self.log.read_log))
 
     def _search(self, search: DivergenceSearch) -> None:
-        span = search.wanted
+        span = search.requested
         if span is None:
             self._judge(search)
             return

@@ -71,7 +71,7 @@ _ALL: Final = frozenset(
     )
 )
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -107,7 +107,7 @@ class TableHistory:
     _master: str = field(default="", init=False)
     _seen: set[str] = field(factory=set, init=False)
 
-    def take(
+    def merge(
         self,
         master: str,
         own: tuple[Mapping[str, object], DataVersion],
@@ -151,7 +151,7 @@ class LastMasterTable:
 class MetadataSync:
     """See the module's text."""
 
-    around: SyncSurroundings
+    deps: SyncSurroundings
     _topics: TableHistory = field(init=False)
     _groups: TableHistory = field(init=False)
     _timer: Timer | None = field(default=None, init=False)
@@ -163,7 +163,7 @@ class MetadataSync:
     _fetched: set[int] = field(factory=set, init=False)
 
     @classmethod
-    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
+    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
         """Over the tables of ``broker``."""
         return cls(
             SyncSurroundings(
@@ -173,16 +173,16 @@ class MetadataSync:
                 groups=broker.groups,
                 offsets=broker.offsets,
                 delays=broker.delay_offsets,
-                scheduler=around.scheduler,
-                network=around.network,
+                scheduler=deps.scheduler,
+                network=deps.network,
                 register=broker.registration.register,
             )
         )
 
     def __attrs_post_init__(self) -> None:
-        strict = self.around.identity.store.enable_dledger_commit_log
+        strict = self.deps.identity.store.enable_dledger_commit_log
         self._topics, self._groups = TableHistory(strict), TableHistory(strict)
-        self.around.choice.on_new.append(self._named)
+        self.deps.choice.on_new.append(self._named)
 
     def start(self) -> None:
         self._plan(FIRST_MS)
@@ -194,17 +194,17 @@ class MetadataSync:
         self._timer = self._look_timer = None
 
     @property
-    def has_all(self) -> bool:
+    def is_synchronized(self) -> bool:
         """Whether every table was fetched from a master since the start."""
         return self._fetched >= _ALL
 
     def runtime_info(self) -> dict[str, str]:
         """When a slave last fetched something, and what is wrong."""
-        if not self.around.identity.is_slave:
+        if not self.deps.identity.is_slave:
             return {}
         info = {"slaveSync": "nothing fetched yet"}
         if self._done_ms is not None:
-            age_ms = self.around.scheduler.monotonic_ms() - self._done_ms
+            age_ms = self.deps.scheduler.monotonic_ms() - self._done_ms
             info["slaveSync"] = f"{age_ms // 1000} s ago"
         for code, fault in sorted(self._faults.items()):
             info[f"slaveSyncFault_{code}"] = fault
@@ -220,16 +220,16 @@ class MetadataSync:
             self._plan(0)
 
     def _plan(self, delay_ms: int) -> None:
-        self._timer = self.around.scheduler.call_later(delay_ms, self._round)
+        self._timer = self.deps.scheduler.call_later(delay_ms, self._round)
 
     def _round(self) -> None:
         self._plan(PERIOD_MS)
-        around = self.around
-        if not around.identity.is_slave:
+        deps = self.deps
+        if not deps.identity.is_slave:
             return
-        masters = around.choice.candidates(around.scheduler.monotonic_ms())
+        masters = deps.choice.candidates(deps.scheduler.monotonic_ms())
         if self._faults or not masters:
-            around.register()
+            deps.register()
         if not masters:
             return
         master = masters[0]
@@ -244,13 +244,13 @@ class MetadataSync:
     def _plan_look(self) -> None:
         """The master tells versions: ask it soon whether they are others."""
         if self._look_timer is None:
-            self._look_timer = self.around.scheduler.call_later(LOOK_MS, self._look)
+            self._look_timer = self.deps.scheduler.call_later(LOOK_MS, self._look)
 
     def _look(self) -> None:
         self._look_timer = None
-        around = self.around
-        masters = around.choice.candidates(around.scheduler.monotonic_ms())
-        if around.identity.is_slave and masters:
+        deps = self.deps
+        masters = deps.choice.candidates(deps.scheduler.monotonic_ms())
+        if deps.identity.is_slave and masters:
             master = masters[0]
             self._ask_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
             groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
@@ -263,9 +263,9 @@ class MetadataSync:
         return told.version if told is not None and current else ""
 
     def _own(self, code: int) -> DataVersion:
-        around = self.around
+        deps = self.deps
         topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
-        return around.topics.data_version if topics else around.groups.data_version
+        return deps.topics.data_version if topics else deps.groups.data_version
 
     def _ask_topics(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
@@ -285,7 +285,7 @@ class MetadataSync:
         code = request.code
 
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
-            if not self.around.identity.is_slave or self._timer is None:
+            if not self.deps.identity.is_slave or self._timer is None:
                 return
             try:
                 if response is None:
@@ -303,21 +303,21 @@ class MetadataSync:
             else:
                 self._faults.pop(code, None)
                 self._fetched.add(code)
-                self._done_ms = self.around.scheduler.monotonic_ms()
+                self._done_ms = self.deps.scheduler.monotonic_ms()
 
-        self.around.network.request(address, request, TIMEOUT_MS, answered)
+        self.deps.network.request(address, request, TIMEOUT_MS, answered)
 
     def _failed(self, code: int, fault: str) -> None:
         if self._faults.get(code) != fault:
-            _log.warning("fetching %d from the master: %s", code, fault)
+            logger.warning("fetching %d from the master: %s", code, fault)
         self._faults[code] = fault
 
     def _take_topics(self, master: MasterAddress, body: bytes) -> None:
         told = TopicConfigSerializeWrapper.decode(body)
-        topics = self.around.topics
+        topics = self.deps.topics
         if told.data_version.same_as(topics.data_version):
             return
-        taken = self._topics.take(
+        taken = self._topics.merge(
             master.address,
             (topics.topics, topics.data_version),
             (told.topic_config_table, told.data_version),
@@ -329,10 +329,10 @@ class MetadataSync:
 
     def _take_groups(self, master: MasterAddress, body: bytes) -> None:
         told = SubscriptionGroupWrapper.decode(body)
-        groups = self.around.groups
+        groups = self.deps.groups
         if told.data_version.same_as(groups.data_version):
             return
-        taken = self._groups.take(
+        taken = self._groups.merge(
             master.address,
             (groups.groups, groups.data_version),
             (told.subscription_group_table, told.data_version),
@@ -343,16 +343,16 @@ class MetadataSync:
             groups.replace(told, taken.kept, taken.version)
 
     def _take_offsets(self, _master: MasterAddress, body: bytes) -> None:
-        self.around.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
+        self.deps.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
 
     def _take_delays(self, _master: MasterAddress, body: bytes) -> None:
         if body:
-            self.around.delays.merge(DelayOffsetSerializeWrapper.decode(body))
+            self.deps.delays.merge(DelayOffsetSerializeWrapper.decode(body))
 
     def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
         if kept != self._kept.get(code, frozenset()):
             if kept:
-                _log.warning("%s that the master does not have are kept: %s", what, _shown(kept))
+                logger.warning("%s that the master does not have are kept: %s", what, _shown(kept))
             self._kept[code] = kept
 
 

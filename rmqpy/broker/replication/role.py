@@ -31,7 +31,7 @@ from rmqpy.model.clock import Scheduler
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.store.ledger.entry_store import EntryStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RoleStore(Protocol):
@@ -39,7 +39,7 @@ class RoleStore(Protocol):
 
     def dispatch(self) -> None: ...
 
-    def become(self, *, slave: bool) -> None: ...
+    def set_role(self, *, slave: bool) -> None: ...
 
 
 @define(slots=True, frozen=True)
@@ -58,23 +58,23 @@ class RoleChange:
         it.
         """
         self.store.dispatch()
-        self.store.become(slave=False)
+        self.store.set_role(slave=False)
         self.identity.role = BrokerRole.SYNC_MASTER
         self.identity.broker_id = MASTER_ID
         self.services.start()
-        _log.info("%s is master at %s", self.identity.name, self.identity.address)
+        logger.info("%s is master at %s", self.identity.name, self.identity.address)
         self.registration.register()
 
     def become_slave(self, broker_id: int) -> None:
         """``broker_id`` is the member's number plus 1."""
-        self.store.become(slave=True)
+        self.store.set_role(slave=True)
         self.services.stop()
         self.leadership_lost()
         if self.identity.is_slave and self.identity.broker_id == broker_id:
             return
         self.identity.role = BrokerRole.SLAVE
         self.identity.broker_id = broker_id
-        _log.info("%s is slave %d at %s", self.identity.name, broker_id, self.identity.address)
+        logger.info("%s is slave %d at %s", self.identity.name, broker_id, self.identity.address)
         self.registration.register()
 
 

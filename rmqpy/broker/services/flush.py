@@ -33,7 +33,7 @@ ALONE_FIRST: Final = 8
 ALONE_MAX: Final = 512
 """Of flushes that begin at once behind one that waited in vain."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Task(Protocol):
@@ -122,14 +122,14 @@ class GroupCommitDelay:
         self._expected = 0 if self._alone else on_the_way
         self._alone = max(0, self._alone - 1)
 
-    def is_complete(self, waiting: int) -> bool:
+    def is_batch_full(self, waiting: int) -> bool:
         if waiting < self._expected:
             return False
         if self._expected:
             self._expected, self._alone_next = 0, ALONE_FIRST
         return True
 
-    def did_not_come(self) -> None:
+    def on_timeout(self) -> None:
         """It was waited for in vain."""
         self._expected = 0
         self._alone = self._alone_next
@@ -151,7 +151,7 @@ class LogFlusher(_Flushing[FlushTask]):
         """Begin to flush when a reply waits for it, and so do those that are expected."""
         if self._running or not self._awaited():
             return
-        if self._company.is_complete(self._gate.waiting):
+        if self._company.is_batch_full(self._gate.waiting):
             self._begin_now()
         elif self._timer is None:
             self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
@@ -164,7 +164,7 @@ class LogFlusher(_Flushing[FlushTask]):
     def _waited(self) -> None:
         self._timer = None
         if not self._running and self._awaited():
-            self._company.did_not_come()
+            self._company.on_timeout()
             self._begin_now()
 
     def _begin_now(self) -> None:
@@ -187,7 +187,7 @@ class LogFlusher(_Flushing[FlushTask]):
         self._store.flushed(task.offset)
 
     def _failed(self, error: BaseException) -> None:
-        _log.error("making the commit log durable failed: %s", error)
+        logger.error("making the commit log durable failed: %s", error)
         self._store.fail(f"making the commit log durable failed: {error}")
 
     def _go_on(self) -> None:
@@ -204,5 +204,5 @@ class QueueFlusher(_Flushing[QueueFlush]):
         self._store.queues_flushed(task)
 
     def _failed(self, error: BaseException) -> None:
-        _log.error("making the consume queues durable failed: %s", error)
-        self._store.queues_not_flushed(error)
+        logger.error("making the consume queues durable failed: %s", error)
+        self._store.on_queue_flush_failed(error)

@@ -1,7 +1,7 @@
 """Messages that the broker writes itself (delayed deliveries, retries, ends of transactions), and
 when they count as stored.
 
-``write`` stages messages in the log and returns; ``done`` is called once, when every watermark of
+``submit`` stages messages in the log and returns; ``done`` is called once, when every watermark of
 their mode has passed their end, or with what went wrong::
 
     write ──► refused by the store ───────────────► done(its status)
@@ -9,7 +9,7 @@ their mode has passed their end, or with what went wrong::
                       ├─► its time is over ───────► done(UNKNOWN_ERROR): it may be stored or not
                       └─► fail (role, disk) ──────► done(SERVICE_NOT_AVAILABLE): the same
 
-Invariants: every ``done`` is called exactly once, inside of ``write`` only when the store refuses.
+Invariants: every ``done`` is called exactly once, inside of ``submit`` only when the store refuses.
 Who writes asks ``has_room`` before: at most ``WAITING_LIMIT`` writes wait.
 """
 
@@ -62,7 +62,7 @@ class InternalMessageWriter:
     def has_room(self) -> bool:
         return self.waiting < WAITING_LIMIT
 
-    def write(self, drafts: Sequence[OutgoingMessage], done: Done) -> list[PutResult]:
+    def submit(self, drafts: Sequence[OutgoingMessage], done: Done) -> list[PutResult]:
         """Stage ``drafts``, in their order, for the commit of this turn: written, or confirmed by a
         quorum, they are stored; nobody waits for a flush or a replica. One result each; when one is
         refused, ``done`` hears its status at once, and those before it are stored all the same.

@@ -82,7 +82,7 @@ class PullRequestHold:
             self.on_watch(topic, queue_id, True)
         return True
 
-    def arrived(self, arrival: Arrival) -> None:
+    def notify_message_arriving(self, arrival: Arrival) -> None:
         """A message has become readable. Whom it may interest is due."""
         key = (arrival.topic, arrival.queue_id)
         waiting = self._waiting.get(key)
@@ -97,7 +97,7 @@ class PullRequestHold:
                 ),
             )
 
-    def wake(self) -> None:
+    def resume_ready(self) -> None:
         """Resume all that are due."""
         while self._due:
             due, self._due = self._due, []
@@ -110,7 +110,7 @@ class PullRequestHold:
         now_ms = self._clock.monotonic_ms()
         for key, waiting in list(self._waiting.items()):
             self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
-        self.wake()
+        self.resume_ready()
 
     def _split(
         self, key: _Key, waiting: list[HeldPullRequest], due: Callable[[HeldPullRequest], bool]

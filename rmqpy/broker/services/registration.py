@@ -49,7 +49,7 @@ from rmqpy.remoting.headers import (
 FIRST_REPEAT_MS: Final = 10_000
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -110,8 +110,8 @@ class RegistrationService:
             return
         this_round = _RegistrationRound()
         command: RemotingCommand | None = None
-        for server in self.identity.broker.name_servers:
-            if self.identity.broker.force_register or self.identity.is_slave:
+        for server in self.identity.broker_settings.name_servers:
+            if self.identity.broker_settings.force_register or self.identity.is_slave:
                 command = command or self._register_command()
                 self._send(server, evolve(command), this_round)
             else:
@@ -138,7 +138,7 @@ class RegistrationService:
 
     def _announce(self) -> None:
         self._announcing = False
-        self._pace.ask()
+        self._pace.request()
 
     def _send_announcement(self) -> None:
         if self.identity.broker_id < 0 or self._timer is None:
@@ -149,7 +149,7 @@ class RegistrationService:
             awaited, self._awaited = self._awaited, []
             self._ask_all(command, self._timeout_ms, "announcement", lambda: _call_all(awaited))
             return
-        for server in self.identity.broker.name_servers:
+        for server in self.identity.broker_settings.name_servers:
             self.network.oneway(server, evolve(command))
 
     def _tell_waiting(self) -> None:
@@ -160,7 +160,7 @@ class RegistrationService:
         self, command: RemotingCommand, timeout_ms: int, purpose: str, done: Callable[[], None]
     ) -> None:
         """Every name server; ``done`` when each has answered or is given up."""
-        servers = self.identity.broker.name_servers
+        servers = self.identity.broker_settings.name_servers
         waiting = set(range(len(servers)))
         if not waiting:
             self.scheduler.call_soon(done)
@@ -176,7 +176,7 @@ class RegistrationService:
 
     def _repeat(self) -> None:
         self.register()
-        period_ms = self.identity.broker.register_period_ms
+        period_ms = self.identity.broker_settings.register_period_ms
         self._timer = self.scheduler.call_later(period_ms, self._repeat)
 
     def _ask(self, server: str, this_round: _RegistrationRound) -> None:
@@ -185,12 +185,12 @@ class RegistrationService:
                 try:
                     header = QueryDataVersionResponseHeader.decode(response.ext_fields)
                 except RmqError as fault:
-                    _log.warning("name server %s: %s", server, fault)
+                    logger.warning("name server %s: %s", server, fault)
                 else:
                     if not header.changed:
                         return
             elif error is not None:
-                _log.warning("name server %s did not answer: %s", server, error)
+                logger.warning("name server %s did not answer: %s", server, error)
             self._send(server, self._register_command(), this_round)
 
         self.network.request(server, self._ask_command(), self._timeout_ms, answered)
@@ -209,7 +209,7 @@ class RegistrationService:
             header = RegisterBrokerResponseHeader.decode(response.ext_fields)
             ordered = KVTable.decode(response.body).table if response.body else None
         except RmqError as fault:
-            _log.warning("the answer of name server %s cannot be read: %s", server, fault)
+            logger.warning("the answer of name server %s cannot be read: %s", server, fault)
             return
         answer = RegistrationAnswer(header.ha_server_addr or "", header.master_addr or "")
         if first:
@@ -220,12 +220,12 @@ class RegistrationService:
 
     @property
     def _timeout_ms(self) -> int:
-        return self.identity.broker.register_broker_timeout_mills
+        return self.identity.broker_settings.register_broker_timeout_mills
 
     def _wrapper(self) -> TopicConfigSerializeWrapper:
         """The table, with the broker's permission where that is less than everything."""
         wrapper = self.topics.wrapper()
-        permission = self.identity.broker.broker_permission
+        permission = self.identity.broker_settings.broker_permission
         if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
             wrapper.topic_config_table = {
                 name: evolve(topic, perm=permission)
@@ -235,7 +235,7 @@ class RegistrationService:
 
     def _register_command(self) -> RemotingCommand:
         identity = self.identity
-        compressed = identity.broker.compressed_register
+        compressed = identity.broker_settings.compressed_register
         table = RegisterBrokerBody(self._wrapper())
         body = table.encode_compressed() if compressed else table.encode()
         header = RegisterBrokerRequestHeader(
@@ -276,10 +276,10 @@ def _success(
 ) -> RemotingCommand | None:
     """The answer of a name server that has done it; what another one says is logged."""
     if response is None:
-        _log.warning("%s with name server %s failed: %s", purpose, server, error)
+        logger.warning("%s with name server %s failed: %s", purpose, server, error)
     elif response.code != ResponseCode.SUCCESS:
         text = "name server %s refused the %s: %s %s"
-        _log.warning(text, server, purpose, response.code, response.remark)
+        logger.warning(text, server, purpose, response.code, response.remark)
     else:
         return response
     return None

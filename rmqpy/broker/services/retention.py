@@ -19,7 +19,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.retention import CleaningPause, Round
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StoreCleaning:
@@ -65,7 +65,7 @@ class StoreCleaning:
 
     def delete_expired_queues(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         count = self._store.delete_expired_queues()
-        _log.info("%d consume queues without a message in the log deleted", count)
+        logger.info("%d consume queues without a message in the log deleted", count)
         return RemotingCommand.response_to(request)
 
     def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -73,7 +73,9 @@ class StoreCleaning:
         for topic in {name for name, _ in self._store.queues()}:
             if self._topics.get(topic) is None and topic not in _KEPT:
                 self._store.delete_topic_queues(topic)
-                _log.info("the consume queues of topic %s, which is not configured, deleted", topic)
+                logger.info(
+                    "the consume queues of topic %s, which is not configured, deleted", topic
+                )
         return RemotingCommand.response_to(request)
 
     def delete_expired_files(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -105,7 +107,7 @@ class StoreCleaning:
     def _report(self) -> None:
         failure = self._store.cleaning.failure
         if failure is not None and failure != self._reported:
-            _log.error("cleaning stands still: %s", failure)
+            logger.error("cleaning stands still: %s", failure)
         self._reported = failure
 
 

@@ -48,7 +48,7 @@ IN_FLIGHT_MAX: Final = 2_000
 BUSY_MS: Final = 1
 """Before the next step when the last one used its bounds up."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Turn = Callable[[Callable[[], None]], None]
 """Runs work that writes messages as one turn of the broker: it is committed at its end."""
@@ -92,12 +92,12 @@ class DeliverySurroundings:
 class ScheduleMessageService:
     """See the module's text."""
 
-    around: DeliverySurroundings
+    deps: DeliverySurroundings
     _levels: list[_Level] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
+    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
         """Over the store and the delay offsets of ``broker``."""
         return cls(
             DeliverySurroundings(
@@ -105,8 +105,8 @@ class ScheduleMessageService:
                 offsets=broker.delay_offsets,
                 queues=broker.store,
                 messages=broker.own_messages,
-                scheduler=around.scheduler,
-                turn=broker.in_turn,
+                scheduler=deps.scheduler,
+                turn=broker.run_in_turn,
             )
         )
 
@@ -114,10 +114,10 @@ class ScheduleMessageService:
         """This broker is master now. Harmless when it is already."""
         if self._timer is not None:
             return
-        around = self.around
+        deps = self.deps
         self._levels = [
-            _Level(level, delay_ms, around.offsets.get(level), DeliveryDeduplicator(around.queues))
-            for level, delay_ms in enumerate(around.delays_ms, 1)
+            _Level(level, delay_ms, deps.offsets.get(level), DeliveryDeduplicator(deps.queues))
+            for level, delay_ms in enumerate(deps.delays_ms, 1)
         ]
         self._plan(FIRST_STEP_MS)
 
@@ -130,37 +130,37 @@ class ScheduleMessageService:
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (offset delivered, end of its queue), of the levels that have messages."""
-        queues, offsets = self.around.queues, self.around.offsets
+        queues, offsets = self.deps.queues, self.deps.offsets
         ends = {
             level: queues.max_queue_offset(SCHEDULE_TOPIC, level - 1)
-            for level in range(1, len(self.around.delays_ms) + 1)
+            for level in range(1, len(self.deps.delays_ms) + 1)
         }
         return {level: (offsets.get(level), end) for level, end in ends.items() if end}
 
     def _plan(self, delay_ms: int) -> None:
-        self._timer = self.around.scheduler.call_later(delay_ms, self._run)
+        self._timer = self.deps.scheduler.call_later(delay_ms, self._run)
 
     def _run(self) -> None:
         wait_ms = POLL_MS
         try:
             if any(self._has_news(level) for level in self._levels):
-                self.around.turn(self._step)
+                self.deps.turn(self._step)
                 wait_ms = self._wait_ms()
         finally:
             self._plan(wait_ms)
 
     def _has_news(self, level: _Level) -> bool:
-        queues = self.around.queues
+        queues = self.deps.queues
         return level.next != queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
 
     def _wait_ms(self) -> int:
         """Until the first level wants to be looked at again."""
-        now_ms = self.around.scheduler.monotonic_ms()
+        now_ms = self.deps.scheduler.monotonic_ms()
         times = [level.not_before_ms for level in self._levels if self._has_news(level)]
         return min(max(BUSY_MS, min(times) - now_ms), POLL_MS) if times else POLL_MS
 
     def _step(self) -> None:
-        now_ms = self.around.scheduler.monotonic_ms()
+        now_ms = self.deps.scheduler.monotonic_ms()
         budget = STEP_MESSAGES
         for level in self._levels:
             if budget > 0 and level.not_before_ms <= now_ms:
@@ -169,12 +169,12 @@ class ScheduleMessageService:
     def _deliver(self, level: _Level, budget: int) -> int:
         """Up to ``budget`` messages of a level; how many were looked at."""
         self._settle_offset(level)
-        now_ms = self.around.scheduler.now_ms()
+        now_ms = self.deps.scheduler.now_ms()
         count = min(budget, IN_FLIGHT_MAX - len(level.pending))
-        if count <= 0 or not self.around.messages.has_room:
+        if count <= 0 or not self.deps.messages.has_room:
             self._rest(level, POLL_MS)
             return 0
-        units = self.around.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
+        units = self.deps.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
         looked = 0
         for physical_offset, _, due_ms in units:
             if due_ms > now_ms + level.delay_ms:
@@ -191,20 +191,20 @@ class ScheduleMessageService:
 
     def _rest(self, level: _Level, wait_ms: int) -> None:
         """Do not look at a level for some time."""
-        now_ms = self.around.scheduler.monotonic_ms()
+        now_ms = self.deps.scheduler.monotonic_ms()
         level.not_before_ms = now_ms + min(wait_ms, POLL_MS)
 
     def _settle_offset(self, level: _Level) -> None:
         """A queue that was cut or expired, or a table that was merged, moves the level."""
-        around = self.around
-        level.next = max(level.next, around.offsets.get(level.number))
+        deps = self.deps
+        level.next = max(level.next, deps.offsets.get(level.number))
         if level.pending:
             return
-        low = around.queues.min_queue_offset(SCHEDULE_TOPIC, level.queue_id)
-        high = around.queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
+        low = deps.queues.min_queue_offset(SCHEDULE_TOPIC, level.queue_id)
+        high = deps.queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
         if not low <= level.next <= high:
             level.next = low if level.next < low else high
-            around.offsets.correct(level.number, level.next)
+            deps.offsets.correct_delay_offset(level.number, level.next)
 
     def _deliver_one(self, level: _Level, physical_offset: int, due_ms: int) -> bool:
         """Deliver the message at ``level.next``; False when the level has to wait."""
@@ -231,15 +231,15 @@ class ScheduleMessageService:
 
     def _awaited(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
         """What is to be delivered; None when that cannot be, which is logged."""
-        record = self.around.queues.message_at(physical_offset)
+        record = self.deps.queues.message_at(physical_offset)
         if record is None:
-            _log.warning("delayed message at %d is not in the log any more", physical_offset)
+            logger.warning("delayed message at %d is not in the log any more", physical_offset)
             return None
         try:
             message = decode_message(record)
             topic, queue_id = _real_queue(message)
         except (InvalidRecordError, ValueError) as fault:
-            _log.error("delayed message at %d cannot be delivered: %s", physical_offset, fault)
+            logger.error("delayed message at %d cannot be delivered: %s", physical_offset, fault)
             return None
         return ExpectedCopy(message, topic, queue_id, due_ms)
 
@@ -254,17 +254,17 @@ class ScheduleMessageService:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
             ):
-                _log.error("delayed message of level %d is refused: %s", level.number, status)
+                logger.error("delayed message of level %d is refused: %s", level.number, status)
                 delivery.done = True
                 self._settle(level)
             else:
                 self._again(level, delivery, status)
 
-        self.around.messages.write([delivery_of(awaited)], done)
+        self.deps.messages.submit([delivery_of(awaited)], done)
 
     def _again(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
         """Begin again with the first message that is not delivered."""
-        _log.warning(
+        logger.warning(
             "level %d: delivery of %d failed: %s", level.number, failed.offset, status.value
         )
         while level.pending and level.pending[-1].offset >= failed.offset:
@@ -274,7 +274,7 @@ class ScheduleMessageService:
 
     def _settle(self, level: _Level) -> None:
         while level.pending and level.pending[0].done:
-            self.around.offsets.advance(level.number, level.pending.popleft().offset + 1)
+            self.deps.offsets.advance(level.number, level.pending.popleft().offset + 1)
 
 
 def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:

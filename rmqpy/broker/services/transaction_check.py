@@ -79,7 +79,7 @@ ROUND_MS: Final = 60_000
 OPS_MAX: Final = 200_000
 HOUR_MS: Final = 3_600_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -100,14 +100,14 @@ class CheckSurroundings:
 class TransactionCheckService:
     """See the module's text."""
 
-    around: CheckSurroundings
+    deps: CheckSurroundings
     _timer: Timer | None = field(default=None, init=False)
     _rounds: dict[int, _CheckRound] = field(factory=dict, init=False)
     """The round that runs, by the id of the half queue."""
     _asked: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, broker: BrokerServer, around: BrokerDependencies) -> Self:
+    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
         """Over the store and the tables of ``broker``."""
         return cls(
             CheckSurroundings(
@@ -117,8 +117,8 @@ class TransactionCheckService:
                 offsets=broker.offsets,
                 queues=broker.store,
                 messages=broker.own_messages,
-                scheduler=around.scheduler,
-                turn=broker.in_turn,
+                scheduler=deps.scheduler,
+                turn=broker.run_in_turn,
             )
         )
 
@@ -136,15 +136,15 @@ class TransactionCheckService:
         self._rounds.clear()
 
     def _plan(self) -> None:
-        interval_ms = self.around.identity.broker.transaction_check_interval
-        self._timer = self.around.scheduler.call_later(interval_ms, self._begin)
+        interval_ms = self.deps.identity.broker_settings.transaction_check_interval
+        self._timer = self.deps.scheduler.call_later(interval_ms, self._begin)
 
     def _begin(self) -> None:
         self._plan()
-        topic = self.around.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
+        topic = self.deps.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
         for queue_id in range(topic.read_queue_nums if topic is not None else 0):
             if queue_id not in self._rounds:
-                running = _CheckRound(self.around, queue_id, self._ask, self._ended)
+                running = _CheckRound(self.deps, queue_id, self._ask, self._ended)
                 self._rounds[queue_id] = running
                 running.step()
 
@@ -154,9 +154,9 @@ class TransactionCheckService:
     def _ask(self, half: StoredMessage) -> None:
         """Ask one of the producers that are online, each in its turn."""
         group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
-        channels = [each for each in self.around.clients.producers(group) if not each.closed]
+        channels = [each for each in self.deps.clients.producers(group) if not each.closed]
         if not channels:
-            _log.info("no producer of group %s is online to be asked", group)
+            logger.info("no producer of group %s is online to be asked", group)
             return
         self._asked += 1
         channels[self._asked % len(channels)].write(encode_command(check_request(half)))
@@ -193,17 +193,17 @@ class _CheckRound:
 
     def __init__(
         self,
-        around: CheckSurroundings,
+        deps: CheckSurroundings,
         queue_id: int,
         ask: Callable[[StoredMessage], None],
         ended: Callable[[int], None],
     ) -> None:
-        self._around = around
+        self._around = deps
         self._queue_id = queue_id
         self._ask = ask
         self._ended = ended
-        self._began_ms = around.scheduler.now_ms()
-        self._deadline_ms = around.scheduler.monotonic_ms() + ROUND_MS
+        self._began_ms = deps.scheduler.now_ms()
+        self._deadline_ms = deps.scheduler.monotonic_ms() + ROUND_MS
         self._half_begin = self._next = self._committed(TRANSACTION_HALF_TOPIC)
         self._op_begin = self._op_next = self._committed(TRANSACTION_OP_HALF_TOPIC)
         self._named: dict[int, int] = {}
@@ -258,7 +258,7 @@ class _CheckRound:
             self._op_next += 1
         full = len(self._named) >= OPS_MAX
         if full:
-            _log.warning("more than %d op messages: some wait for the next round", OPS_MAX)
+            logger.warning("more than %d op messages: some wait for the next round", OPS_MAX)
         self._ops_read = full or not units
         self._all_ops = not full
 
@@ -310,7 +310,7 @@ class _CheckRound:
             return True
         own_immunity_ms = self._own_immunity_ms(half)
         if own_immunity_ms is None:
-            if 0 <= age_ms < self._around.identity.broker.transaction_time_out:
+            if 0 <= age_ms < self._around.identity.broker_settings.transaction_time_out:
                 return False
         elif age_ms < own_immunity_ms:
             return self._write_again(half, immune=True)
@@ -320,7 +320,7 @@ class _CheckRound:
 
     def _is_hopeless(self, times: int, age_ms: int) -> bool:
         identity = self._around.identity
-        too_often = times >= identity.broker.transaction_check_max
+        too_often = times >= identity.broker_settings.transaction_check_max
         return too_often or age_ms > identity.store.file_reserved_time * HOUR_MS
 
     def _own_immunity_ms(self, half: StoredMessage) -> int | None:
@@ -329,7 +329,7 @@ class _CheckRound:
             return None
         seconds = _number(text, -1)
         if seconds == -1:
-            return self._around.identity.broker.transaction_time_out
+            return self._around.identity.broker_settings.transaction_time_out
         return seconds * 1000
 
     def _is_first_form_named(self, half: StoredMessage) -> bool:
@@ -377,7 +377,7 @@ class _CheckRound:
     def _give_up(self, half: StoredMessage) -> bool:
         if self._around.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
             return False
-        _log.warning("half message %d is given up: %s", half.physical_offset, half.properties)
+        logger.warning("half message %d is given up: %s", half.physical_offset, half.properties)
         return self._write(discarded_message(half), lambda: None, [])
 
     def _write(
@@ -396,13 +396,13 @@ class _CheckRound:
             if status is PutMessageStatus.PUT_OK:
                 stored()
             else:
-                _log.warning("half message %d: %s", offset, status.value)
+                logger.warning("half message %d: %s", offset, status.value)
                 failed_at = self._failed_at
                 self._failed_at = offset if failed_at is None else min(offset, failed_at)
             if self._walked:
                 self._end_if_written()
 
-        placed += self._around.messages.write([draft], done)
+        placed += self._around.messages.submit([draft], done)
         if self._failed_at is not None:
             return False
         self._next += 1
@@ -436,7 +436,7 @@ class _CheckRound:
         try:
             return decode_message(record) if record is not None else None
         except InvalidRecordError as fault:
-            _log.error("the message at %d cannot be read: %s", physical_offset, fault)
+            logger.error("the message at %d cannot be read: %s", physical_offset, fault)
             return None
 
 

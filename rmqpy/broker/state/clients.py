@@ -37,7 +37,7 @@ GROUPS_LIMIT: Final = 20_000
 
 CLIENT_ID_LENGTH_MAX: Final = 512
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True)
@@ -136,7 +136,7 @@ class ClientTable:
         members = self._producers.get(group)
         if members is None:
             if len(self._producers) >= GROUPS_LIMIT:
-                _log.warning("producer group %s not registered: too many are online", group)
+                logger.warning("producer group %s not registered: too many are online", group)
                 return
             members = self._producers[group] = {}
         members[channel] = client
@@ -146,7 +146,7 @@ class ClientTable:
         group = self._consumers.get(data.group_name)
         if group is None:
             if len(self._consumers) >= GROUPS_LIMIT:
-                _log.warning(
+                logger.warning(
                     "consumer group %s not registered: too many are online", data.group_name
                 )
                 return
@@ -194,7 +194,9 @@ class ClientTable:
             if client.updated_ms < stale_ms
         }
         for channel, client in silent.items():
-            _log.warning("client %s at %s has been silent too long", client.client_id, channel.peer)
+            logger.warning(
+                "client %s at %s has been silent too long", client.client_id, channel.peer
+            )
             self.channel_closed(channel)
             channel.close()
 

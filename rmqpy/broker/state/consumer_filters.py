@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SQL92: Final = "SQL92"
 FILTERS_LIMIT: Final = 20_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def filter_refusal(expression_type: str | None) -> str:
@@ -106,7 +106,7 @@ class ConsumerFilterTable:
         if self._filters:
             self._bury(group, keeping=topics)
 
-    def retire(self, group: str) -> None:
+    def mark_dead(self, group: str) -> None:
         """Nobody of ``group`` is online any more."""
         if self._filters:
             self._bury(group, keeping=set())
@@ -148,12 +148,12 @@ class ConsumerFilterTable:
         try:
             expression = compile_filter(subscription.expression_type, text)
         except FilterSyntaxError as fault:
-            _log.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
+            logger.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
             if self._filters.pop(key, None) is not None:
                 self.on_change()
             return
         if old is None and len(self._filters) >= FILTERS_LIMIT:
-            _log.warning("the filter of group %s is not kept: %d are", group, FILTERS_LIMIT)
+            logger.warning("the filter of group %s is not kept: %d are", group, FILTERS_LIMIT)
             return
         now_ms = self.clock.now_ms()
         self._put(key, ConsumerFilter(group, subscription.topic, expression, version, now_ms))
@@ -198,7 +198,7 @@ class ConsumerFilterTable:
                     names.check_group(line.consumer_group)
                     expression = compile_filter(line.expression_type, line.expression)
                 except (ValueError, RequestRejectedError) as fault:
-                    _log.error("the saved filter %s is left out: %s", line, fault)
+                    logger.error("the saved filter %s is left out: %s", line, fault)
                     continue
                 self._filters[line.consumer_group, line.topic] = ConsumerFilter(
                     line.consumer_group,

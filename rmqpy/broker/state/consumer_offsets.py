@@ -34,7 +34,7 @@ KEY_SEPARATOR: Final = "@"
 OFFSET_KEYS_LIMIT: Final = 1_000_000
 QUEUE_ID_LIMIT: Final = 65_536
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -82,7 +82,7 @@ class ConsumerOffsetTable:
         """Take over a saved table."""
         for key, queues in saved.offset_table.items():
             if KEY_SEPARATOR not in key:
-                _log.error("offsets of %r are left out: not topic@group", key)
+                logger.error("offsets of %r are left out: not topic@group", key)
                 continue
             self._table[key] = dict(queues)
 
@@ -91,7 +91,7 @@ class ConsumerOffsetTable:
         changed = False
         for key, queues in told.offset_table.items():
             if KEY_SEPARATOR not in key:
-                _log.error("offsets of %r are left out: not topic@group", key)
+                logger.error("offsets of %r are left out: not topic@group", key)
                 continue
             own = self._table.setdefault(key, {})
             if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):

@@ -33,7 +33,7 @@ from rmqpy.remoting.command import RemotingCommand
 LEVELS_MAX: Final = 1024
 """Levels that a saved table may name."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def delay_level(properties: dict[str, str]) -> int:
@@ -82,9 +82,9 @@ class DelayOffsetTable:
             self._table[level] = offset
             self.on_change()
 
-    def correct(self, level: int, offset: int) -> None:
+    def correct_delay_offset(self, level: int, offset: int) -> None:
         """The queue does not have what the table says: begin at ``offset``, which may be less."""
-        _log.warning("delay level %d: %d is not in its queue: %d", level, self.get(level), offset)
+        logger.warning("delay level %d: %d is not in its queue: %d", level, self.get(level), offset)
         self._table[level] = offset
         self.on_change()
 
@@ -93,7 +93,7 @@ class DelayOffsetTable:
         for level, offset in other.offset_table.items():
             own = self._table.get(level)
             if own is not None and own != offset:
-                _log.info("delay level %d: own offset %d, told %d", level, own, offset)
+                logger.info("delay level %d: own offset %d, told %d", level, own, offset)
             if 0 < level <= LEVELS_MAX:
                 self.advance(level, offset)
 

@@ -24,7 +24,7 @@ from rmqpy.store.files.atomic import read_with_backup, write_atomically
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -69,7 +69,7 @@ class TableWriter:
     def write(self) -> None:
         """Begin to write if there is something to write and no write under way."""
         if not self._writing and self._changed and self._closed is None:
-            self._pace.ask()
+            self._pace.request()
 
     def _begin(self) -> None:
         if self._writing or not self._changed or self._closed is not None or self.held:
@@ -94,14 +94,14 @@ class TableWriter:
             if not self.held:
                 self._file.save(self._encode())
         except OSError as error:
-            _log.error("%s could not be written: %s", self._file.path, error)
+            logger.error("%s could not be written: %s", self._file.path, error)
         done()
 
     def _written(self, _result: None, error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
             self._changed = True
-            _log.error("%s could not be written: %s", self._file.path, error)
+            logger.error("%s could not be written: %s", self._file.path, error)
         if self._closed is not None:
             self._write_last(self._closed)
         elif error is None:

@@ -61,7 +61,7 @@ class ReplicationStatus:
         )
 
     @property
-    def lacks_slaves(self) -> bool:
+    def not_enough_replicas(self) -> bool:
         """A synchronous master whose slaves are not there, or too far behind to be waited for."""
         if not self.waits:
             return False

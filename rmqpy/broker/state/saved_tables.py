@@ -51,7 +51,7 @@ from rmqpy.store.queues.table import QueueName
 TOPICS_FILE: Final = "topics.json"
 FILTERS_PERIOD_MS: Final = 10_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 W = TypeVar("W", bound=Body)
 
@@ -107,7 +107,7 @@ class PersistentTables:
             except StoreError as fault:
                 if name != TOPICS_FILE:
                     raise
-                _log.error("%s", fault)
+                logger.error("%s", fault)
                 _set_aside(files, file.path, quarantine_folder(root))
                 saved = None
             if saved is not None:
@@ -149,4 +149,4 @@ def _set_aside(files: FileSystem, path: str, quarantine: str) -> None:
         if files.exists(name):
             kept = f"{quarantine}/{name.rpartition('/')[2]}"
             files.replace_bytes(kept, files.read_bytes(name))
-            _log.warning("%s is kept as %s", name, kept)
+            logger.warning("%s is kept as %s", name, kept)

@@ -23,7 +23,7 @@ from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, Subscrip
 
 CREATED_GROUPS_LIMIT: Final = 10_000
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -57,12 +57,13 @@ class SubscriptionGroupTable:
         if found is not None:
             return found
         if not (
-            self.identity.broker.auto_create_subscription_group or names.is_system_group(group)
+            self.identity.broker_settings.auto_create_subscription_group
+            or names.is_system_group(group)
         ):
             return None
         names.check_group(group)
         if len(self._groups) - len(names.INITIAL_GROUPS) >= CREATED_GROUPS_LIMIT:
-            _log.warning("group %s not created: %d groups were", group, CREATED_GROUPS_LIMIT)
+            logger.warning("group %s not created: %d groups were", group, CREATED_GROUPS_LIMIT)
             return None
         created = self._groups[group] = SubscriptionGroupConfig(group_name=group)
         self._changed()
@@ -92,7 +93,7 @@ class SubscriptionGroupTable:
             try:
                 names.check_group(name)
             except RequestRejectedError as refusal:
-                _log.error("group %r of the saved table is left out: %s", name, refusal)
+                logger.error("group %r of the saved table is left out: %s", name, refusal)
                 continue
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version

@@ -38,7 +38,7 @@ CREATED_TOPICS_LIMIT: Final = 10_000
 QUEUES_LIMIT: Final = 65_536
 """Queues of one topic."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -94,16 +94,16 @@ class TopicTable:
         """The topic made from its pattern; None when that is not allowed."""
         pattern = self._topics.get(new.pattern)
         if pattern is None:
-            _log.warning("topic %s not created: there is no %s", new.topic, new.pattern)
+            logger.warning("topic %s not created: there is no %s", new.topic, new.pattern)
             return None
         perm = pattern.perm
         if (
             new.pattern == names.AUTO_CREATE_TOPIC
-            and not self.identity.broker.auto_create_topic_enable
+            and not self.identity.broker_settings.auto_create_topic_enable
         ):
             perm = READ_WRITE
         if not perm & PERM_INHERIT:
-            _log.warning("topic %s not created: %s may not be inherited", new.topic, new.pattern)
+            logger.warning("topic %s not created: %s may not be inherited", new.topic, new.pattern)
             return None
         queue_nums = max(0, min(new.queue_nums, pattern.write_queue_nums))
         return self._create(
@@ -182,7 +182,7 @@ class TopicTable:
             try:
                 names.check_topic(name)
             except RequestRejectedError as refusal:
-                _log.error("topic %r of the saved table is left out: %s", name, refusal)
+                logger.error("topic %r of the saved table is left out: %s", name, refusal)
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
@@ -199,7 +199,7 @@ class TopicTable:
                 self._topics[topic] = TopicConfig(
                     topic, read_queue_nums=count, write_queue_nums=count
                 )
-                _log.warning("topic %s is known by its %d consume queues only", topic, count)
+                logger.warning("topic %s is known by its %d consume queues only", topic, count)
 
     def replace(
         self,
@@ -219,10 +219,10 @@ class TopicTable:
         try:
             names.check_topic(topic.topic_name)
         except RequestRejectedError as refusal:
-            _log.warning("topic %r not created: %s", topic.topic_name, refusal)
+            logger.warning("topic %r not created: %s", topic.topic_name, refusal)
             return None
         if len(self._topics) - len(self._system) >= CREATED_TOPICS_LIMIT:
-            _log.warning(
+            logger.warning(
                 "topic %s not created: %d topics were", topic.topic_name, CREATED_TOPICS_LIMIT
             )
             return None
@@ -235,7 +235,7 @@ class TopicTable:
         self.on_change(topic)
 
     def _system_topics(self) -> list[TopicConfig]:
-        broker = self.identity.broker
+        broker = self.identity.broker_settings
         topics = [_topic(names.SELF_TEST_TOPIC, 1)]
         if broker.auto_create_topic_enable:
             queue_nums = broker.default_topic_queue_nums

@@ -28,7 +28,7 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import MessageQueue
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOCK_VALID_MS = 30_000
 """How long a lock of the broker is relied upon; the broker itself keeps it for 60 s."""
@@ -38,7 +38,7 @@ class ConsumeResult(Enum):
     """What became of messages. LATER: once more, after a while."""
 
     SUCCESS = "SUCCESS"
-    LATER = "LATER"
+    RECONSUME_LATER = "LATER"
 
 
 Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
@@ -106,7 +106,7 @@ class QueueConsumer:
     subscription: Subscription
     listener: Listener
     settings: ConsumeSettings
-    around: ConsumerContext
+    deps: ConsumerContext
     work: asyncio.Queue[QueueConsumer] | None
     """Where the workers look, None in ordered consumption."""
 
@@ -140,12 +140,12 @@ class QueueConsumer:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            LOG.warning("%s: a listener runs on; its messages will come again", self.queue)
+            logger.warning("%s: a listener runs on; its messages will come again", self.queue)
         for task in self._tasks:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                LOG.error("consuming %s failed", self.queue, exc_info=outcome)
+                logger.error("consuming %s failed", self.queue, exc_info=outcome)
         self._tasks = []
 
     def locked(self, now_ms: int) -> None:
@@ -161,7 +161,7 @@ class QueueConsumer:
             return
         self._running += 1
         try:
-            if await self._listen(messages) is ConsumeResult.LATER:
+            if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
                 messages = await self._sent_back(messages)
             self.held.done(messages)
         finally:
@@ -174,16 +174,16 @@ class QueueConsumer:
 
     async def _sent_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
         """Those whom the broker has; the others come once more from here, after a while."""
-        outcomes = await asyncio.gather(*(self.around.send_back(each) for each in messages))
+        outcomes = await asyncio.gather(*(self.deps.send_back(each) for each in messages))
         kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
         if kept:
             await asyncio.sleep(self.settings.fault_pause_ms / 1000)
-            self.held.again(kept)
+            self.held.requeue(kept)
             self._offer(len(kept))
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
     async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
-        clock = self.around.clock
+        clock = self.deps.clock
         start_ms = clock.monotonic_ms()
         self.held.last_consume_ms = clock.now_ms()
         result: ConsumeResult | None
@@ -191,12 +191,14 @@ class QueueConsumer:
             async with asyncio.timeout(self.settings.timeout_ms / 1000):
                 result = await self.listener(messages)
         except Exception:
-            LOG.exception("the listener failed on %s at %d", self.queue, messages[0].queue_offset)
-            result = ConsumeResult.LATER
+            logger.exception(
+                "the listener failed on %s at %d", self.queue, messages[0].queue_offset
+            )
+            result = ConsumeResult.RECONSUME_LATER
         result = result or ConsumeResult.SUCCESS
         spent_ms = clock.monotonic_ms() - start_ms
-        failed = len(messages) if result is ConsumeResult.LATER else 0
-        self.around.rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
+        failed = len(messages) if result is ConsumeResult.RECONSUME_LATER else 0
+        self.deps.rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
         return result
 
     # -- pulling
@@ -219,11 +221,11 @@ class QueueConsumer:
     def _lock_is_valid(self) -> bool:
         locked_ms = self.held.locked_ms
         return locked_ms is not None and (
-            self.around.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
+            self.deps.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
         )
 
     async def _pull_once(self) -> bool:
-        held, clock = self.held, self.around.clock
+        held, clock = self.held, self.deps.clock
         start_ms = clock.monotonic_ms()
         held.last_pull_ms = clock.now_ms()
         order = PullOrder(
@@ -234,12 +236,12 @@ class QueueConsumer:
             suspend_ms=self.settings.suspend_ms,
         )
         try:
-            result = await self.around.pull(self.queue, order)
+            result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
-            LOG.warning("pulling %s at %d: %s", self.queue, held.next_offset, fault)
+            logger.warning("pulling %s at %d: %s", self.queue, held.next_offset, fault)
             return False
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            LOG.warning(
+            logger.warning(
                 "%s: offset %d is outside %d..%d, going on at %d",
                 self.queue,
                 held.next_offset,
@@ -247,11 +249,11 @@ class QueueConsumer:
                 result.max_offset,
                 result.next_begin_offset,
             )
-            held.moved_to(result.next_begin_offset)
+            held.reset_to(result.next_begin_offset)
             return True
         added = held.put(result.messages)
         held.next_offset = result.next_begin_offset
-        self.around.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
+        self.deps.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
         self._offer(added)
         return True
 
@@ -279,12 +281,12 @@ class QueueConsumer:
                     self.held.done(messages)
             finally:
                 self._ended()
-            if result is ConsumeResult.LATER:
+            if result is ConsumeResult.RECONSUME_LATER:
                 await self._once_more(messages)
 
     async def _once_more(self, messages: list[MessageExt]) -> None:
-        given_up = [each for each in messages if self.around.gives_up(each)]
-        sent = [each for each in given_up if await self.around.send_back(each)]
+        given_up = [each for each in messages if self.deps.gives_up(each)]
+        sent = [each for each in given_up if await self.deps.send_back(each)]
         self.held.done(sent)
-        self.held.again([each for each in messages if each not in sent])
+        self.held.requeue([each for each in messages if each not in sent])
         await asyncio.sleep(self.settings.pause_ms / 1000)

@@ -33,7 +33,7 @@ from rmqpy.remoting.headers import (
     GetConsumerStatusRequestHeader,
 )
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 
@@ -124,10 +124,10 @@ class ConsumerCommands:
         try:
             result = await self.consumer.listener([MessageExt(queue=queue, stored=stored)])
         except Exception as error:
-            LOG.exception("the listener failed on a message that was given to it directly")
+            logger.exception("the listener failed on a message that was given to it directly")
             outcome.consume_result, outcome.remark = "CR_THROW_EXCEPTION", repr(error)
         else:
-            later = result is ConsumeResult.LATER
+            later = result is ConsumeResult.RECONSUME_LATER
             outcome.consume_result = "CR_LATER" if later else "CR_SUCCESS"
         outcome.spent_time_mills = clock.monotonic_ms() - start_ms
         return outcome.encode()

@@ -10,7 +10,7 @@
 not done; where pulling goes on when all are (what was filtered out is never seen here).
 
 Invariants: messages are handed out in the order of their queue offsets, each to one taker;
-``commit_offset`` never falls but by ``moved_to``; a dropped queue hands out nothing.
+``commit_offset`` never falls but by ``reset_to``; a dropped queue hands out nothing.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class ProcessQueue:
             if self._held.pop(message.queue_offset, None) is not None:
                 self.byte_count -= len(message.stored.body)
 
-    def again(self, messages: Sequence[MessageExt]) -> None:
+    def requeue(self, messages: Sequence[MessageExt]) -> None:
         """Hand the taken ``messages`` out once more, before all others."""
         self._waiting.extendleft(reversed(messages))
 
-    def moved_to(self, offset: int) -> None:
+    def reset_to(self, offset: int) -> None:
         """The broker goes on elsewhere: pulling does, and what comes from there is new."""
         self.next_offset = offset
         self._reached = min(self._reached, offset)

@@ -22,7 +22,7 @@ from rmqpy.remoting.bodies import (
     UnlockBatchRequestBody,
 )
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True)
@@ -32,7 +32,7 @@ class QueueLocks:
     group: str
     instance: Callable[[], ClientInstance]
 
-    async def take(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+    async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         """Those of ``queues`` that their brokers reserve for this client, or go on to."""
         instance = self.instance()
         granted: set[MessageQueue] = set()
@@ -44,15 +44,15 @@ class QueueLocks:
                     address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
                 )
             except NetworkError as fault:
-                LOG.warning("no locks from %s: %s", name, fault)
+                logger.warning("no locks from %s: %s", name, fault)
                 continue
             if response.code == ResponseCode.SUCCESS:
                 granted.update(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
             else:
-                LOG.warning("no locks from %s: %s", name, response.remark)
+                logger.warning("no locks from %s: %s", name, response.remark)
         return granted.intersection(queues)
 
-    async def give_back(self, queues: Collection[MessageQueue]) -> None:
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Let another member have ``queues`` at once."""
         instance = self.instance()
         for name, held in _by_broker(queues).items():
@@ -61,7 +61,7 @@ class QueueLocks:
                 address = await instance.address(held[0].topic, name)
                 await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
             except NetworkError as fault:
-                LOG.warning("%s keeps locks for up to a minute: %s", name, fault)
+                logger.warning("%s keeps locks for up to a minute: %s", name, fault)
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

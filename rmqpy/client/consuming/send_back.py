@@ -33,7 +33,7 @@ from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.names import INNER_PRODUCER_GROUP, retry_topic
 from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_RETRY_LEVEL = 3
 
@@ -51,13 +51,13 @@ class SendBack:
         try:
             await self._hand_back(message)
         except RmqError as fault:
-            LOG.warning("%s was not sent back: %s", message.msg_id, fault)
+            logger.warning("%s was not sent back: %s", message.msg_id, fault)
         else:
             return True
         try:
             await self._send_copy(message)
         except RmqError as fault:
-            LOG.warning("a copy of %s was not sent either: %s", message.msg_id, fault)
+            logger.warning("a copy of %s was not sent either: %s", message.msg_id, fault)
             return False
         return True
 

@@ -58,7 +58,7 @@ from rmqpy.remoting.headers import (
     ViewMessageRequestHeader,
 )
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SUBSCRIBE_ALL = "*"
 _END_OF_TIME_MS = 2**63 - 1
@@ -229,7 +229,7 @@ class Consumer(GroupMember):
                 address, RequestCode.PULL_MESSAGE, header, timeout_ms=timeout_ms
             )
         except NetworkError:
-            instance.suspect(queue.topic)
+            instance.invalidate_route(queue.topic)
             self._suggested.pop(queue, None)
             raise
         if response.code not in _STATUS_OF_CODE:
@@ -298,7 +298,7 @@ class Consumer(GroupMember):
         faults: list[RmqError] = []
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, RmqError):
-                LOG.warning("the key was not looked up on %s: %s", name, answer)
+                logger.warning("the key was not looked up on %s: %s", name, answer)
                 faults.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
@@ -340,7 +340,7 @@ class Consumer(GroupMember):
         if fault is not None:
             if not records:
                 raise RemoteProtocolError(f"a pull of {queue} brought what is no message: {fault}")
-            LOG.warning("a pull of %s brought what is no message: %s", queue, fault)
+            logger.warning("a pull of %s brought what is no message: %s", queue, fault)
             next_begin_offset = records[-1].queue_offset + 1
         return PullResult(
             status=_STATUS_OF_CODE[ResponseCode(response.code)],
@@ -363,7 +363,7 @@ class Consumer(GroupMember):
         try:
             response = await instance.invoke(address, code, header)
         except NetworkError:
-            instance.suspect(queue.topic)
+            instance.invalidate_route(queue.topic)
             raise
         if response.code != ResponseCode.SUCCESS:
             raise _refusal(response)

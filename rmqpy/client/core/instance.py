@@ -41,7 +41,7 @@ from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
@@ -192,7 +192,7 @@ class ClientInstance:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                LOG.error("a background task of the client failed", exc_info=outcome)
+                logger.error("a background task of the client failed", exc_info=outcome)
         self._tasks = []
         for group in sorted(self._producers):
             await self.leave_producer(group)
@@ -258,7 +258,7 @@ class ClientInstance:
         command.language = LANGUAGE_PYTHON
         return command
 
-    async def ask_name_server(
+    async def invoke_namesrv(
         self, code: RequestCode, header: CommandHeader | None = None, body: bytes = b""
     ) -> RemotingCommand:
         """The answer of the chosen name server, or of the first after it that gives one."""
@@ -297,7 +297,7 @@ class ClientInstance:
         self._keep(topic, _Route(route, self.clock.monotonic_ms(), suspect=True, provisional=True))
         return route
 
-    def suspect(self, topic: str) -> None:
+    def invalidate_route(self, topic: str) -> None:
         """A broker of this topic's route failed: ask again before the next use."""
         known = self._routes.get(topic)
         if known is not None:
@@ -306,7 +306,7 @@ class ClientInstance:
     async def address(self, topic: str, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """Where to reach ``broker_id`` of ``broker_name``, or another of that name."""
         if not self._addresses.get(broker_name):
-            self.suspect(topic)
+            self.invalidate_route(topic)
             await self.route(topic)
         found = broker_address(self._addresses.get(broker_name, {}), broker_id)
         if found is None:
@@ -323,7 +323,7 @@ class ClientInstance:
             try:
                 await self._load(topic)
             except RmqError as fault:
-                LOG.warning("the route of %s was not refreshed: %s", topic, fault)
+                logger.warning("the route of %s was not refreshed: %s", topic, fault)
 
     async def _route(self, topic: str) -> _Route:
         known = self._routes.get(topic)
@@ -339,7 +339,7 @@ class ClientInstance:
                 if known is None or known.provisional:
                     raise
                 known.loaded_ms = self.clock.monotonic_ms()
-                LOG.warning("the last route of %s is used on: %s", topic, fault)
+                logger.warning("the last route of %s is used on: %s", topic, fault)
                 return known
 
     def _is_due(self, known: _Route) -> bool:
@@ -347,7 +347,7 @@ class ClientInstance:
         return known.suspect and age_ms >= self._settings.route_suspect_pause_ms
 
     async def _load(self, topic: str) -> _Route:
-        response = await self.ask_name_server(
+        response = await self.invoke_namesrv(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
         )
         if response.code != ResponseCode.SUCCESS:
@@ -392,12 +392,12 @@ class ClientInstance:
         try:
             response = await self.invoke(address, RequestCode.HEART_BEAT, body=heartbeat.encode())
         except NetworkError as fault:
-            LOG.warning("no heartbeat to %s: %s", address, fault)
+            logger.warning("no heartbeat to %s: %s", address, fault)
             return
         if response.code == ResponseCode.SUCCESS:
             self._greeted.add(address)
         else:
-            LOG.warning("heartbeat to %s: code %d, %s", address, response.code, response.remark)
+            logger.warning("heartbeat to %s: code %d, %s", address, response.code, response.remark)
 
     def _known_addresses(self) -> set[str]:
         """Brokers that get heartbeats: all while there are consumers, else the masters."""
@@ -413,7 +413,7 @@ class ClientInstance:
             try:
                 await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except NetworkError as fault:
-                LOG.warning("not unregistered from %s: %s", address, fault)
+                logger.warning("not unregistered from %s: %s", address, fault)
 
         await asyncio.gather(*(tell(address) for address in sorted(self._greeted)))
 
@@ -444,7 +444,7 @@ async def _address_towards(name_server: str) -> str:
             asyncio.DatagramProtocol, remote_addr=(host, port)
         )
     except OSError as error:
-        LOG.warning("no way to %s, the client calls itself 127.0.0.1: %s", name_server, error)
+        logger.warning("no way to %s, the client calls itself 127.0.0.1: %s", name_server, error)
         return "127.0.0.1"
     try:
         address: str = probe.get_extra_info("sockname")[0]

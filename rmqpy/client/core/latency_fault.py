@@ -48,11 +48,11 @@ class LatencyFaultTolerance:
     _faults: dict[str, _Fault] = field(factory=dict, init=False)
     _turn: int = field(default=0, init=False)
 
-    def note(self, broker: str, latency_ms: int, now_ms: int) -> None:
+    def update_latency(self, broker: str, latency_ms: int, now_ms: int) -> None:
         """What a send to ``broker`` took; ``FAILURE_MS`` when it failed."""
         self._faults[broker] = _Fault(latency_ms, now_ms + not_available_duration_ms(latency_ms))
 
-    def is_free(self, broker: str, now_ms: int) -> bool:
+    def is_available(self, broker: str, now_ms: int) -> bool:
         fault = self._faults.get(broker)
         return fault is None or fault.free_ms <= now_ms
 
@@ -63,7 +63,7 @@ class LatencyFaultTolerance:
         assert queues, "no queue to choose from"
         for step in range(len(queues)):
             queue = queues[(rotation + step) % len(queues)]
-            if self.is_free(queue.broker_name, now_ms):
+            if self.is_available(queue.broker_name, now_ms):
                 return queue, rotation + step + 1
         broker = self._least_bad({queue.broker_name for queue in queues})
         for step in range(len(queues)):

@@ -31,7 +31,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RUNNING_MAX: Final = 1_000
 
@@ -119,7 +119,7 @@ class ServerRequestHandler:
         except RmqError as fault:
             response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
         except Exception as error:
-            LOG.exception("request %d of %s:%d failed", command.code, *channel.peer)
+            logger.exception("request %d of %s:%d failed", command.code, *channel.peer)
             response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, repr(error))
         else:
             if body is None:
@@ -130,7 +130,7 @@ class ServerRequestHandler:
 
 def _answer(channel: Channel, request: RemotingCommand, response: RemotingCommand) -> None:
     if response.code != ResponseCode.SUCCESS:
-        LOG.warning(
+        logger.warning(
             "request %d of %s:%d: %s", request.code, *channel.peer, response.remark or response.code
         )
     if not request.is_oneway:

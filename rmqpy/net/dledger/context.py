@@ -52,16 +52,16 @@ class DriverStore(Protocol):
     @property
     def queue_ends(self) -> ExpiredQueueEnds: ...
 
-    def drop_old_log(self) -> None:
+    def delete_classic_prefix(self) -> None:
         """Remove the commit log in front of the divide, if there still is one."""
 
-    def let_go_to(self, index: int) -> None:
+    def discard_through(self, index: int) -> None:
         """The leader has no entry up to ``index`` any more."""
 
-    def log_begins_again(self) -> None:
+    def on_log_reset(self) -> None:
         """What was in the DLedger log is gone."""
 
-    def tell_queue_ends(self) -> bytes:
+    def encode_queue_ends(self) -> bytes:
         """What ``queue_ends`` of another member wants to be told."""
 
     def put_record(self, record: bytes) -> PutResult:

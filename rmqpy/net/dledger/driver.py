@@ -62,22 +62,22 @@ ASK_ENDS_MS: Final = 1000
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """checkPointInterval."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class DLedgerDriver:
     """See the module. A ``RequestHandler`` for the peers' port, and the log's ``Proposer``."""
 
     def __init__(
-        self, membership: Membership, options: RaftOptions, around: DriverDependencies
+        self, membership: Membership, options: RaftOptions, deps: DriverDependencies
     ) -> None:
         self.membership = membership
         self._alone = len(membership.peers) == 1
         self.options = options
-        self._around = around
-        self.entries = around.log.entries
-        self._store = around.store
-        self._scheduler = around.scheduler
+        self._around = deps
+        self.entries = deps.log.entries
+        self._store = deps.store
+        self._scheduler = deps.scheduler
         self.node = Node(
             membership,
             self.entries.member_files.load_hard_state(),
@@ -88,18 +88,16 @@ class DLedgerDriver:
         self.peers = PeerTransport(
             membership,
             options,
-            around.network,
-            around.scheduler,
+            deps.network,
+            deps.scheduler,
             self._answered,
             self.introduce,
-            lambda: self._store.tell_queue_ends() if self.carrier.leads else None,
+            lambda: self._store.encode_queue_ends() if self.carrier.leads else None,
             self.node.take_batches,
-            around.vouch,
+            deps.vouch,
         )
         self._lane = PushFastPath(self.node, self.entries, self.peers)
-        self.carrier = ReadyProcessor(
-            around, self.node, self.peers, self._lane.receipts, self._note
-        )
+        self.carrier = ReadyProcessor(deps, self.node, self.peers, self._lane.receipts, self._note)
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
         self._ask_ends_ms = 0
@@ -156,7 +154,7 @@ class DLedgerDriver:
         again.
         """
         old_log = self._store.old_log
-        work = None if old_log is None else old_log.next_work()
+        work = None if old_log is None else old_log.next_digest_task()
         if old_log is None or work is None:
             return
 
@@ -164,10 +162,10 @@ class DLedgerDriver:
             if self.carrier.is_over:
                 return
             if error is not None:
-                _log.warning("an old commit log file cannot be read for its digest: %s", error)
+                logger.warning("an old commit log file cannot be read for its digest: %s", error)
             old_log.take(found)
-            if old_log.next_work() is None:
-                self.peers.tell_more()
+            if old_log.next_digest_task() is None:
+                self.peers.renew_handshake()
             else:
                 self._read_old_log()
 
@@ -196,8 +194,8 @@ class DLedgerDriver:
         self._granted = room > 0 and not self.carrier.dead
         return proposal, 0 if self.carrier.dead else room
 
-    def take_granted(self, count: int) -> None:
-        self.node.take_granted(count)
+    def consume_grant(self, count: int) -> None:
+        self.node.consume_grant(count)
 
     # -------------------------------------------------------------------------- the peers' port
 
@@ -247,7 +245,7 @@ class DLedgerDriver:
                 self._guarded(lambda: self.node.tick(now_ms))
                 if not self._alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
-                    if self._store.queue_ends.wanted:
+                    if self._store.queue_ends.is_requested:
                         self._want_queue_ends(now_ms)
         finally:
             self._busy = False
@@ -311,7 +309,7 @@ class DLedgerDriver:
             return DiskState.FAILED
         if self._scrub.damaged and not self._alone:
             return DiskState.DAMAGED
-        lacks_tables = self._store.queue_ends.wanted or self._around.lacks_tables()
+        lacks_tables = self._store.queue_ends.is_requested or self._around.lacks_tables()
         if lacks_tables and not self._alone:
             return DiskState.LACKS_TABLES
         return DiskState.FULL if self._store.disk_full else DiskState.GOOD
@@ -332,7 +330,7 @@ class DLedgerDriver:
 
     def _entry_damaged(self, fault: CorruptEntryError) -> None:
         """Who has one does not lead until it is whole."""
-        self._scrub.found(fault)
+        self._scrub.on_damage_found(fault)
         if not self._alone and self.disk is not DiskState.FAILED:
             self.disk = DiskState.DAMAGED
             self.node.step(DiskReport(DiskState.DAMAGED))
@@ -347,21 +345,21 @@ class DLedgerDriver:
 
     def _queue_ends_told(self, body: bytes) -> None:
         ends = self._store.queue_ends
-        if self.carrier.is_over or not ends.wanted:
+        if self.carrier.is_over or not ends.is_requested:
             return
         try:
             if body:
-                ends.told(body)
+                ends.merge_answer(body)
             else:
-                ends.nobody_knows()
+                ends.mark_unavailable()
         except (RemoteProtocolError, OSError) as error:
-            _log.error("the ends of silent queues are not known yet: %s", error)
+            logger.error("the ends of silent queues are not known yet: %s", error)
 
     def _damage_met(self, fault: CorruptEntryError) -> bool:
         """A reader has met it; the next tick does what follows."""
         if self._alone:
             return False
-        self._scrub.found(fault)
+        self._scrub.on_damage_found(fault)
         return True
 
     @property
@@ -383,9 +381,9 @@ class DLedgerDriver:
             return
         self._note(f"entry {index} is damaged here and has expired with the leader: it goes")
         try:
-            self._store.let_go_to(index)
+            self._store.discard_through(index)
         except OSError as error:
-            _log.error("files up to entry %d are kept for now: %s", index, error)
+            logger.error("files up to entry %d are kept for now: %s", index, error)
 
     # ------------------------------------------------------------------------------ carrying out
 
@@ -396,7 +394,7 @@ class DLedgerDriver:
         self.grants += 1
         self._busy = True
         try:
-            self.carrier.carry_all()
+            self.carrier.process_all()
         finally:
             self._busy = False
         self.peers.write_replies()
@@ -418,4 +416,4 @@ class DLedgerDriver:
     def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
         self._saving = False
         if error is not None:
-            _log.error("the committed index could not be saved: %s", error)
+            logger.error("the committed index could not be saved: %s", error)

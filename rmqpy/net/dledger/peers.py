@@ -85,7 +85,7 @@ REFUSED_MS: Final = 10_000
 
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True)
@@ -109,7 +109,7 @@ class OncePerCauseLog:
             if len(self._said) >= SAID_MAX:
                 del self._said[next(iter(self._said))]
             self._said[cause] = None
-            _log.warning(text, *arguments)
+            logger.warning(text, *arguments)
 
     def forget(self, cause: object) -> None:
         """It is over: the next time is news again."""
@@ -251,7 +251,7 @@ class PeerTransport:
         way.judged = True
         self.takes_batches(way.name, True)
 
-    def tell_more(self) -> None:
+    def renew_handshake(self) -> None:
         """This member can say more of itself: all are met again before anything else is sent."""
         for way in self.ways.values():
             if way.standing is PeerStatus.VERIFIED:
@@ -463,7 +463,7 @@ class PeerTransport:
         """The record of a client stands there, and waits for its quorum."""
         self._asked[ticket].physical_offset = physical_offset
 
-    def acknowledge(self, told: Acknowledged) -> None:
+    def reply_append(self, told: Acknowledged) -> None:
         """What became of it."""
         asked = self._asked.pop(told.token)
         success = told.code is _CODE.SUCCESS

@@ -73,7 +73,7 @@ class PushFastPath:
             return False
         first, count, commit_index = taken
         last = first + count - 1
-        node.took(LedgerIndex(last), commit_index)
+        node.on_appended(LedgerIndex(last), commit_index)
         body = self._answer % (self._entries.begin_index, count, last, first)
         self.receipts.append((channel, answer_frame(RESPONSE_FRAME_CODE, command.opaque, body)))
         return True

@@ -41,7 +41,7 @@ from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
 from rmqpy.store.health import NO_ROOM
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ReadyProcessor:
@@ -51,15 +51,15 @@ class ReadyProcessor:
 
     def __init__(
         self,
-        around: DriverDependencies,
+        deps: DriverDependencies,
         node: Node,
         peers: PeerTransport,
         receipts: list[tuple[Channel, bytes]],
         note: Callable[[str], None],
     ) -> None:
-        self._around = around
-        self._store = around.store
-        self._entries = around.log.entries
+        self._around = deps
+        self._store = deps.store
+        self._entries = deps.log.entries
         self._node = node
         self._peers = peers
         self._receipts = receipts
@@ -97,7 +97,7 @@ class ReadyProcessor:
         """Whether the broker has been told that it does."""
         return self._led_term is not None
 
-    def carry_all(self) -> None:
+    def process_all(self) -> None:
         """Carry out what is under way, and all that the core asks then."""
         while self.finish():
             self._under_way = self._node.take_next()
@@ -157,10 +157,10 @@ class ReadyProcessor:
         if ready.begin_again:
             first = ready.entries[0]
             if first_of(first) > 0:
-                self._store.queue_ends.want()
+                self._store.queue_ends.request()
             self._drop_old_log(first)
             self._entries.begin_again(first_of(first), first.position)
-            self._store.log_begins_again()
+            self._store.on_log_reset()
         elif ready.truncate_from is not None:
             self._entries.truncate_from(ready.truncate_from)
         self.is_cutting = False
@@ -181,7 +181,7 @@ class ReadyProcessor:
                 "compare this directory with the leader's: rmqpy upgrade check names the one that"
                 " is wrong; rmqpy upgrade join gives it what the other has",
             )
-        self._store.drop_old_log()
+        self._store.delete_classic_prefix()
         self._note(
             f"the old commit log up to {divided} is removed: it has expired with the others, whose"
             f" log begins at {first.position}"
@@ -207,7 +207,7 @@ class ReadyProcessor:
         for append in ready.appends:
             self._append_for(append)
         for told in ready.acknowledged:
-            self._peers.acknowledge(told)
+            self._peers.reply_append(told)
         for notice in ready.notices:
             group, self_id = self._peers.membership.group, self._peers.membership.self_id
             self._peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
@@ -274,8 +274,8 @@ class ReadyProcessor:
         """The core and the files may not agree any more."""
         self.dead = True
         if isinstance(error, (OSError, StoreError)):
-            _log.error("this member leaves its group until a restart: %s", error)
+            logger.error("this member leaves its group until a restart: %s", error)
         else:
-            _log.exception("this member leaves its group until a restart")
+            logger.exception("this member leaves its group until a restart")
         self._store.fail(f"the DLedger log cannot be kept: {error}")
         self._around.on_role(Role.CANDIDATE)

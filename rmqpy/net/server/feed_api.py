@@ -49,10 +49,10 @@ class PollSet(Protocol):
 
     receive: Callable[[Any, bool], int]
     """``receive(core, begin)`` receives once from each that can be read at the begin, until one of
-    them ends with another status than DONE: it is the ``last`` one, and has to be seen to; then
-    ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
+    them ends with another status than DONE: it is the ``stopped_at`` one, and has to be seen to;
+    then ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
     """
-    let_go_early: Callable[[], bool]
+    flush_replies_early: Callable[[], bool]
     """Send, before the turn ends, what was answered, unless something has to be committed first.
     False: nothing was sent.
     """
@@ -66,16 +66,16 @@ class PollSet(Protocol):
         """Whether the connection is among them. Raises OSError."""
         ...
 
-    def keep_apart(self, number: int, apart: bool) -> None:
+    def exclude(self, number: int, apart: bool) -> None:
         """Something is kept for the next read of this connection: it is received by itself."""
         ...
 
     @property
-    def last(self) -> int:
+    def stopped_at(self) -> int:
         """Number of the one that ``receive`` has come to last."""
         ...
 
-    def seen_to(self) -> list[int]:
+    def drained(self) -> list[int]:
         """Numbers of those that ``receive`` has come to since the begin."""
         ...
 
@@ -84,7 +84,7 @@ class Feed(Protocol):
     """Receives and answers; ``broker.hot`` implements it."""
 
     core: Any
-    stale: bool
+    needs_refresh: bool
     """Others have handled frames in this turn: what the feed knows has to be refreshed."""
     receive: Callable[[Any, int, int], int] | None
     """``receive(core, number, have)`` gives a FeedStatus; None: who drives it receives, and gives
@@ -104,7 +104,7 @@ class Feed(Protocol):
         """Whether the last ``receive`` has filled the buffer: there may be more."""
         ...
 
-    def hold_back(self, held: bool) -> None:
+    def pause(self, held: bool) -> None:
         """While it is held back it hands back every frame."""
 
     def refresh(self) -> None:
@@ -115,24 +115,24 @@ class Feed(Protocol):
 
     def detach(self, number: int) -> None: ...
 
-    def set_queued(self, number: int, queued: bool) -> None: ...
+    def set_write_pending(self, number: int, queued: bool) -> None: ...
 
     def flush_now(self, number: int) -> None: ...
 
     def close(self) -> None: ...
 
-    def give(self, data: bytes | memoryview, have: int = 0) -> None: ...
+    def feed(self, data: bytes | memoryview, have: int = 0) -> None: ...
 
-    def go_on(self, number: int) -> int: ...
+    def resume(self, number: int) -> int: ...
 
-    def cold_frames(self) -> list[memoryview]: ...
+    def unhandled_frames(self) -> list[memoryview]: ...
 
-    def before_cold(self) -> None: ...
+    def before_fallback(self) -> None: ...
 
-    def after_cold(self, commands: Sequence[RemotingCommand]) -> None: ...
+    def after_fallback(self, commands: Sequence[RemotingCommand]) -> None: ...
 
     def make_room(self, status: int) -> None: ...
 
     def rest(self) -> bytes: ...
 
-    def put_front(self, data: bytes) -> bool: ...
+    def unread(self, data: bytes) -> bool: ...

@@ -65,7 +65,7 @@ class FeedReader:
 
     def open_turn(self) -> None:
         owner = self.owner
-        if not owner.turn_open or owner.feed.stale:
+        if not owner.turn_open or owner.feed.needs_refresh:
             owner.open_turn()
 
     def take(self, data: memoryview) -> None:
@@ -75,16 +75,16 @@ class FeedReader:
             if connection.postponing:
                 self.rest += data
                 return
-            if self.rest and not feed.put_front(self.rest):
+            if self.rest and not feed.unread(self.rest):
                 self.begin_large()
             if self.large:
                 self.take_large(data)
                 return
             piece = data[: FEED_BYTES - len(self.rest)]
             data = data[len(piece) :]
-            feed.give(piece, len(self.rest))
+            feed.feed(piece, len(self.rest))
             self.rest = b""
-            self.go_on(feed.go_on(self.number))
+            self.resume(feed.resume(self.number))
 
     def take_again(self) -> None:
         """What was kept when requests were postponed, without anything new."""
@@ -93,7 +93,7 @@ class FeedReader:
             self.open_turn()
             self.take(memoryview(rest))
 
-    def go_on(self, status: int) -> None:
+    def resume(self, status: int) -> None:
         """Until the buffer is used up; ``status`` is what the feed has ended with last."""
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
@@ -112,7 +112,7 @@ class FeedReader:
             if connection.postponing:  # what is left of the buffer waits with them
                 status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
                 break
-            status = feed.go_on(self.number)
+            status = feed.resume(self.number)
         self._keep_rest(status)
 
     def begin_large(self) -> None:
@@ -123,9 +123,9 @@ class FeedReader:
 
     def take_large(self, data: memoryview) -> None:
         feed, connection = self.owner.feed, self.connection
-        feed.before_cold()
+        feed.before_fallback()
         connection.take_in(data)
-        feed.after_cold(())
+        feed.after_fallback(())
         self.large = connection.receiver.pending_bytes > 0
 
     def _receive(self, data: bytes) -> None:
@@ -139,14 +139,14 @@ class FeedReader:
         feed, connection = self.owner.feed, self.connection
         commands = []
         try:
-            for frame in feed.cold_frames():
+            for frame in feed.unhandled_frames():
                 commands.append(decode_command(frame))
         except RemoteProtocolError as fault:
             self._fault(fault)
             return
-        feed.before_cold()
+        feed.before_fallback()
         connection.owner.received(connection, commands)
-        feed.after_cold(commands)
+        feed.after_fallback(commands)
 
     def _keep_rest(self, status: int) -> None:
         connection, feed = self.connection, self.owner.feed

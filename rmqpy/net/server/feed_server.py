@@ -38,7 +38,7 @@ AGAIN_MS = 1
 costs more than a few pulls.
 """
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class FastServer(RemotingServer):
@@ -111,10 +111,10 @@ class FastServer(RemotingServer):
         """The connection has ended."""
         self._transports.pop(number, None)
 
-    def keep_apart(self, number: int, apart: bool) -> None:
+    def exclude(self, number: int, apart: bool) -> None:
         """Whether the next read of a connection is that of its transport."""
         if self._ready is not None:
-            self._ready.keep_apart(number, apart)
+            self._ready.exclude(number, apart)
 
     def take_plain(self, sock: socket.socket) -> None:
         kind = RemotingConnection if self.sieve is None else FastConnection
@@ -123,13 +123,13 @@ class FastServer(RemotingServer):
             transport = FastTransport(self, sock, connection)
             connection.connection_made(transport)
         except OSError as error:
-            LOG.debug("a connection ended before it began: %s", error)
+            logger.debug("a connection ended before it began: %s", error)
             sock.close()
             return
         try:
             transport.start()
         except OSError as error:
-            LOG.warning("%s:%d cannot be watched: %s", *connection.peer, error)
+            logger.warning("%s:%d cannot be watched: %s", *connection.peer, error)
             transport.abort()
 
     def _connection(self) -> RemotingConnection:
@@ -142,11 +142,11 @@ class FastServer(RemotingServer):
         """Some of the watched connections are."""
         ready = self._ready
         assert ready is not None
-        if not self.turn_open or self.feed.stale:
+        if not self.turn_open or self.feed.needs_refresh:
             self.open_turn()
         begun_ms = self.now_ms
         more = self._receive_from_all(ready)
-        while more and ready.let_go_early():
+        while more and ready.flush_replies_early():
             if self._scheduler.monotonic_ms() - begun_ms >= AGAIN_MS:
                 break
             more = self._receive_from_all(ready)
@@ -156,16 +156,16 @@ class FastServer(RemotingServer):
         feed, transports = self.feed, self._transports
         status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
-            transport = transports[ready.last]
+            transport = transports[ready.stopped_at]
             if status == FeedStatus.APART:
                 transport.readable()
             else:
                 transport.received(status)
-            if feed.stale:
+            if feed.needs_refresh:
                 self.open_turn()
             status = ready.receive(feed.core, False)
         now_ms = self.now_ms
-        seen_to = ready.seen_to()
+        seen_to = ready.drained()
         for number in seen_to:
             if number in transports:
                 connection = transports[number].connection
@@ -330,7 +330,7 @@ class FastTransport(asyncio.Transport):
     def readable(self) -> None:
         """Receive, whatever is kept for that."""
         server, reader, connection = self._server, self._reader, self.connection
-        if not server.turn_open or server.feed.stale:
+        if not server.turn_open or server.feed.needs_refresh:
             server.open_turn()
         connection.last_traffic_ms = connection.last_read_ms = server.now_ms
         if connection.mark is not None:
@@ -350,7 +350,7 @@ class FastTransport(asyncio.Transport):
             self._stop(status)
         elif status:
             full = self._server.feed.full
-            reader.go_on(status)
+            reader.resume(status)
             if full and not self._closing:
                 connection.mark_unread()
         elif connection.partial_since_ms is not None and not reader.large:
@@ -362,14 +362,14 @@ class FastTransport(asyncio.Transport):
         reader = self._reader
         if reader.number >= 0:
             apart = bool(reader.rest) or reader.large or self.connection.mark is not None
-            self._server.keep_apart(reader.number, apart)
+            self._server.exclude(reader.number, apart)
 
     def _receive_marked(self, connection: RemotingConnection) -> int:
         """Bytes that wait since their mark and no others: those that wait too long are not hot."""
         server, reader, mark = self._server, self._reader, connection.mark
         assert mark is not None
         rest = reader.rest
-        if reader.large or (rest and not server.feed.put_front(rest)):
+        if reader.large or (rest and not server.feed.unread(rest)):
             connection.mark = None  # in a large frame it is not counted
             return self._receive_large() if reader.large else self._receive_behind()
         try:
@@ -382,23 +382,23 @@ class FastTransport(asyncio.Transport):
         if not data:
             return FeedStatus.CLOSED
         reader.rest = b""
-        server.feed.give(data, len(rest))
+        server.feed.feed(data, len(rest))
         waited_ms = connection.taken(len(data))
         if server.sieve is None or waited_ms < server.sieve.patience_ms:
-            return server.feed.go_on(reader.number)
+            return server.feed.resume(reader.number)
         connection.waited_ms = waited_ms
-        server.feed.hold_back(True)
+        server.feed.pause(True)
         try:
-            reader.go_on(server.feed.go_on(reader.number))
+            reader.resume(server.feed.resume(reader.number))
         finally:
             connection.waited_ms = 0
-            server.feed.hold_back(False)
+            server.feed.pause(False)
         return FeedStatus.AGAIN
 
     def _receive_behind(self) -> int:
         reader = self._reader
         rest = reader.rest
-        if not self._server.feed.put_front(rest):
+        if not self._server.feed.unread(rest):
             reader.begin_large()
             return FeedStatus.DONE if self._closing else self._receive_large()
         status = self._receive(self._core, reader.number, len(rest))
@@ -418,10 +418,10 @@ class FastTransport(asyncio.Transport):
         if not data:
             return FeedStatus.CLOSED
         feed = self._server.feed
-        feed.give(data, have)
+        feed.feed(data, have)
         if len(data) == READ_SIZE:
             self.connection.mark_unread()
-        return feed.go_on(number)
+        return feed.resume(number)
 
     def _receive_large(self) -> int:
         buffer = self._server.turns.buffer
@@ -461,7 +461,7 @@ class FastTransport(asyncio.Transport):
             self._writing = True
             self._loop.add_writer(self.fd, self._writable)
             if self._reader.number >= 0:
-                self._server.feed.set_queued(self._reader.number, True)
+                self._server.feed.set_write_pending(self._reader.number, True)
         if len(self._buffer) > self._high and not self._congested:
             self._congested = True
             self.connection.pause_writing()
@@ -483,7 +483,7 @@ class FastTransport(asyncio.Transport):
             if self._closing:
                 self._lost(None)
             elif self._reader.number >= 0:
-                self._server.feed.set_queued(self._reader.number, False)
+                self._server.feed.set_write_pending(self._reader.number, False)
 
     def _stop_writing(self) -> None:
         if self._writing:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
 """Connections taken in one turn before others have theirs."""
@@ -87,7 +87,7 @@ class SocketListener:
                     continue
                 if error.errno not in _NO_MORE_FILES:
                     raise
-                LOG.error("no connection can be accepted: %s", error)
+                logger.error("no connection can be accepted: %s", error)
                 self.loop.remove_reader(sock.fileno())
                 self.loop.call_later(ACCEPT_PAUSE_MS / 1000, self._watch, sock)
                 return

@@ -30,7 +30,7 @@ from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
 """A full server says so once in this time, with the number of connections turned away."""
@@ -91,10 +91,10 @@ class OverloadFilter(Protocol):
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class ListenerSecurity:
-    """Who may come in: ``admits`` a textual IP; ``tls`` None: plain connections only."""
+    """Who may come in: ``allows`` a textual IP; ``tls`` None: plain connections only."""
 
     tls: ServerTls | None = None
-    admits: Callable[[str], bool] = allow_all
+    allows: Callable[[str], bool] = allow_all
 
 
 class RemotingServer:
@@ -127,7 +127,7 @@ class RemotingServer:
         self._closing = False
         self._sweep_timer: asyncio.TimerHandle | None = None
 
-    def sift_by(self, sieve: OverloadFilter, watch: StallDetector) -> None:
+    def set_overload_filter(self, sieve: OverloadFilter, watch: StallDetector) -> None:
         """Before ``listen``: how long requests wait is told to ``sieve``. The first of the servers
         of one ``watch`` to close ends it.
         """
@@ -191,7 +191,9 @@ class RemotingServer:
                 async with asyncio.timeout(self.limits.linger_ms / 1000):
                     await self._all_gone.wait()
             except TimeoutError:
-                LOG.warning("%d connections did not take their last bytes", len(self._connections))
+                logger.warning(
+                    "%d connections did not take their last bytes", len(self._connections)
+                )
                 for connection in list(self._connections):
                     connection.abort()
                 await self._all_gone.wait()
@@ -212,7 +214,7 @@ class RemotingServer:
             reason = connection.overdue(now_ms)
             if reason is not None:
                 self.counts.overdue += 1
-                LOG.info("closing %s:%d: %s", *connection.peer, reason)
+                logger.info("closing %s:%d: %s", *connection.peer, reason)
                 connection.abort()
 
     # -- ConnectionOwner
@@ -221,7 +223,7 @@ class RemotingServer:
         if self._closing or len(self._connections) >= self.limits.max_connections:
             self._turn_away(connection)
             return
-        if not self._doors.admits(connection.peer[0]):
+        if not self._doors.allows(connection.peer[0]):
             self.counts.refused += 1
             self._turned_away.add(connection)
             connection.abort()
@@ -243,7 +245,7 @@ class RemotingServer:
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         self.counts.faults += 1
-        LOG.warning("closing %s:%d: %s", *connection.peer, fault)
+        logger.warning("closing %s:%d: %s", *connection.peer, fault)
 
     def lost(self, connection: RemotingConnection) -> None:
         if connection in self._turned_away:
@@ -326,7 +328,7 @@ class RemotingServer:
         now_ms = self._scheduler.monotonic_ms()
         if self._full_logged_ms is None or now_ms - self._full_logged_ms >= LOG_PERIOD_MS:
             self._full_logged_ms = now_ms
-            LOG.warning(
+            logger.warning(
                 "%d connections are open, the limit; %s:%d was turned away, %d since the start",
                 len(self._connections),
                 *connection.peer,

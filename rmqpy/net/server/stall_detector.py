@@ -102,7 +102,7 @@ class StallDetector:
             self._thread.join()
             self._thread = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Mark what waits if the loop is in the same commit as at the last look."""
         turns = next((each for each in self._turns if each.committing), None)
         if turns is None:
@@ -123,7 +123,7 @@ class StallDetector:
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_MS / 1000):
-            self.look()
+            self.check()
 
 
 def _recv_queue_bytes(fd: int) -> int:

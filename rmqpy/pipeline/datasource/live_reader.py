@@ -36,7 +36,7 @@ __all__ = ["BrokerAccess", "LiveQueueReader", "QueueRange", "TopicChoice", "read
 
 T = TypeVar("T")
 
-LOG: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 32
 """Questions to brokers under way."""
@@ -125,7 +125,7 @@ class _RawConsumer(PullConsumer):
     async def topics(self) -> list[str]:
         """All that the name server knows."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        response = await self._open().ask_name_server(code)
+        response = await self._open().invoke_namesrv(code)
         if response.code != ResponseCode.SUCCESS:
             raise RequestRejectedError(response.code, response.remark or "no list of topics")
         return TopicList.decode(response.body).topic_list
@@ -142,7 +142,7 @@ class _RawConsumer(PullConsumer):
     async def doubt(self, topic: str) -> None:
         """Who answered is not whom to ask: take the route anew."""
         instance = self._open()
-        instance.suspect(topic)
+        instance.invalidate_route(topic)
         await instance.route(topic)
 
     async def of_all(
@@ -260,7 +260,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         told = f"the queue ends at {at}, before {before}, which was read already"
         if self._access.fails:
             raise _loss(part, told)
-        LOG.warning("%s: %s; it is read anew from its first message on", part, told)
+        logger.warning("%s: %s; it is read anew from its first message on", part, told)
         return at
 
     def show_progress(self, group: str, position: Position) -> None:
@@ -273,7 +273,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
 
         for answer in reader._wait(member.of_all(position, commit)):
             if answer is not None:
-                LOG.warning("an offset of the group %s was not committed: %s", group, answer)
+                logger.warning("an offset of the group %s was not committed: %s", group, answer)
 
     # -- messages
 
@@ -312,7 +312,9 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         if after > offset and self._access.fails:
             raise _loss(part, f"of the messages {offset} to {after - 1} not all are there")
         if after > offset:
-            LOG.warning("%s: of the messages %d to %d not all are there", part, offset, after - 1)
+            logger.warning(
+                "%s: of the messages %d to %d not all are there", part, offset, after - 1
+            )
         return after
 
     def _wanted(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:

@@ -229,7 +229,7 @@ class StoreReader(DataSourceReader):
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
-        self.wanted = wanted_by(given)
+        self.message_filter = wanted_by(given)
 
     def partitions(self) -> list[InputPartition]:
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
@@ -238,7 +238,7 @@ class StoreReader(DataSourceReader):
         files = OsFileSystem()
         directory = read_directory(files, root)
         limit = read_facts(files, root).confirmed_end
-        least, most = self.wanted.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
+        least, most = self.message_filter.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
         for row in directory.logs:
             for file in row.files:
                 if file.size != row.file_size and self._fails:
@@ -269,7 +269,7 @@ class StoreReader(DataSourceReader):
 
         walk = MessageWalk(file, MessageSelection(), passed)
         make = MessageColumns(self._columns, self._broker_name)
-        yield from log_batches(walk, (begin, stop), make, self.wanted)
+        yield from log_batches(walk, (begin, stop), make, self.message_filter)
 
     @staticmethod
     def _loss(root: str, file: str, at: int, size: int) -> StoreError:
@@ -315,11 +315,11 @@ class FilterPushdownReader(StoreReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for each in filters:
-            taken = narrowed(self.wanted, each)
+            taken = narrowed(self.message_filter, each)
             if taken is None:
                 yield each
             else:
-                self.wanted = taken
+                self.message_filter = taken
 
 
 @define(slots=True, frozen=True)
@@ -331,7 +331,7 @@ class TimeRange:
 
 
 def narrowed(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
-    """``wanted`` and ``condition``; None where a scan cannot tell."""
+    """``message_filter`` and ``condition``; None where a scan cannot tell."""
     column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
     if column == "topic":
         return _narrowed_topics(wanted, condition)

@@ -96,7 +96,7 @@ class FileTask:
             sync = queue.take_sync()
             if sync is not None:
                 sync.run()
-            ends = [(file.path, _last_unit(file.view)) for file in queue.row]
+            ends = [(file.path, _last_unit(file.view)) for file in queue.segments]
             items = int(queue.max_offset)
         finally:
             queue.close()

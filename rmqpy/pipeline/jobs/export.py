@@ -161,12 +161,12 @@ class ExportPlan:
 
 @define(slots=True)
 class Export:
-    """One export; ``passed`` and ``files`` tell afterwards what was done."""
+    """One export; ``skipped`` and ``files`` tell afterwards what was done."""
 
     plan: ExportPlan
     run_pieces: Run = run_here
     files: list[dict[str, Any]] = field(factory=list)
-    passed: list[SkippedRange] = field(factory=list)
+    skipped: list[SkippedRange] = field(factory=list)
 
     @property
     def rows(self) -> int:
@@ -200,14 +200,14 @@ class Export:
         directory = read_directory(files, plan.root)
         limit = read_facts(files, plan.root).confirmed_end
         works, left_out = partition_store(directory, plan.range_bytes, limit)
-        self.passed += left_out
+        self.skipped += left_out
         plan.expect(sum(work.stop - work.start for work in works))
         return works
 
     def _take(self, written: Written) -> None:
         """The next range in order, proven: put in its place."""
         work = written.work
-        self.passed += written.passed
+        self.skipped += written.skipped
         if written.path is not None:
             name = f"{work.row.replace('/', '-')}-{work.start:020d}.parquet"
             os.rename(written.path, f"{self.plan.target}/{name}")
@@ -222,7 +222,7 @@ class Export:
             "root": self.plan.root,
             "rows": self.rows,
             "files": self.files,
-            "passed": [asdict(passed) for passed in self.passed],
+            "passed": [asdict(passed) for passed in self.skipped],
         }
         _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         _write_synced(target / SUCCESS, "")

@@ -98,13 +98,13 @@ class Rebuild:
     keys: int = 0
     copied: int = 0
     breaks: list[QueueBreak] = field(factory=list)
-    passed: list[SkippedRange] = field(factory=list)
+    skipped: list[SkippedRange] = field(factory=list)
     _spans: dict[tuple[bytes, int], list[ByteRange]] = field(factory=dict)
     _key_spans: list[ByteRange] = field(factory=list)
 
     @property
     def is_whole(self) -> bool:
-        return not (self.breaks or self.passed)
+        return not (self.breaks or self.skipped)
 
     def run(self) -> None:
         plan = self.plan
@@ -129,7 +129,7 @@ class Rebuild:
             with_keys=plan.settings.message_index_enable,
         )
         works, left_out = partition_store(directory, plan.range_bytes, limit)
-        self.passed += left_out
+        self.skipped += left_out
         plan.packing.expect(sum(work.stop - work.start for work in works))
         chain: Chain[Derived] = Chain(task)
         for derived in self.run_pieces(task, map(WorkUnit, works)):
@@ -139,7 +139,7 @@ class Rebuild:
             plan.packing.advance(derived.work.stop - derived.work.start)
 
     def _take(self, derived: Derived) -> None:
-        self.passed += derived.passed
+        self.skipped += derived.skipped
         if derived.path is None:
             return
         for run in derived.runs:
@@ -212,12 +212,12 @@ class Rebuild:
         begin = min((row.first_offset for row in directory.logs), default=0)
         for queue in directory.queues:
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
-            units = map_row(files, queue.row)
+            units = map_row(files, queue.segments)
             if folder.exists() or units is None:
                 continue
             if read_ends(queue, units, 0).end_physical > begin:
                 continue
-            shutil.copytree(queue.row.files[0].path.rpartition("/")[0], folder)
+            shutil.copytree(queue.segments.files[0].path.rpartition("/")[0], folder)
             self.copied += 1
 
 

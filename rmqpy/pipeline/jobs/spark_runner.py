@@ -95,5 +95,5 @@ class SparkRunner:
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return map_on_spark(self._session, _md5s, parts, self._wave)
 
-    def again(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
-        return self._driver.again(work, plan, begin)
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+        return self._driver.rerun(work, plan, begin)

@@ -32,7 +32,7 @@ class StageProgress:
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
     """(tasks, of them done)."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         active = set(self.tracker.getActiveStageIds())
         for stage in active | self._stages.keys():
             tasks, done = self._stages.get(stage, (0, 0))
@@ -56,7 +56,7 @@ def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[No
 
     def watch() -> None:
         while not over.wait(INTERVAL_S):
-            count.look()
+            count.poll()
 
     thread = threading.Thread(target=watch, name="rmqpy-progress", daemon=True)
     thread.start()

@@ -61,7 +61,7 @@ class PieceResult:
     end: int
     closed: bool
     path: str | None
-    passed: tuple[SkippedRange, ...]
+    skipped: tuple[SkippedRange, ...]
 
 
 class OpenPiece:
@@ -75,11 +75,11 @@ class OpenPiece:
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
         begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
         self.places = None if begin is None else (begin, stop)
-        self._passed: list[SkippedRange] = []
+        self._skipped: list[SkippedRange] = []
         self.walk = MessageWalk(
             file,
             MessageSelection(),
-            lambda at, size: self._passed.append(SkippedRange(work.file, at, size)),
+            lambda at, size: self._skipped.append(SkippedRange(work.file, at, size)),
         )
 
     def outcome(self, path: str | None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class OpenPiece:
             "end": base + self.walk.end,
             "closed": self.walk.closed,
             "path": path,
-            "passed": tuple(self._passed),
+            "skipped": tuple(self._skipped),
         }
 
 

@@ -30,14 +30,14 @@ PREPARE_BELOW_FRACTION = 4
 class ClassicCommitLog:
     """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`.
 
-    ``row`` comes loaded and recovered: the last file's ``wrote_position`` is the end of the log.
-    ``flushed_offset`` is how far it is durable, if not to its end.
+    ``segments`` comes loaded and recovered: the last file's ``wrote_position`` is the end of the
+    log. ``flushed_offset`` is how far it is durable, if not to its end.
     """
 
     def __init__(
         self, row: MappedFiles, *, sync_flush: bool = False, flushed_offset: int | None = None
     ) -> None:
-        self._row = row
+        self._segments = row
         self._sync_flush = sync_flush
         self.staging = Staging(row.wrote_offset)
         self._prepared: MappedFile | None = None
@@ -51,7 +51,7 @@ class ClassicCommitLog:
 
     @property
     def min_offset(self) -> PhysicalOffset:
-        return PhysicalOffset(self._row.min_offset)
+        return PhysicalOffset(self._segments.min_offset)
 
     @property
     def max_offset(self) -> PhysicalOffset:
@@ -66,12 +66,12 @@ class ClassicCommitLog:
         return PhysicalOffset(self.flushed_mark.value)
 
     @property
-    def row(self) -> MappedFiles:
-        return self._row
+    def segments(self) -> MappedFiles:
+        return self._segments
 
     @property
     def rows(self) -> Sequence[MappedFiles]:
-        return (self._row,)
+        return (self._segments,)
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         if self._sync_flush and wait_store_ok:
@@ -80,10 +80,10 @@ class ClassicCommitLog:
 
     def append(self, records: Sequence[bytearray], store_timestamp_ms: int) -> Appended:
         total = sum(map(len, records))
-        if total + BLANK_SIZE > self._row.file_size:
+        if total + BLANK_SIZE > self._segments.file_size:
             return Appended(
                 PutMessageStatus.MESSAGE_ILLEGAL,
-                remark=f"{total} bytes do not fit a commit log file of {self._row.file_size}",
+                remark=f"{total} bytes do not fit a commit log file of {self._segments.file_size}",
             )
         self.make_room(total)
         staging = self.staging
@@ -97,7 +97,7 @@ class ClassicCommitLog:
 
     def make_room(self, length: int) -> None:
         """Let ``length`` bytes follow the end of the log: in its file, and in staging."""
-        if not self._row or self._end == self._current.end_offset:
+        if not self._segments or self._end == self._current.end_offset:
             self._advance_file()
         rest = self._current.end_offset - self._end
         if length + BLANK_SIZE > rest:
@@ -116,7 +116,7 @@ class ClassicCommitLog:
         size, end = staging.state[STAGED], staging.state[END]
         if not size:
             return
-        file = self._row.find(end - size)
+        file = self._segments.find(end - size)
         assert file is not None
         position = end - size - file.first_offset
         file.file.write(position, staging.buffer[:size])
@@ -129,12 +129,12 @@ class ClassicCommitLog:
         """Let a log that holds nothing begin at ``offset``, a file start (HA: a new slave gets its
         master's last file first).
         """
-        assert self._end == 0 and offset % self._row.file_size == 0, (self._end, offset)
-        while self._row:
-            self._row.drop_last()
+        assert self._end == 0 and offset % self._segments.file_size == 0, (self._end, offset)
+        while self._segments:
+            self._segments.drop_last()
         self._prepared = None
-        self._row.create(offset)
-        self._row.sync_directories()
+        self._segments.create(offset)
+        self._segments.sync_directories()
         self.staging.restart(offset)
         self.written.advance(offset)
         self.flushed_mark.advance(offset)
@@ -144,7 +144,7 @@ class ClassicCommitLog:
         file. A record may end in a later call.
         """
         self.commit()
-        if not self._row or self._end == self._current.end_offset:
+        if not self._segments or self._end == self._current.end_offset:
             self._advance_file()
         file = self._current
         position = self._end - file.first_offset
@@ -157,19 +157,19 @@ class ClassicCommitLog:
     def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
         if offset + size > self.written.value:
             return None
-        file = self._row.find(offset)
+        file = self._segments.find(offset)
         if file is None:
             return None
         position = offset - file.first_offset
         return file.view[position : position + size] if position + size <= file.size else None
 
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
-        if not self._row:
+        if not self._segments:
             return
-        if offset < self._row.min_offset:
+        if offset < self._segments.min_offset:
             offset = self.min_offset
         while offset < self.written.value:
-            file = self._row.find(offset)
+            file = self._segments.find(offset)
             assert file is not None
             end = min(file.end_offset, self.written.value)
             view = file.view[offset - file.first_offset : end - file.first_offset]
@@ -188,7 +188,7 @@ class ClassicCommitLog:
         if start >= end:
             return None
         parts = tuple(
-            file for file in self._row if file.end_offset > start and file.first_offset < end
+            file for file in self._segments if file.end_offset > start and file.first_offset < end
         )
         return FlushTask(PhysicalOffset(end), parts)
 
@@ -200,8 +200,8 @@ class ClassicCommitLog:
 
         Idempotent; returns the offset behind the file, which becomes ``divided_offset``.
         """
-        assert self._row and not self.staging.state[STAGED]
-        file = self._row.last
+        assert self._segments and not self.staging.state[STAGED]
+        file = self._segments.last
         if file.wrote_position < file.size:
             blank = encode_blank(file.size - file.wrote_position)
             file.file.write(file.wrote_position, blank)
@@ -214,30 +214,30 @@ class ClassicCommitLog:
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """Never the file that is written."""
-        row = self._row
+        row = self._segments
         if len(row) < 2 or row.first.end_offset > self.flushed_mark.value:
             return None
         return (row.first, 0) if row[1].first_offset < self.written.value else None
 
     def release_oldest(self) -> MappedFile:
-        return self._row.take_first()
+        return self._segments.take_first()
 
     def drop_unused(self) -> None:
         """Remove the file that was made ahead and never written (clean stop)."""
-        if self._prepared is not None and self._row and self._row.last is self._prepared:
-            self._row.drop_last()
-            self._row.sync_directories()
+        if self._prepared is not None and self._segments and self._segments.last is self._prepared:
+            self._segments.drop_last()
+            self._segments.sync_directories()
             self._prepared = None
 
     def close(self) -> None:
-        self._row.close()
+        self._segments.close()
 
     @property
     def _current(self) -> MappedFile:
         """The file that takes the next byte (the last one, unless that was only made ahead)."""
-        last = self._row.last
+        last = self._segments.last
         if last is self._prepared and self._end < last.first_offset:
-            return self._row[-2]
+            return self._segments[-2]
         return last
 
     def _roll(self, rest: int) -> None:
@@ -253,16 +253,16 @@ class ClassicCommitLog:
         """Make the file that starts at the end of the log current."""
         if self._prepared is not None and self._prepared.first_offset == self._end:
             self._prepared = None
-        elif not self._row or self._row.last.first_offset != self._end:
-            self._row.create(self._end - self._end % self._row.file_size)
+        elif not self._segments or self._segments.last.first_offset != self._end:
+            self._segments.create(self._end - self._end % self._segments.file_size)
 
     def _prepare_next(self) -> None:
         """Make the next file ahead of need, so that rolling costs nothing on the way of a
         request.
         """
-        last = self._row.last
+        last = self._segments.last
         rest = last.size - last.wrote_position
         if self._prepared is None and rest < last.size // PREPARE_BELOW_FRACTION:
             # What cannot be made now is made when it is needed, and fails there.
             with contextlib.suppress(OSError):
-                self._prepared = self._row.create(last.end_offset)
+                self._prepared = self._segments.create(last.end_offset)

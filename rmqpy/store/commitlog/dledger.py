@@ -36,7 +36,7 @@ class Proposer(Protocol):
     def grants(self) -> int:
         """Grows whenever a grant that was given may hold no more."""
 
-    def take_granted(self, count: int) -> None:
+    def consume_grant(self, count: int) -> None:
         """Propose so many entries of the last grant, which still holds and goes on behind them."""
 
 
@@ -53,7 +53,7 @@ class NoLeaderProposer:
     def grants(self) -> int:
         return 0
 
-    def take_granted(self, count: int) -> None:
+    def consume_grant(self, count: int) -> None:
         raise AssertionError("nobody has granted anything")
 
 
@@ -158,7 +158,7 @@ class DLedgerCommitLog:
         of which nobody has a copy any more go at once.
         """
         data = self.entries.data
-        if len(data) > 1 and self.entries.first_file_is_let_go:
+        if len(data) > 1 and self.entries.first_file_is_discardable:
             return data.first, AT_ONCE_HOURS
         if len(data) < 2 or data.first.end_offset > self.entries.committed.value:
             return None

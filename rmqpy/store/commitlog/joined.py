@@ -39,7 +39,7 @@ class JoinedCommitLog:
 
     @property
     def min_offset(self) -> PhysicalOffset:
-        return self.old.min_offset if self.old.row else self.new.min_offset
+        return self.old.min_offset if self.old.segments else self.new.min_offset
 
     @property
     def max_offset(self) -> PhysicalOffset:
@@ -80,16 +80,16 @@ class JoinedCommitLog:
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """The old log's last file goes alone, the new log's files when the old log is gone."""
-        row = self.old.row
+        row = self.old.segments
         if not row:
             return self.new.oldest_file(nothing_went=nothing_went)
         if len(row) == 1 and self.new.entries.end.index < 0:
             return None  # the next start could not tell where the divide is
-        more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_let_go else 0
+        more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_discardable else 0
         return (row.first, more_hours) if len(row) > 1 or nothing_went else None
 
     def release_oldest(self) -> MappedFile:
-        return self.old.release_oldest() if self.old.row else self.new.release_oldest()
+        return self.old.release_oldest() if self.old.segments else self.new.release_oldest()
 
     def flush_task(self) -> FlushTask | None:
         return self.new.flush_task()

@@ -115,7 +115,7 @@ class Opening:
 
     @property
     def _paths(self) -> StorePaths:
-        return StorePaths.of(self.settings)
+        return StorePaths.from_settings(self.settings)
 
     def _recover_classic(self, row: MappedFiles) -> OpenedLog:
         notes: list[str] = []

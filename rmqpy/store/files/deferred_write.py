@@ -20,7 +20,7 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.atomic import write_atomically
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WAITING_MAX = 1024
 
@@ -61,7 +61,7 @@ class DeferredFileWriter:
         def written(_: None, error: BaseException | None) -> None:
             self._writing = False
             if error is not None:
-                LOG.error("%s could not be written: %s", self.path, error)
+                logger.error("%s could not be written: %s", self.path, error)
             for done in told:
                 done(error)
             if not self._writing:

@@ -122,7 +122,7 @@ class LogRecovery:
     """
 
     files: FileSystem
-    row: MappedFiles
+    segments: MappedFiles
     framing: Framing
     quarantine: str
     check_crc: bool = True
@@ -138,26 +138,26 @@ class LogRecovery:
         """
         end = self._walk(start_number, start_offset)
         torn_bytes = self._judge_tail(end)
-        count = len(self.row)
-        self.row.cut(end.end)
-        if len(self.row) < count:
-            self.row.sync_directories()
+        count = len(self.segments)
+        self.segments.cut(end.end)
+        if len(self.segments) < count:
+            self.segments.sync_directories()
         return evolve(end, torn_bytes=torn_bytes)
 
-    def give_up(self, offset: int) -> int:
+    def force_truncate(self, offset: int) -> int:
         """Nothing from ``offset`` on, where a record began, is believed: it goes as a torn tail
         does. Returns the bytes moved.
         """
-        number = next(n for n, file in enumerate(self.row) if offset < file.end_offset)
-        moved = self._move_from(number, offset - self.row[number].first_offset)
-        self.row.cut(offset)
-        self.row.sync_directories()
+        number = next(n for n, file in enumerate(self.segments) if offset < file.end_offset)
+        moved = self._move_from(number, offset - self.segments[number].first_offset)
+        self.segments.cut(offset)
+        self.segments.sync_directories()
         return moved
 
     def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
         """Show every record from file ``start_number`` to ``end``, which a walk has found good."""
-        for number in range(start_number, len(self.row)):
-            file = self.row[number]
+        for number in range(start_number, len(self.segments)):
+            file = self.segments[number]
             offset = file.first_offset
             while offset < min(end, file.end_offset):
                 if offset in self.holes:
@@ -182,11 +182,11 @@ class LogRecovery:
     def _walk(self, number: int, offset: int | None) -> WalkEnd:
         walk = _RecoveryWalk()
         while True:
-            file = self.row[number]
+            file = self.segments[number]
             offset, stop = self._walk_file(file, offset or file.first_offset, walk)
             if stop is not StopReason.BLANK:
                 return WalkEnd(offset, number, at_blank=False, last=walk.frame_offset)
-            if number + 1 == len(self.row):
+            if number + 1 == len(self.segments):
                 return WalkEnd(offset, number, at_blank=True, last=walk.frame_offset)
             number, offset = number + 1, None
 
@@ -240,7 +240,7 @@ class LogRecovery:
         """
         if end.at_blank:
             return 0
-        file = self.row[end.number]
+        file = self.segments[end.number]
         position = end.end - file.first_offset
         later = self._find_record(file, position)
         if later is None:
@@ -266,13 +266,13 @@ class LogRecovery:
         From the end backwards: stopped in between, the next start finds the same damage.
         """
         moved = 0
-        for later in range(len(self.row) - 1, number, -1):
-            moved += self._quarantine(self.row[later], 0)
-        return moved + self._quarantine(self.row[number], position)
+        for later in range(len(self.segments) - 1, number, -1):
+            moved += self._quarantine(self.segments[later], 0)
+        return moved + self._quarantine(self.segments[number], position)
 
     def _record_in_later_files(self, number: int) -> tuple[str, int] | None:
-        for later in range(number, len(self.row)):
-            found = self._find_record(self.row[later], 0)
+        for later in range(number, len(self.segments)):
+            found = self._find_record(self.segments[later], 0)
             if found is not None:
                 return found
         return None

@@ -119,7 +119,7 @@ class MappedFiles:
         self._files = files
         self._directories = tuple(sorted(directories))
         self.file_size = file_size
-        self._row: list[MappedFile] = []
+        self._files_in_order: list[MappedFile] = []
         self.changes = 0
         """How often a file came or went."""
 
@@ -148,7 +148,7 @@ class MappedFiles:
                     "restore the missing file from a backup or a replica, or move the files on one"
                     " side of the gap away",
                 )
-        self._row = row
+        self._files_in_order = row
         self.changes += 1
 
     def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
@@ -176,52 +176,56 @@ class MappedFiles:
         return file
 
     def __bool__(self) -> bool:
-        return bool(self._row)
+        return bool(self._files_in_order)
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._files_in_order)
 
     def __iter__(self) -> Iterator[MappedFile]:
-        return iter(self._row)
+        return iter(self._files_in_order)
 
     def __getitem__(self, number: int) -> MappedFile:
-        return self._row[number]
+        return self._files_in_order[number]
 
     @property
     def first(self) -> MappedFile:
-        return self._row[0]
+        return self._files_in_order[0]
 
     @property
     def last(self) -> MappedFile:
-        return self._row[-1]
+        return self._files_in_order[-1]
 
     @property
     def min_offset(self) -> int:
         """First byte of the row; 0 when it is empty."""
-        return self._row[0].first_offset if self._row else 0
+        return self._files_in_order[0].first_offset if self._files_in_order else 0
 
     @property
     def wrote_offset(self) -> int:
         """Offset behind the last valid byte; 0 when the row is empty."""
-        return self._row[-1].first_offset + self._row[-1].wrote_position if self._row else 0
+        return (
+            self._files_in_order[-1].first_offset + self._files_in_order[-1].wrote_position
+            if self._files_in_order
+            else 0
+        )
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the byte at ``offset``."""
-        if not self._row:
+        if not self._files_in_order:
             return None
-        number = (offset - self._row[0].first_offset) // self.file_size
-        return self._row[number] if 0 <= number < len(self._row) else None
+        number = (offset - self._files_in_order[0].first_offset) // self.file_size
+        return self._files_in_order[number] if 0 <= number < len(self._files_in_order) else None
 
     def create(self, first_offset: int) -> MappedFile:
         """Add the file that starts at ``first_offset``; it must continue the row."""
-        assert not self._row or first_offset == self._row[-1].end_offset
+        assert not self._files_in_order or first_offset == self._files_in_order[-1].end_offset
         number = first_offset // self.file_size
         directory = self._directories[number % len(self._directories)]
         file = MappedFile(
             self._files, f"{directory}/{file_name(first_offset)}", first_offset, self.file_size
         )
         file.create()
-        self._row.append(file)
+        self._files_in_order.append(file)
         self.changes += 1
         return file
 
@@ -230,15 +234,17 @@ class MappedFiles:
 
         The first file stays even when nothing is left in it: it says where the row begins.
         """
-        assert not self._row or offset >= self._row[0].first_offset, "a cut before the begin"
-        while len(self._row) > 1 and self._row[-1].first_offset >= offset:
+        assert not self._files_in_order or offset >= self._files_in_order[0].first_offset, (
+            "a cut before the begin"
+        )
+        while len(self._files_in_order) > 1 and self._files_in_order[-1].first_offset >= offset:
             self.drop_last()
-        if self._row:
-            last = self._row[-1]
+        if self._files_in_order:
+            last = self._files_in_order[-1]
             last.wrote_position = min(last.wrote_position, offset - last.first_offset)
 
     def drop_last(self) -> None:
-        file = self._row.pop()
+        file = self._files_in_order.pop()
         self.changes += 1
         file.close()
         self._files.unlink(file.path)
@@ -246,7 +252,7 @@ class MappedFiles:
     def take_first(self) -> MappedFile:
         """The first file leaves the row; it stays on the disk, and open."""
         self.changes += 1
-        return self._row.pop(0)
+        return self._files_in_order.pop(0)
 
     def sync_directories(self) -> None:
         """Make creations and removals durable."""
@@ -255,7 +261,7 @@ class MappedFiles:
                 self._files.sync_dir(directory)
 
     def close(self) -> None:
-        for file in self._row:
+        for file in self._files_in_order:
             file.close()
 
 

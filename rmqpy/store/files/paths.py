@@ -29,7 +29,7 @@ class StorePaths:
     commit_log: str
 
     @classmethod
-    def of(cls, settings: StoreSettings) -> StorePaths:
+    def from_settings(cls, settings: StoreSettings) -> StorePaths:
         return cls(settings.store_path_root_dir, settings.store_path_commit_log)
 
     @property

@@ -217,7 +217,7 @@ class KeyIndex:
         """Files of 0 bytes, whose creation was interrupted by a kill; a cut one, and those behind
         it. The log says again what they said.
         """
-        self._row: list[IndexFile] = []
+        self._index_files: list[IndexFile] = []
         self._full: list[IndexFile] = []
         self._resume_offset = -1
         self._resume_skip = 0
@@ -244,7 +244,7 @@ class KeyIndex:
                 self._interrupted.append(path)
                 continue
             file = IndexFile(self._files.open(path), self._slot_count, self._entry_count)
-            self._row.append(file)
+            self._index_files.append(file)
 
     def _check_settings(self, sizes: Mapping[str, int], expected: int) -> None:
         """Several files of one other length, or a longer one, were written so; a single one that is
@@ -264,7 +264,7 @@ class KeyIndex:
                 " again",
             )
 
-    def settle(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
+    def finish_recovery(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
         """Once the log has been accepted: delete files that it cannot have filled.
 
         After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with
@@ -275,26 +275,28 @@ class KeyIndex:
             self._files.unlink(path)
         self._interrupted.clear()
         kept = 0
-        while kept < len(self._row) and self._is_whole(kept, log_end_offset, safe_timestamp_ms):
+        while kept < len(self._index_files) and self._is_whole(
+            kept, log_end_offset, safe_timestamp_ms
+        ):
             kept += 1
-        for file in self._row[kept:]:
+        for file in self._index_files[kept:]:
             self._drop(file)
-        if kept < len(self._row):
+        if kept < len(self._index_files):
             # They must not come back: the log will be another one behind its end.
             self._files.sync_dir(self._directory)
-            del self._row[kept:]
+            del self._index_files[kept:]
         if safe_timestamp_ms is not None:
-            self._full = list(self._row)
-        self._resume_offset = self._row[-1].header.end_offset if self._row else -1
+            self._full = list(self._index_files)
+        self._resume_offset = self._index_files[-1].header.end_offset if self._index_files else -1
         self._resume_skip = 0
-        for file in reversed(self._row):
+        for file in reversed(self._index_files):
             count = file.tail_count(self._resume_offset)
             self._resume_skip += count
             if count < file.header.index_count - 1:
                 break
 
     def _is_whole(self, number: int, log_end_offset: int, safe_timestamp_ms: int | None) -> bool:
-        file = self._row[number]
+        file = self._index_files[number]
         header = file.header
         if not file.is_empty and header.end_offset >= log_end_offset:
             return False
@@ -303,7 +305,7 @@ class KeyIndex:
         if file.is_empty or header.end_timestamp_ms > safe_timestamp_ms:
             return False
         # The time alone does not tell which of several files that end in one millisecond was meant.
-        before = self._row[number - 1].header.end_timestamp_ms if number else -1
+        before = self._index_files[number - 1].header.end_timestamp_ms if number else -1
         return before < safe_timestamp_ms
 
     @property
@@ -311,11 +313,11 @@ class KeyIndex:
         """Physical offset of the last message in the index; None when there is none. Dispatch may
         begin again with that message: the keys that it has in the index are not added twice.
         """
-        return self._row[-1].header.end_offset if self._row else None
+        return self._index_files[-1].header.end_offset if self._index_files else None
 
     def put(self, key_hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
         """Index one message under each key; one that the index has already passed is skipped."""
-        if self._row and physical_offset < self._row[-1].header.end_offset:
+        if self._index_files and physical_offset < self._index_files[-1].header.end_offset:
             return
         done = self._resume_skip if physical_offset == self._resume_offset else 0
         for number, key_hash in enumerate(key_hashes[done:], done):
@@ -328,7 +330,7 @@ class KeyIndex:
 
     def put_run(self, entries: Sequence[IndexEntry]) -> None:
         """The same for the keys of consecutive messages."""
-        file = self._row[-1] if self._row else None
+        file = self._index_files[-1] if self._index_files else None
         room = file.reserved_entries - file.header.index_count if file is not None else 0
         if file is not None and file.header.end_offset < entries[0][1] and len(entries) <= room:
             file.put(entries)
@@ -345,7 +347,7 @@ class KeyIndex:
         if count_max <= 0:
             return []
         key_hash = index_key_hash(topic, key)
-        for file in reversed(self._row):
+        for file in reversed(self._index_files):
             if file.covers(begin_ms, end_ms):
                 for offset in file.find(key_hash, begin_ms, end_ms):
                     found[offset] = None
@@ -357,14 +359,16 @@ class KeyIndex:
 
     @property
     def newest(self) -> IndexFile | None:
-        return self._row[-1] if self._row else None
+        return self._index_files[-1] if self._index_files else None
 
     @property
     def last_update(self) -> tuple[int, int]:
         """Store time (ms) and physical offset of the newest entry; zeros when there is none."""
-        if not self._row:
+        if not self._index_files:
             return 0, 0
-        return self._row[-1].header.end_timestamp_ms, self._row[-1].header.end_offset
+        return self._index_files[-1].header.end_timestamp_ms, self._index_files[
+            -1
+        ].header.end_offset
 
     def take_sync(self) -> IndexSync | None:
         """The work that makes full files durable; None when they are."""
@@ -376,22 +380,24 @@ class KeyIndex:
         """A sync has been run without an error."""
         self._full = [file for file in self._full if file not in sync.parts]
 
-    def take_expired(self, log_min_offset: int) -> Iterator[IndexFile]:
+    def pop_expired(self, log_min_offset: int) -> Iterator[IndexFile]:
         """Let go of files that only know messages below the log, never of the last."""
-        while len(self._row) > 1 and self._row[0].header.end_offset < log_min_offset:
-            file = self._row.pop(0)
+        while (
+            len(self._index_files) > 1 and self._index_files[0].header.end_offset < log_min_offset
+        ):
+            file = self._index_files.pop(0)
             if file in self._full:
                 self._full.remove(file)
             yield file
 
     def sync(self) -> None:
         """Make the newest file durable, and the names of all."""
-        if self._row:
-            self._row[-1].sync()
+        if self._index_files:
+            self._index_files[-1].sync()
             self._files.sync_dir(self._directory)
 
     def close(self) -> None:
-        for file in self._row:
+        for file in self._index_files:
             file.close()
 
     def _drop(self, file: IndexFile) -> None:
@@ -401,24 +407,24 @@ class KeyIndex:
         self._files.unlink(file.path)
 
     def _writable_file(self) -> IndexFile:
-        if self._row and not self._row[-1].is_full:
-            self._row[-1].reserve()
-            return self._row[-1]
+        if self._index_files and not self._index_files[-1].is_full:
+            self._index_files[-1].reserve()
+            return self._index_files[-1]
         size = index_file_size(self._slot_count, self._entry_count)
         opened = self._files.open(self._new_path(), size=size)
         file = IndexFile(opened, self._slot_count, self._entry_count)
         file.reserve()
-        if self._row:
-            self._full.append(self._row[-1])
-            file.continue_from(self._row[-1].header)
-        self._row.append(file)
+        if self._index_files:
+            self._full.append(self._index_files[-1])
+            file.continue_from(self._index_files[-1].header)
+        self._index_files.append(file)
         return file
 
     def _new_path(self) -> str:
         """The local time to the millisecond, later than every name in the row: the order of names
         is the order of files.
         """
-        newest = self._row[-1].path.rpartition("/")[2] if self._row else ""
+        newest = self._index_files[-1].path.rpartition("/")[2] if self._index_files else ""
         return f"{self._directory}/{index_file_name(self._now_ms(), newest)}"
 
 

@@ -4,8 +4,8 @@ The divided offset is a file boundary and says nothing about how many messages s
 members whose last old files differ would set the same one. The mark is the offset behind the last
 old message and a digest of what is valid in each old file, the last file first. It begins with the
 last ``MARKED_FILES`` when the log is first joined, before any vote, and grows backwards to the
-whole old log where it may block (:meth:`ClassicPrefix.next_work`). ``rmqpy upgrade switch``, which
-has read everything, leaves the whole mark behind (:func:`keep_mark`).
+whole old log where it may block (:meth:`ClassicPrefix.next_digest_task`). ``rmqpy upgrade
+switch``, which has read everything, leaves the whole mark behind (:func:`keep_mark`).
 
 It is kept in ``rmqpy/old_log.json``, so that it stays what it was when old files expire, and is
 made again when one of these files was written to since (``rmqpy upgrade`` removes it). The digest
@@ -65,7 +65,7 @@ class ClassicPrefix:
     unread: list[tuple[str, int]] = field(factory=list)
     """Paths and first offsets of the others, the first to read last."""
 
-    def next_work(self) -> Callable[[], FileDigest] | None:
+    def next_digest_task(self) -> Callable[[], FileDigest] | None:
         """What reads the next file; it may block. None when the mark is whole."""
         if not self.unread:
             return None
@@ -73,7 +73,8 @@ class ClassicPrefix:
         return lambda: _digest(self.files, path, first_offset)
 
     def take(self, found: FileDigest | None) -> None:
-        """What :meth:`next_work` has found; None for a file that is gone: the mark ends there."""
+        """What :meth:`next_digest_task` has found; None for a file that is gone: the mark ends
+        there."""
         if found is None:
             self.unread.clear()
             return

@@ -28,7 +28,7 @@ class EntryIndex:
 
     def __init__(self, files: FileSystem, row: MappedFiles, folder: str) -> None:
         self._files = files
-        self._row = row
+        self._segments = row
         self.folder = folder
         self._flushed = 0
         self._flushing = 0
@@ -38,9 +38,9 @@ class EntryIndex:
         """Write consecutive units; the first is that of entry ``first_index``."""
         place = first_index * INDEX_UNIT_SIZE
         while units:
-            file = self._row.find(place)
+            file = self._segments.find(place)
             if file is None:
-                file = self._row.create(place - place % self._row.file_size)
+                file = self._segments.create(place - place % self._segments.file_size)
             start = place - file.first_offset
             count = min(len(units), file.size - start)
             file.file.write(start, units[:count])
@@ -62,10 +62,10 @@ class EntryIndex:
 
     def find(self, position: int) -> IndexUnit | None:
         """The unit of the entry at ``position``, if there is one. Positions grow with the index."""
-        if not self._row:
+        if not self._segments:
             return None
-        low = self._row.min_offset // INDEX_UNIT_SIZE
-        high = self._row.last.end_offset // INDEX_UNIT_SIZE
+        low = self._segments.min_offset // INDEX_UNIT_SIZE
+        high = self._segments.last.end_offset // INDEX_UNIT_SIZE
         while low < high:
             middle = (low + high) // 2
             unit = self.get(middle)
@@ -80,7 +80,7 @@ class EntryIndex:
     def get(self, index: int) -> IndexUnit | None:
         """Where entry ``index`` stands; None when no unit says so."""
         place = index * INDEX_UNIT_SIZE
-        file = self._row.find(place)
+        file = self._segments.find(place)
         if file is None:
             return None
         try:
@@ -88,19 +88,19 @@ class EntryIndex:
         except InvalidRecordError:
             return None
 
-    def agrees(self, first_index: int, units: bytes) -> bool:
+    def matches(self, first_index: int, units: bytes) -> bool:
         """Whether exactly these bytes stand at the place of ``first_index``."""
         place = first_index * INDEX_UNIT_SIZE
         found = b""
         while len(found) < len(units):
-            file = self._row.find(place + len(found))
+            file = self._segments.find(place + len(found))
             if file is None:
                 return False
             start = place + len(found) - file.first_offset
             found += bytes(file.view[start : start + len(units) - len(found)])
         return found == units
 
-    def of_other_terms(self, first_index: int, units: bytes) -> list[IndexUnit]:
+    def conflicting_units(self, first_index: int, units: bytes) -> list[IndexUnit]:
         """Those in place of ``units`` that name the same entries, and another term."""
         found = []
         begin = first_index * INDEX_UNIT_SIZE
@@ -119,24 +119,24 @@ class EntryIndex:
         end = count * INDEX_UNIT_SIZE
         self._flushed = min(self._flushed, end)
         self._flushing = min(self._flushing, end)
-        if not self._row:
+        if not self._segments:
             return
-        self._row.cut(max(end, self._row.min_offset))
+        self._segments.cut(max(end, self._segments.min_offset))
         self._clear_from(end)
 
     def expire(self, begin_index: int) -> None:
         """Remove whole files in front of the unit ``begin_index``."""
         end = begin_index * INDEX_UNIT_SIZE
-        while len(self._row) > 1 and self._row.first.end_offset <= end:
-            file = self._row.take_first()
+        while len(self._segments) > 1 and self._segments.first.end_offset <= end:
+            file = self._segments.take_first()
             file.close()
             self._files.unlink(file.path)
 
     def remove_all(self) -> None:
         """No unit is left, and no file."""
         self._flushed = self._flushing = 0
-        while self._row:
-            self._row.drop_last()
+        while self._segments:
+            self._segments.drop_last()
 
     def settled(self, count: int) -> None:
         """Recovery has found or made ``count`` units."""
@@ -146,22 +146,22 @@ class EntryIndex:
     def take_dirty(self, count: int) -> tuple[MappedFile, ...]:
         """Files with units below ``count`` that no sync has covered; a sync of them begins."""
         self._flushing = count * INDEX_UNIT_SIZE
-        return tuple(file for file in self._row if file.end_offset > self._flushed)
+        return tuple(file for file in self._segments if file.end_offset > self._flushed)
 
     def flushed(self) -> None:
         """What :meth:`take_dirty` has named is durable."""
         self._flushed = self._flushing
 
     def sync(self) -> None:
-        for file in self._row:
+        for file in self._segments:
             file.sync()
-        self._row.sync_directories()
+        self._segments.sync_directories()
 
     def close(self) -> None:
-        self._row.close()
+        self._segments.close()
 
     def _clear_from(self, end: int) -> None:
-        file = self._row.last
+        file = self._segments.last
         start = end - file.first_offset
         while start < file.size:
             stale = bytes(file.view[start : start + _ZEROS_AT_ONCE])

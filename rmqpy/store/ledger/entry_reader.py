@@ -116,7 +116,7 @@ class EntryReader:
         expected = range(first, first + len(scan))
         whole = len(scan) if list(scan.entry_index) == list(expected) else 0
         units = units_of(scan)
-        while whole and not self._index.agrees(first, units[: whole * INDEX_UNIT_SIZE]):
+        while whole and not self._index.matches(first, units[: whole * INDEX_UNIT_SIZE]):
             whole //= 2  # towards the unit that differs
         if first + whole <= last:  # damaged, or cut off by the limit
             self.entry(first + whole)
@@ -171,7 +171,7 @@ class EntryReader:
         known = self._read_ends.get(index)
         return known[0] if known is not None else self._unit(index).term
 
-    def is_to_be_mended(self, offset: int) -> bool:
+    def is_awaiting_repair(self, offset: int) -> bool:
         """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
         position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
         try:

@@ -159,16 +159,16 @@ def _adopt_all(
     """Show the entries to the store, from the last file on that it knows. Returns those whose unit
     names another term; the store is then of no use.
     """
-    data, holes = walker.row, walker.holes
+    data, holes = walker.segments, walker.holes
     believe = opening.force or not opening.can_mend
     while start > 0 and not _is_known(store, holes, data[start].first_offset):
         start -= 1
     if start == 0 and not _is_known(store, holes, data.min_offset):
-        store.forget_units()
+        store.invalidate_index()
     doubtful: list[LogGap] = []
 
     def visit(scan: Scan) -> None:
-        for unit in store.adopt(scan, believe=believe):
+        for unit in store.accept_tail(scan, believe=believe):
             number = unit.index - scan.entry_index[0]
             # The lower of the two terms is not above that of the next entry.
             term = min(unit.term, scan.term[number])
@@ -196,9 +196,9 @@ def _end_of_whole(
             continue  # towards what is the last one now
         if end.last not in holes:
             return end.end, moved
-        moved += walker.give_up(end.last)
+        moved += walker.force_truncate(end.last)
         del holes[end.last]
-        start = min(start, len(walker.row) - 1)
+        start = min(start, len(walker.segments) - 1)
 
 
 def _walk(
@@ -213,7 +213,9 @@ def _walk(
         try:
             return walker.recover(start)
         except MidLogCorruptionError as damage:
-            unit = _damaged_unit(walker.row, index, damage.offset) if opening.can_mend else None
+            unit = (
+                _damaged_unit(walker.segments, index, damage.offset) if opening.can_mend else None
+            )
             full = len(holes) >= HOLES_MAX
             if opening.force or full or unit is None or unit.position in holes:
                 raise

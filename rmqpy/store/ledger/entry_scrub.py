@@ -33,7 +33,7 @@ RETRY_MS: Final = 1000
 Fetch = Callable[[int, Callable[[Entry | None], None]], bool]
 """Asks the leader for an entry; False when there is nobody to ask."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Scrub:
@@ -46,10 +46,10 @@ class Scrub:
         self._next = 0
         self._due_ms = 0
 
-    def found(self, fault: CorruptEntryError) -> None:
+    def on_damage_found(self, fault: CorruptEntryError) -> None:
         """Somebody has met a damaged entry."""
         if fault.index not in self.damaged:
-            _log.error("%s", fault)
+            logger.error("%s", fault)
             self.damaged.add(fault.index)
             self._due_ms = 0
 
@@ -99,7 +99,7 @@ class Scrub:
         try:
             self._entries.repair(entry)
         except (CorruptEntryError, OSError) as fault:
-            _log.error("entry %d is not mended: %s", index, fault)
+            logger.error("entry %d is not mended: %s", index, fault)
             return
         self.damaged.discard(index)
-        _log.warning("entry %d is whole again: fetched from the leader", index)
+        logger.warning("entry %d is whole again: fetched from the leader", index)

@@ -239,7 +239,7 @@ class EntryStore(EntryReader):
         """
         unit = encode_index_unit(entry.position, entry.size, entry.index, entry.term)
         file = self._data.find(entry.position)
-        if file is not None and self._index.agrees(entry.index, unit):
+        if file is not None and self._index.matches(entry.index, unit):
             file.file.write(entry.position - file.first_offset, entry.header.encode() + entry.body)
             file.sync()
         elif file is not None and self._holds(file, entry):
@@ -268,7 +268,7 @@ class EntryStore(EntryReader):
         return file
 
     @property
-    def first_file_is_let_go(self) -> bool:
+    def first_file_is_discardable(self) -> bool:
         """Whether the first data file holds nothing but committed entries that the leader has no
         more.
         """
@@ -444,7 +444,7 @@ class EntryStore(EntryReader):
         if is_filler(filler):
             self._cut_data(end, end + ENTRY_FILLER_SIZE)
 
-    def adopt(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:
+    def accept_tail(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:
         """Entries found by recovery, in order: their index units must be there and agree, else they
         are written. Returns units that name the same entry with another term, none if what the
         entries say is to be believed: nothing is written over them.
@@ -453,15 +453,15 @@ class EntryStore(EntryReader):
         if not units:
             return []
         first = scan.entry_index[0]
-        if not self._index.agrees(first, units):
-            doubtful = [] if believe else self._index.of_other_terms(first, units)
+        if not self._index.matches(first, units):
+            doubtful = [] if believe else self._index.conflicting_units(first, units)
             if doubtful:
                 return doubtful
             self._index.put(first, units)
         self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
         return []
 
-    def forget_units(self) -> None:
+    def invalidate_index(self) -> None:
         """No unit is believed: all are written again."""
         self._index.remove_all()
 

@@ -56,7 +56,7 @@ class ConsumeQueue:
     def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._directory = directory
-        self._row = MappedFiles(files, (directory,), file_size)
+        self._segments = MappedFiles(files, (directory,), file_size)
         self.state = array("q", bytes(8 * STATE_COUNT))
         """What the C core reads and writes too: ``END_STATE`` and the following."""
         self._dirty_from = 0
@@ -95,8 +95,8 @@ class ConsumeQueue:
         self.state[MAX_PHYSICAL_STATE] = offset
 
     @property
-    def row(self) -> MappedFiles:
-        return self._row
+    def segments(self) -> MappedFiles:
+        return self._segments
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -111,27 +111,27 @@ class ConsumeQueue:
     @property
     def max_offset_in_file(self) -> int:
         """How many units a file holds."""
-        return self._row.file_size // QUEUE_UNIT_SIZE
+        return self._segments.file_size // QUEUE_UNIT_SIZE
 
     def load(self) -> None:
         """Find the files and the end of the units; changes nothing on disk. A place that holds no
         unit though later ones do is the end as well: what follows is to be dispatched again.
         """
-        self._row.load(SIZE_KEY)
-        self._end = self._row.wrote_offset
-        for number in range(max(0, len(self._row) - LOAD_CHECK_FILES), len(self._row)):
-            file = self._row[number]
+        self._segments.load(SIZE_KEY)
+        self._end = self._segments.wrote_offset
+        for number in range(max(0, len(self._segments) - LOAD_CHECK_FILES), len(self._segments)):
+            file = self._segments[number]
             filled = _last_nonzero_end(file.view)
             used = _used_bytes(file.view, filled)
             if used < file.size:
                 self._end = file.first_offset + used
-                self.damaged = used < filled or number + 1 < len(self._row)
+                self.damaged = used < filled or number + 1 < len(self._segments)
                 break
-        self._min = self._row.min_offset
+        self._min = self._segments.min_offset
         self._dirty_from = self._end
         self._set_max_physical()
 
-    def settle(self) -> None:
+    def finish_recovery(self) -> None:
         """Once the log has been accepted: clear what stands behind the end."""
         self._cut(self._end)
 
@@ -177,7 +177,7 @@ class ConsumeQueue:
         position = queue_offset * QUEUE_UNIT_SIZE
         if not 0 <= position < self._end:
             return memoryview(b"")
-        file = self._row.find(position)
+        file = self._segments.find(position)
         if file is None:
             return memoryview(b"")
         start = position - file.first_offset
@@ -204,49 +204,49 @@ class ConsumeQueue:
         ``log_min_offset``.
         """
         self._gone_below = log_min_offset
-        first = max(self._min, self._row.min_offset) // QUEUE_UNIT_SIZE
+        first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
         self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
 
-    def begin_again(self, log_min_offset: int) -> None:
+    def reset_to(self, log_min_offset: int) -> None:
         """As ``correct_min_offset``, of a log that may begin further back than it did."""
-        self._min = self._row.min_offset
+        self._min = self._segments.min_offset
         self.correct_min_offset(log_min_offset)
 
-    def take_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
+    def pop_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
         """Let go of leading files whose units all point below the log; the last file always
         stays.
         """
         self.correct_min_offset(log_min_offset)
-        while len(self._row) > 1 and self._row.first.end_offset <= self._min:
-            yield self._row.take_first()
+        while len(self._segments) > 1 and self._segments.first.end_offset <= self._min:
+            yield self._segments.take_first()
 
     def truncate(self, log_end_offset: int) -> bool:
         """Drop the units of messages at or behind ``log_end_offset``; True when there were any."""
         if self.max_physical_offset <= log_end_offset:
             return False
-        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        first = self._segments.min_offset // QUEUE_UNIT_SIZE
         self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
 
     def cut_at(self, queue_offset: int) -> None:
         """Drop the units from ``queue_offset`` on: they are to be dispatched again."""
-        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._row.min_offset))
+        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._segments.min_offset))
         self.damaged = True
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """After an unclean stop: what the killed process did to the last file (units taken back,
         zeros) may be in the page cache only, so that file is part of the next sync.
         """
         self._cleared = True
-        if self._row:
-            self._dirty_from = min(self._dirty_from, self._row.last.first_offset)
+        if self._segments:
+            self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
     def take_sync(self) -> QueueSync | None:
         """The work that makes every unit durable; None when they are."""
         start = self._dirty_from
         if start >= self._end and not self._cleared:
             return None
-        parts = (file for file in self._row if file.end_offset > start)
+        parts = (file for file in self._segments if file.end_offset > start)
         return QueueSync(self, self._end, tuple(parts))
 
     def synced(self, sync: QueueSync) -> None:
@@ -255,13 +255,13 @@ class ConsumeQueue:
         self._cleared = False
 
     def destroy(self) -> None:
-        while self._row:
-            self._row.drop_last()
+        while self._segments:
+            self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
         self.max_physical_offset = PhysicalOffset(0)
 
     def close(self) -> None:
-        self._row.close()
+        self._segments.close()
 
     def _first_at_or_behind(self, physical_offset: int, first: int) -> int:
         """Number of the first real unit from ``first`` on whose message is at or behind
@@ -300,22 +300,22 @@ class ConsumeQueue:
             rest = rest[count:]
 
     def _file_for(self, position: int) -> MappedFile:
-        file = self._row.find(position)
+        file = self._segments.find(position)
         if file is None:
-            file = self._row.create(position - position % self._row.file_size)
+            file = self._segments.create(position - position % self._segments.file_size)
         return file
 
     def _skip_to(self, position: int) -> None:
         """Fill up to ``position``; a queue without units starts in the file that holds it."""
-        if not self._row:
-            self._end = position - position % self._row.file_size
+        if not self._segments:
+            self._end = position - position % self._segments.file_size
             self._min = position
             self._dirty_from = self._end
         gap = (position - self._end) // QUEUE_UNIT_SIZE
         if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
             # Its messages have expired, here and unseen in between: it begins again.
-            while self._row:
-                self._row.drop_last()
+            while self._segments:
+                self._segments.drop_last()
             self.began_again = True
             self._skip_to(position)
             return
@@ -335,18 +335,18 @@ class ConsumeQueue:
         """Make ``position`` the end; what was behind it becomes zero, so that it cannot come
         back.
         """
-        if not self._row:
+        if not self._segments:
             return
-        count = len(self._row)
-        self._row.cut(position)
-        if len(self._row) < count:
-            self._row.sync_directories()
-        last = self._row.last
+        count = len(self._segments)
+        self._segments.cut(position)
+        if len(self._segments) < count:
+            self._segments.sync_directories()
+        last = self._segments.last
         used = position - last.first_offset
         stale = _last_nonzero_end(last.view) if used < last.size else 0
         if stale > used:
             last.file.writable[used:stale] = bytes(stale - used)
-            self.doubt()
+            self.mark_suspect()
         self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)
@@ -355,7 +355,7 @@ class ConsumeQueue:
     def _set_max_physical(self) -> None:
         """From the last real unit: at most one file of fillers stands behind it."""
         self.max_physical_offset = PhysicalOffset(0)
-        first = self._row.min_offset // QUEUE_UNIT_SIZE
+        first = self._segments.min_offset // QUEUE_UNIT_SIZE
         for number in range(self.max_offset - 1, first - 1, -1):
             unit = self.unit(number)
             if unit is not None:

@@ -5,8 +5,8 @@ new in an old group, has no unit of a queue that has been silent since. As a lea
 out offsets a second time. So it does not lead until a leader has told it these ends: those of the
 queues that have no message in that leader's log.
 
-``rmqpy/queue-ends`` is JSON: ``wanted`` (not told yet), ``ends`` (topic to queue id to the offset
-of the next message). What is told goes by the same text.
+``rmqpy/queue-ends`` is JSON: ``is_requested`` (not told yet), ``ends`` (topic to queue id to the
+offset of the next message). What is told goes by the same text.
 
 Invariant: an end is never larger than the offset of the queue's next message; it only grows.
 """
@@ -25,36 +25,36 @@ OFFSET_MAX = 1 << 62
 
 
 class ExpiredQueueEnds:
-    """See the module. A file that cannot be read counts as ``wanted``."""
+    """See the module. A file that cannot be read counts as ``is_requested``."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
         self._path = path
-        self.wanted = False
+        self.is_requested = False
         self.ends: dict[QueueName, int] = {}
         if files.exists(path):
             try:
-                self.wanted, self.ends = _decoded(files.read_bytes(path))
+                self.is_requested, self.ends = _decoded(files.read_bytes(path))
             except RemoteProtocolError:
-                self.wanted = True
+                self.is_requested = True
 
-    def want(self) -> None:
+    def request(self) -> None:
         """The log is about to begin again. Blocks; raises OSError."""
-        if not self.wanted:
-            self.wanted = True
+        if not self.is_requested:
+            self.is_requested = True
             self._save()
 
-    def told(self, body: bytes) -> None:
+    def merge_answer(self, body: bytes) -> None:
         """A leader has answered. Blocks; raises RemoteFault, OSError."""
         _, ends = _decoded(body)
         for name, end in ends.items():
             self.ends[name] = max(end, self.ends.get(name, 0))
-        self.wanted = False
+        self.is_requested = False
         self._save()
 
-    def nobody_knows(self) -> None:
+    def mark_unavailable(self) -> None:
         """The leader is one that cannot tell (a Java member)."""
-        self.wanted = False
+        self.is_requested = False
         self._save()
 
     def forget(self, topic: str) -> None:
@@ -72,7 +72,7 @@ class ExpiredQueueEnds:
         return _encoded(wanted=False, ends=ends)
 
     def _save(self) -> None:
-        self._files.replace_bytes(self._path, _encoded(wanted=self.wanted, ends=self.ends))
+        self._files.replace_bytes(self._path, _encoded(wanted=self.is_requested, ends=self.ends))
 
 
 def _encoded(*, wanted: bool, ends: dict[QueueName, int]) -> bytes:

@@ -52,7 +52,7 @@ class ConsumeQueueTable:
                     )
                 self._load_queue(topic, int(name))
         by_setting = [fault for fault in self._torn.values() if _may_be_setting(fault)]
-        if by_setting and not any(queue.row for queue in self):
+        if by_setting and not any(queue.segments for queue in self):
             raise by_setting[0]
 
     def _load_queue(self, topic: str, queue_id: int) -> None:
@@ -75,10 +75,10 @@ class ConsumeQueueTable:
             self._files.rename(directory, unused_name(self._files, name))
         return moved
 
-    def settle(self) -> None:
+    def finish_recovery(self) -> None:
         """Once the log has been accepted: clear what stands behind the queues' ends."""
         for queue in self:
-            queue.settle()
+            queue.finish_recovery()
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = f"{self._directory}/{topic}/{queue_id}"
@@ -122,7 +122,7 @@ class ConsumeQueueTable:
     def begin_again(self, log_min_offset: int) -> None:
         """As ``correct_min_offsets``, of a log that may begin further back than it did."""
         for queue in self:
-            queue.begin_again(log_min_offset)
+            queue.reset_to(log_min_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
         for queue in self:

@@ -26,7 +26,7 @@ class TopicQueueTable:
         self._places: dict[QueueKey, int] = {}
         self.generation = 0
 
-    def place(self, key: QueueKey) -> int:
+    def index_of(self, key: QueueKey) -> int:
         """The number of the queue's cell; a new queue begins at 0."""
         found = self._places.get(key)
         if found is None:

@@ -63,7 +63,7 @@ class Ledger:
 
 def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     """Raises StoreFault for files that no stopped member leaves so."""
-    paths = StorePaths.of(settings)
+    paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
     assert self_id is not None, "only a member has a ledger"
     row = MappedFiles(files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log)

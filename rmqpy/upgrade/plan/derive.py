@@ -89,10 +89,10 @@ def _dispatch(
     queues, index = derived
     settings = ground.settings
     queues.load()
-    queues.settle()
+    queues.finish_recovery()
     queues.truncate(from_offset)
     index.load()
-    index.settle(log.max_offset, None)
+    index.finish_recovery(log.max_offset, None)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatch(log, queues, index if settings.message_index_enable else None, levels)
     indexed = index.end_offset

@@ -77,7 +77,7 @@ def leave_blockers(
     files: FileSystem, settings: StoreSettings, ledger: Ledger, version: int
 ) -> list[str]:
     """What keeps this member from leaving, each with its remedy; empty when nothing does."""
-    paths = StorePaths.of(settings)
+    paths = StorePaths.from_settings(settings)
     found = []
     if files.exists(paths.abort):
         found.append(
@@ -114,7 +114,7 @@ class _Leaving:
 
     @property
     def _paths(self) -> StorePaths:
-        return StorePaths.of(self.ground.settings)
+        return StorePaths.from_settings(self.ground.settings)
 
     @property
     def _keep(self) -> str:

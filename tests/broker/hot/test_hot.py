@@ -112,12 +112,12 @@ def test_what_is_held_back_is_answered_by_python(
         side.end_turn()
     hot = both[1]
     known = hot.handed_back[310]
-    hot.feed.hold_back(True)
+    hot.feed.pause(True)
     for side in both:
         side.receive(0, _sends(100))
         side.end_turn()
     assert hot.handed_back[310] == known + 100
-    hot.feed.hold_back(False)
+    hot.feed.pause(False)
     for side in both:
         side.receive(0, _sends(100))
         side.end_turn()

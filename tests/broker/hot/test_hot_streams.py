@@ -103,12 +103,12 @@ RARE = ["DELAY", "TRAN_MSG", "INNER_MULTI_DISPATCH"]
 class Stream:
     """What a seed makes of clients."""
 
-    dice: random.Random
+    rng: random.Random
     signs: bool = False
     opaque: int = 0
 
     def frame(self) -> bytes:
-        kind = self.dice.random()
+        kind = self.rng.random()
         if kind < 0.55:
             command = self.send()
         elif kind < 0.7:
@@ -117,117 +117,115 @@ class Stream:
             command = self.pull()
         else:
             command = self.other()
-        signer = self.dice.choice(SIGNERS) if self.signs else None
+        signer = self.rng.choice(SIGNERS) if self.signs else None
         if signer is not None:
             command = signer.signed(command)
-            if self.dice.random() < 0.1:
+            if self.rng.random() < 0.1:
                 self.falsify(command)
         self.opaque += 1
-        command.opaque = self.dice.choice([self.opaque, -self.opaque, self.opaque << 12])
-        command.serialize_type = int(self.dice.random() < 0.4)
-        command.language = self.dice.choice([0, 1, 9])
-        if self.dice.random() < 0.05:
-            command.flag = self.dice.choice([2, 2, 4, 3])
+        command.opaque = self.rng.choice([self.opaque, -self.opaque, self.opaque << 12])
+        command.serialize_type = int(self.rng.random() < 0.4)
+        command.language = self.rng.choice([0, 1, 9])
+        if self.rng.random() < 0.05:
+            command.flag = self.rng.choice([2, 2, 4, 3])
         frame = encode_command(command)
-        if command.serialize_type == 0 and self.dice.random() < 0.2:
+        if command.serialize_type == 0 and self.rng.random() < 0.2:
             frame = _loosened(frame)
-        return self.mutated(frame) if self.dice.random() < 0.04 else frame
+        return self.mutated(frame) if self.rng.random() < 0.04 else frame
 
     def falsify(self, command: RemotingCommand) -> None:
         """Change what was signed, or the signature."""
-        fields, dice = command.ext_fields, self.dice
-        kind = dice.random()
+        fields, rng = command.ext_fields, self.rng
+        kind = rng.random()
         if kind < 0.2:
             command.body += b"x"
         elif kind < 0.5:
-            fields[dice.choice(["_UNIQUE_KEY_QUERY", "o", "AccessKez", "Signatur"])] = "1"
+            fields[rng.choice(["_UNIQUE_KEY_QUERY", "o", "AccessKez", "Signatur"])] = "1"
         else:
-            name = dice.choice([*fields])
+            name = rng.choice([*fields])
             changed = ["", fields[name] + "=", fields[name][:-1], "ü", "a\\b"]
-            fields[name] = dice.choice(changed)
+            fields[name] = rng.choice(changed)
 
     def send(self) -> RemotingCommand:
-        code = self.dice.choice([310, 310, 310, 310, 320, 10])
-        body = self.dice.randbytes(self.dice.choice([0, 1, 16, 128, 128, 128, 900]))
+        code = self.rng.choice([310, 310, 310, 310, 320, 10])
+        body = self.rng.randbytes(self.rng.choice([0, 1, 16, 128, 128, 128, 900]))
         return self._sent(code, self.header(), body)
 
     def batch(self) -> RemotingCommand:
-        count = self.dice.choice([1, 2, 5, 16])
+        count = self.rng.choice([1, 2, 5, 16])
         items = [
             BatchItem(
-                self.dice.choice([0, 7]),
-                self.dice.randbytes(self.dice.choice([0, 9, 100])),
+                self.rng.choice([0, 7]),
+                self.rng.randbytes(self.rng.choice([0, 9, 100])),
                 self.properties().encode(),
             )
             for _ in range(count)
         ]
         body = encode_batch_body(items)
-        if self.dice.random() < 0.1:
-            body = body[: self.dice.randrange(len(body) + 1)]
+        if self.rng.random() < 0.1:
+            body = body[: self.rng.randrange(len(body) + 1)]
         return self._sent(
-            self.dice.choice([320, 320, 310, 10]), {**self.header(), "m": "true"}, body
+            self.rng.choice([320, 320, 310, 10]), {**self.header(), "m": "true"}, body
         )
 
     def header(self) -> dict[str, str]:
-        dice = self.dice
+        rng = self.rng
         fields = {
             "a": "PG",
-            "b": dice.choice(TOPICS),
+            "b": rng.choice(TOPICS),
             "c": "TBW102",
             "d": "4",
-            "e": str(dice.choice([0] * 8 + [1, 2, 3, 3, 3, 4, 99, -1])),
-            "f": str(dice.choice([0] * 12 + [1, 2, 8, 4, 0x10, 0x700])),
-            "g": str(dice.choice([1_600_000_000_000, 0, -5])),
-            "h": str(dice.choice([0, 0, 12, -1])),
+            "e": str(rng.choice([0] * 8 + [1, 2, 3, 3, 3, 4, 99, -1])),
+            "f": str(rng.choice([0] * 12 + [1, 2, 8, 4, 0x10, 0x700])),
+            "g": str(rng.choice([1_600_000_000_000, 0, -5])),
+            "h": str(rng.choice([0, 0, 12, -1])),
             "i": self.properties(),
-            "j": str(dice.choice([0, 0, 3])),
-            "k": dice.choice(["false", "true"]),
+            "j": str(rng.choice([0, 0, 3])),
+            "k": rng.choice(["false", "true"]),
             "l": "16",
-            "m": dice.choice(["false"] * 9 + ["FALSE"]),
+            "m": rng.choice(["false"] * 9 + ["FALSE"]),
             "n": "broker-a",
         }
-        for _ in range(dice.choice([0, 0, 0, 1, 2])):
-            fields.pop(dice.choice(list("ijklmn")), None)
-        if dice.random() < 0.03:
-            fields[dice.choice(list("abcdefgh"))] = dice.choice(
-                ["", "x", "+1", "99999999999", "07"]
-            )
-        if dice.random() < 0.02:
-            fields.pop(dice.choice(list("abcdefgh")))
+        for _ in range(rng.choice([0, 0, 0, 1, 2])):
+            fields.pop(rng.choice(list("ijklmn")), None)
+        if rng.random() < 0.03:
+            fields[rng.choice(list("abcdefgh"))] = rng.choice(["", "x", "+1", "99999999999", "07"])
+        if rng.random() < 0.02:
+            fields.pop(rng.choice(list("abcdefgh")))
         return fields
 
     def properties(self) -> str:
-        dice = self.dice
-        names = [dice.choice(NAMES) for _ in range(dice.choice([0, 1, 2, 2, 3, 3, 6, 14]))]
-        if dice.random() < 0.03:
-            names.append(dice.choice(RARE))
-        pieces = [f"{name}\x01{dice.choice(VALUES)}" for name in names]
-        if dice.random() < 0.05:
-            pieces.append(dice.choice(["", "\x01", "noname", "a\x01", "\x01b"]))
-        return "\x02".join(pieces) + dice.choice(["", "", "\x02"])
+        rng = self.rng
+        names = [rng.choice(NAMES) for _ in range(rng.choice([0, 1, 2, 2, 3, 3, 6, 14]))]
+        if rng.random() < 0.03:
+            names.append(rng.choice(RARE))
+        pieces = [f"{name}\x01{rng.choice(VALUES)}" for name in names]
+        if rng.random() < 0.05:
+            pieces.append(rng.choice(["", "\x01", "noname", "a\x01", "\x01b"]))
+        return "\x02".join(pieces) + rng.choice(["", "", "\x02"])
 
     def pull(self) -> RemotingCommand:
-        dice = self.dice
+        rng = self.rng
         fields = {
-            "consumerGroup": dice.choice(["CG", "CG", "CG", "TG", "BG", "nobody", "g g"]),
-            "topic": dice.choice(["T", "T", "T", "U", "none"]),
-            "queueId": str(dice.choice([0, 0, 1, 2, 3, 5, -1])),
-            "queueOffset": str(dice.choice([0, 0, 1, 5, 20, 50, 400, -3])),
-            "maxMsgNums": str(dice.choice([32, 32, 1, 5, 0, 1000])),
-            "sysFlag": str(dice.choice([4, 4, 0, 1, 2, 3, 5, 7, 16, 8])),
-            "commitOffset": str(dice.choice([0, 3, 77])),
+            "consumerGroup": rng.choice(["CG", "CG", "CG", "TG", "BG", "nobody", "g g"]),
+            "topic": rng.choice(["T", "T", "T", "U", "none"]),
+            "queueId": str(rng.choice([0, 0, 1, 2, 3, 5, -1])),
+            "queueOffset": str(rng.choice([0, 0, 1, 5, 20, 50, 400, -3])),
+            "maxMsgNums": str(rng.choice([32, 32, 1, 5, 0, 1000])),
+            "sysFlag": str(rng.choice([4, 4, 0, 1, 2, 3, 5, 7, 16, 8])),
+            "commitOffset": str(rng.choice([0, 3, 77])),
             "suspendTimeoutMillis": "15000",
-            "subscription": dice.choice(["*", "*", "", "TagA", "TagA || x"]),
-            "subVersion": str(dice.choice([0, 0, 5, 100])),
-            "expressionType": dice.choice(["TAG", "TAG", "", "SQL92"]),
+            "subscription": rng.choice(["*", "*", "", "TagA", "TagA || x"]),
+            "subVersion": str(rng.choice([0, 0, 5, 100])),
+            "expressionType": rng.choice(["TAG", "TAG", "", "SQL92"]),
         }
         for name in ("subscription", "expressionType"):
-            if dice.random() < 0.2:
+            if rng.random() < 0.2:
                 del fields[name]
-        return RemotingCommand(dice.choice([11, 11, 11, 361]), ext_fields=fields)
+        return RemotingCommand(rng.choice([11, 11, 11, 361]), ext_fields=fields)
 
     def other(self) -> RemotingCommand:
-        code, fields = self.dice.choice(
+        code, fields = self.rng.choice(
             [
                 (30, {"topic": "T", "queueId": "0"}),
                 (14, {"consumerGroup": "CG", "topic": "T", "queueId": "0"}),
@@ -239,11 +237,9 @@ class Stream:
 
     def mutated(self, frame: bytes) -> bytes:
         changed = bytearray(frame)
-        for _ in range(self.dice.choice([1, 1, 3])):
+        for _ in range(self.rng.choice([1, 1, 3])):
             # Not the length word: a wrong one only changes where everything behind begins.
-            changed[self.dice.randrange(5, len(frame))] = self.dice.choice(
-                b'\0"\\{}[],:0\xff\x80z '
-            )
+            changed[self.rng.randrange(5, len(frame))] = self.rng.choice(b'\0"\\{}[],:0\xff\x80z ')
         return bytes(changed)
 
     def _sent(self, code: int, fields: dict[str, str], body: bytes) -> RemotingCommand:
@@ -281,7 +277,7 @@ def _loosened(frame: bytes) -> bytes:
 
 def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> None:
     """The same stream to both, cut at random, over turns and three connections."""
-    dice = stream.dice
+    rng = stream.rng
     for side in pair:
         home = MemoryChannel(peer=("10.8.8.8", 1))
         side.connect(("10.0.0.1", 1234))
@@ -300,9 +296,9 @@ def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> Non
         )
     waiting = [b"".join(stream.frame() for _ in range(frames // 3)) for _ in range(3)]
     while any(waiting):
-        for _ in range(dice.choice([1, 1, 2, 4])):
-            number = dice.randrange(3)
-            size = dice.choice([7, 300, 1500, 4000, 20000])
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            number = rng.randrange(3)
+            size = rng.choice([7, 300, 1500, 4000, 20000])
             data, waiting[number] = waiting[number][:size], waiting[number][size:]
             if data:
                 for side in pair:
@@ -316,10 +312,10 @@ def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> Non
 def test_equal_on_random_streams(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
 ) -> None:
-    dice = random.Random(seed)
-    both = pair(**dice.choice(SETTINGS))
-    both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
-    _run(both, Stream(dice))
+    rng = random.Random(seed)
+    both = pair(**rng.choice(SETTINGS))
+    both[1].feed.core.cold_capacity = rng.choice([1, 1, 3, 32])
+    _run(both, Stream(rng))
     assert_same(both)
 
 
@@ -333,10 +329,10 @@ def access_of(side: Any) -> dict[str, str]:
 def test_equal_on_random_signed_streams(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
 ) -> None:
-    dice = random.Random(seed)
-    both = pair(**GUARDED, **dice.choice(SETTINGS))
-    both[1].feed.core.cold_capacity = dice.choice([1, 1, 3, 32])
-    _run(both, Stream(dice, signs=True))
+    rng = random.Random(seed)
+    both = pair(**GUARDED, **rng.choice(SETTINGS))
+    both[1].feed.core.cold_capacity = rng.choice([1, 1, 3, 32])
+    _run(both, Stream(rng, signs=True))
     assert_same(both)
     assert access_of(both[0]) == access_of(both[1])
 

@@ -32,7 +32,7 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REGISTERED_KEY = "brokerPermission"
 """The one key that name servers are told."""
@@ -90,7 +90,7 @@ class BrokerConfigProcessor:
         changed = updated_configuration(self.identity.configuration, changes)
         if changed == self.identity.configuration:
             return RemotingCommand.response_to(request)
-        _log.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
+        logger.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
         self.identity.configuration = changed
         self.version = DataVersion(self.version.timestamp, self.version.counter + 1)
         self.changed(changed)

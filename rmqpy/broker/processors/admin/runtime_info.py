@@ -72,7 +72,7 @@ class RuntimeInfoProcessor:
             "brokerVersion": str(CURRENT_VERSION),
             "brokerVersionDesc": VERSION_NAME,
             "startAcceptSendRequestTimeStamp": str(
-                self.identity.broker.start_accept_send_request_time_stamp
+                self.identity.broker_settings.start_accept_send_request_time_stamp
             ),
         }
 
@@ -100,7 +100,7 @@ class RuntimeInfoProcessor:
         }
 
     def _pools(self) -> dict[str, str]:
-        broker = self.identity.broker
+        broker = self.identity.broker_settings
         return {
             "sendThreadPoolQueueSize": str(self.gate.waiting),
             "sendThreadPoolQueueCapacity": str(broker.send_thread_pool_queue_capacity),
