@@ -101,7 +101,7 @@ def manifest() -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def upgrade_commands() -> Callable[[str], list[tuple[str, int]]]:
-    """A part of docs/upgrade.md -> the lines of its blocks, with the exit codes they promise."""
+    """Return the command lines of a part of docs/how-to/upgrade-a-group.md, with exit codes."""
 
     def commands(part: str) -> list[tuple[str, int]]:
         text = UPGRADE_PAGE.read_text(encoding="utf-8")

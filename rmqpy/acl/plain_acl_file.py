@@ -15,7 +15,7 @@ The file is YAML, written by hand and by the Java broker in block and in flow fo
 PyYAML (the extra ``acl``); every scalar stays the text that was written (a secret of digits is no
 number). A reader of a subset would refuse, or worse misread, files that Java takes.
 
-Invariant: what cannot be understood is a ConfigFault with file, account and key; no account comes
+Invariant: what cannot be understood is a ConfigError with file, account and key; no account comes
 of it.
 """
 
@@ -69,7 +69,7 @@ class PlainAccount:
     group_perms: tuple[str, ...] = ()
 
     def account(self, where: str) -> Account:
-        """What it means; raises ConfigFault."""
+        """What it means; raises ConfigError."""
         for name, value in (("accessKey", self.access_key), ("secretKey", self.secret_key)):
             if len(value) < KEY_LENGTH_MIN:
                 raise ConfigError(
@@ -110,7 +110,7 @@ class AccessFile:
     version: tuple[int, int] = (0, 0)
 
     def rules(self, where: str) -> AccessRules:
-        """What it means; the first of two accounts with one key counts. Raises ConfigFault."""
+        """What it means; the first of two accounts with one key counts. Raises ConfigError."""
         accounts: dict[str, Account] = {}
         for plain in self.accounts:
             accounts.setdefault(plain.access_key, plain.account(where))
@@ -142,7 +142,7 @@ class AccessFile:
 
 
 def parse_access_file(text: str, where: str) -> AccessFile:
-    """Raises ConfigFault."""
+    """Raises ConfigError."""
     value = parse_yaml(text, where)
     if value in ("", None):
         return AccessFile()
@@ -169,7 +169,7 @@ def format_access_file(file: AccessFile) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Maps, lists and texts; raises ConfigFault."""
+    """Maps, lists and texts; raises ConfigError."""
     if len(text) > BYTES_MAX:
         raise ConfigError(f"{where}: larger than {BYTES_MAX} bytes")
     yaml = _yaml(where)

@@ -41,7 +41,7 @@ _TOOLS: Final = "tools.yml"
 """The credentials of mqadmin, beside the main file in Java's installation."""
 
 Change = Callable[[AccessFile], AccessFile]
-"""What a request makes of a file; may raise ConfigFault."""
+"""What a request makes of a file; may raise ConfigError."""
 
 Done = Callable[[str | None], None]
 """``done(None)``: in effect and on disk; ``done(reason)``: nothing has changed."""
@@ -82,7 +82,7 @@ class AccessFiles:
     _changing: bool = field(default=False, init=False)
 
     def start(self) -> None:
-        """Read all files; raises ConfigFault when there is none, or one that is not understood."""
+        """Read all files; raises ConfigError when there is none, or one that is not understood."""
         raw = self._read()
         if not raw:
             raise ConfigError(

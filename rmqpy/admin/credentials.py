@@ -36,7 +36,7 @@ def find_credentials(file: str | None, environment: Mapping[str, str]) -> Creden
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The account of a file; ConfigFault where it names none."""
+    """The account of a file; ConfigError where it names none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

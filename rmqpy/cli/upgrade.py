@@ -476,7 +476,7 @@ def _secret(options: argparse.Namespace) -> bytes | None:
 
 
 def _read_plan(path: str | None, key: bytes | None) -> Plan:
-    """Raises UpgradeRefused for a plan that is not what was signed."""
+    """Raises UpgradeRefusedError for a plan that is not what was signed."""
     from pathlib import Path
 
     from rmqpy.upgrade.plan.plan import Plan, check_signed

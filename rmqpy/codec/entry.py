@@ -83,7 +83,7 @@ def encode_filler_head(rest: int) -> bytes:
 
 def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:
     """The entry at ``position`` of ``view``, whose place in the ledger is ``offset``. Raises
-    RecordFault.
+    InvalidRecordError.
 
     Checked: magic, size against body length and against what ``view`` holds, pos against
     ``offset``.
@@ -126,7 +126,8 @@ def is_filler(view: Buffer, position: int = 0) -> bool:
 
 
 def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
-    """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises RecordFault.
+    """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises
+    InvalidRecordError.
 
     A unit's own index must say where it stands: ``offset`` is 32 times it.
     """

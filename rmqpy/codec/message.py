@@ -114,8 +114,8 @@ def set_offsets(
 
 
 def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
-    """The record that begins at ``position``. Raises RecordFault when the bytes are none; the CRC
-    is not checked.
+    """The record that begins at ``position``. Raises InvalidRecordError when the bytes are none;
+    the CRC is not checked.
     """
     data = memoryview(view)
     rest = len(data) - position
@@ -133,7 +133,7 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
 
 def check_record(view: Buffer, offset: int) -> None:
     """Whether ``view`` is one whole record, as far as its lengths (they have to add up) and the CRC
-    of its body tell; ``offset`` is for the message. Raises RecordFault.
+    of its body tell; ``offset`` is for the message. Raises InvalidRecordError.
     """
     length = len(view)
     if length < layout.RECORD_SIZE_MIN:
@@ -172,7 +172,7 @@ def check_record(view: Buffer, offset: int) -> None:
 
 def record_properties(record: Buffer) -> dict[str, str]:
     """The properties of the record that begins at 0, without decoding the rest of it. Raises
-    RecordFault when the lengths cannot be right.
+    InvalidRecordError when the lengths cannot be right.
     """
     data = memoryview(record)
     if len(data) < layout.RECORD_SIZE_MIN:
@@ -201,7 +201,8 @@ def encode_blank(rest: int) -> bytes:
 
 
 def batch_records(body: Buffer) -> list[BatchItem]:
-    """Split the body of a SEND_BATCH_MESSAGE request. Raises RecordFault when lengths disagree."""
+    """Split the body of a SEND_BATCH_MESSAGE request. Raises InvalidRecordError when lengths
+    disagree."""
     data = memoryview(body)
     items = []
     position = 0

@@ -331,7 +331,8 @@ class BrokerSettings:
         "brokerFastFailureEnable",
         default=True,
         runtime=True,
-        doc="Refuse requests that have waited too long, where that is known (docs/features.md).",
+        doc="Refuse requests that have waited too long, where that is known "
+        "(docs/reference/features.md).",
     )
     wait_time_mills_in_send_queue: int = key(
         "waitTimeMillsInSendQueue",
@@ -463,7 +464,7 @@ class BrokerSettings:
         "aclEnable",
         default=False,
         doc="Access control 1.0: accounts of plain_acl.yml, signed requests; what no account may "
-        "do is refused (docs/security.md).",
+        "do is refused (docs/reference/security.md).",
     )
     store_reply_message_enable: bool = key(
         "storeReplyMessageEnable",

@@ -154,7 +154,8 @@ def load_broker_configuration(
     ):
         raise ConfigError(
             "securityMode=secure: set innerClientAuthenticationCredentials, the account that this "
-            "broker signs its registrations and its requests to masters with (docs/security.md)"
+            "broker signs its registrations and its requests to masters with "
+            "(docs/reference/security.md)"
         )
     reading.note_what_has_no_effect()
     if not configuration.remoting.bind_address and not configuration.broker.broker_ip1:

@@ -43,7 +43,7 @@ class ServerSettings:
         "metricsListenAddress",
         default=None,
         doc="Own key of rmqpy: host:port of the page /metrics for Prometheus, which everybody who "
-        "reaches it may read; absent: none. Needs the extra metrics (docs/metrics.md).",
+        "reaches it may read; absent: none. Needs the extra metrics (docs/reference/metrics.md).",
     )
     server_worker_threads: int = key(
         "serverWorkerThreads", default=8, effect=_THREADS, doc="Netty workers."

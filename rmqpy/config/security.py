@@ -74,7 +74,7 @@ class SecuritySettings:
         default=SecurityMode.COMPATIBLE,
         doc="Own key. compatible: open as Java is, where Java's tools and clients need it; secure: "
         "access control, TLS and allow-lists are on and nothing is open by default "
-        "(docs/security.md).",
+        "(docs/reference/security.md).",
     )
     acl_plain_file: str = key(
         "rocketmq.acl.plain.file",

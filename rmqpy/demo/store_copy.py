@@ -17,7 +17,7 @@ _COPY_CHUNK = 1 << 20
 def copy_store(source: Path, target: Path) -> int:
     """Copy a store directory, holes as holes, times kept; returns the bytes that were not holes.
 
-    Raises StoreFault when ``source`` is no classic store.
+    Raises StoreError when ``source`` is no classic store.
     """
     if not (source / "commitlog").is_dir():
         raise StoreError(

@@ -67,7 +67,7 @@ class PeerHello:
 
 
 def decode_introduction(body: bytes) -> PeerHello:
-    """Raises RemoteFault. What a later version says besides is ignored."""
+    """Raises RemoteProtocolError. What a later version says besides is ignored."""
     try:
         found = loads(body)
     except FastjsonDecodeError as fault:

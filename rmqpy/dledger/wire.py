@@ -15,8 +15,8 @@ PushEntryRequest            batchEntry     entries of a batch, else []
 every other attribute                      its camelCase
 ==========================  =============  =================================================
 
-Invariants: whatever bytes come, decoding gives a message or raises RemoteFault that names the
-field; an entry that was decoded has the size and magic that its body asks for.
+Invariants: whatever bytes come, decoding gives a message or raises RemoteProtocolError that names
+the field; an entry that was decoded has the size and magic that its body asks for.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
 
 
 def decode_request(code: int, body: bytes | memoryview) -> Request:
-    """The request in a frame of ``code``. Raises RemoteFault."""
+    """The request in a frame of ``code``. Raises RemoteProtocolError."""
     kind = REQUESTS.get(code)
     if kind is None:
         raise RemoteProtocolError(f"code {code} is no request of a DLedger member")
@@ -98,7 +98,7 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
 
 
 def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
-    """The answer to a request of that type. Raises RemoteFault."""
+    """The answer to a request of that type. Raises RemoteProtocolError."""
     return _decode(RESPONSES[request], body)
 
 

@@ -86,7 +86,7 @@ class ReportReceiver:
     def receive(self, data: bytes | bytearray | memoryview) -> PhysicalOffset | None:
         """The last complete report in what has arrived; those before it are superseded, unread.
 
-        Raises RemoteFault for an impossible one.
+        Raises RemoteProtocolError for an impossible one.
         """
         pending = self._pending + data
         whole = len(pending) - len(pending) % REPORT_SIZE
@@ -117,8 +117,8 @@ class TransferReceiver:
     def receive(self, data: bytes | bytearray | memoryview) -> list[TransferFrame]:
         """The transfers that ``data`` completes, in order.
 
-        Raises RemoteFault for an impossible size or offset, then and ever after; the frames in
-        front of it in the same ``data`` come again from the next connection.
+        Raises RemoteProtocolError for an impossible size or offset, then and ever after; the
+        frames in front of it in the same ``data`` come again from the next connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)

@@ -317,7 +317,7 @@ class SlaveLink:
         return TransferFrame(PhysicalOffset(0), b"\0" + transfer.body)
 
     def _check(self, transfer: TransferFrame) -> None:
-        """Raises RemoteFault for bytes that do not continue our log."""
+        """Raises RemoteProtocolError for bytes that do not continue our log."""
         offset, own = transfer.offset, self._received_end
         if own and offset != own:
             raise RemoteProtocolError(

@@ -105,7 +105,7 @@ class FileSystem(Protocol):
 
     def lock(self, path: str) -> FileLock:
         """Take the exclusive advisory lock on byte 0 (POSIX, as the Java broker does); raises
-        StoreFault when held.
+        StoreError when held.
         """
 
     def open_to_others(self, path: str) -> bool:

@@ -1,7 +1,7 @@
 """Integers of different meaning are different types.
 
 ``offset`` counts bytes (physical) or items (queue), ``position`` is inside one file, ``index``
-counts entries from the first. Java's names stand in the glossary (docs/glossary.md).
+counts entries from the first. Java's names stand in the glossary (docs/reference/glossary.md).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ NAMESRV_DEMANDS: Final[Mapping[int, AccessDemand]] = {
 
 @define(slots=True, eq=False, repr=False)
 class NamesrvAccess:
-    """``check`` raises Refusal; ``start`` reads the access files and raises ConfigFault."""
+    """``check`` raises Refusal; ``start`` reads the access files and raises ConfigError."""
 
     _registrars: tuple[AddressPattern, ...]
     _administrators: tuple[AddressPattern, ...]

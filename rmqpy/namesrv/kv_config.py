@@ -30,7 +30,7 @@ class KvConfig:
     _table: dict[str, dict[str, str]] = field(factory=dict)
 
     def load(self, files: FileSystem) -> None:
-        """Take over the file or its backup; raises StoreFault when neither is readable."""
+        """Take over the file or its backup; raises StoreError when neither is readable."""
         saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
         if saved is not None:
             self._table = saved.config_table

@@ -119,7 +119,7 @@ class NameServer:
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
-        """Raises StoreFault when there are settings on disk and they cannot be read, ConfigFault
+        """Raises StoreError when there are settings on disk and they cannot be read, ConfigError
         for access files.
         """
         self.access.start()

@@ -146,7 +146,7 @@ class RemotingClient:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        """The response, whatever its code; raises NetworkFault."""
+        """The response, whatever its code; raises NetworkError."""
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -401,7 +401,7 @@ class RemotingClient:
                 self.lost(connection)
 
     async def _connected(self, link: ServerLink) -> None:
-        """Wait for the end of connecting; raises NetworkFault when it failed."""
+        """Wait for the end of connecting; raises NetworkError when it failed."""
         while link.connection is None:
             if self._links.get(link.address) is not link:
                 raise NetworkError(f"connect to {link.address} failed")
@@ -447,7 +447,7 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as (host, port); raises NetworkFault."""
+    """``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -98,7 +98,7 @@ class HaServer:
         return any(slave.link.next_offset is not None for slave in self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Raises ConfigFault when the address cannot be had."""
+        """Raises ConfigError when the address cannot be had."""
         try:
             self._server = await self._open(host, port)
         except OSError as error:
@@ -267,7 +267,7 @@ class HaClientHandler(Protocol):
         """There is a connection: the link for it."""
 
     def store(self, transfer: TransferFrame) -> None:
-        """Take bytes that continue the log. Raises StoreFault when that cannot be."""
+        """Take bytes that continue the log. Raises StoreError when that cannot be."""
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         """The connection is over, or never was (``link`` None)."""

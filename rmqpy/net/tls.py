@@ -130,7 +130,7 @@ def tls_of(
     security: SecuritySettings, *, outgoing: bool = False, now_ms: Callable[[], int] | None = None
 ) -> Tls:
     """By the keys of a server; ``outgoing``: TLS on its own connections whatever they say. Raises
-    ConfigFault.
+    ConfigError.
     """
     now_ms = now_ms or _monotonic_ms
     settings = _with_file(security)
@@ -148,7 +148,7 @@ def tls_of(
 
 def side_of_file(path: str | None) -> TlsSide:
     """The client's side by the ``tls.client.*`` keys of a file of Java's form; None: trust
-    everybody, show nothing. Raises ConfigFault.
+    everybody, show nothing. Raises ConfigError.
     """
     if path is None:
         return TlsSide()
@@ -156,7 +156,7 @@ def side_of_file(path: str | None) -> TlsSide:
 
 
 def client_tls(side: TlsSide) -> TlsContext:
-    """For a client that has no configuration file. Raises ConfigFault."""
+    """For a client that has no configuration file. Raises ConfigError."""
     return TlsContext(side, False, _monotonic_ms)
 
 

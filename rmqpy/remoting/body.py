@@ -91,7 +91,7 @@ class Body(Value):
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The body in a decoded JSON value; raises WrongBody."""
+        """The body in a decoded JSON value; raises BodyDecodeError."""
         if not isinstance(value, dict):
             raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
         arguments: dict[str, object] = {}

@@ -44,7 +44,7 @@ Parts: TypeAlias = list[str]
 
 
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
-    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonFault.
+    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonDecodeError.
 
     A text of more than ``tolerant_max`` characters has to be strict JSON.
     """

@@ -13,8 +13,8 @@ beyond strict JSON         becomes
 ``undefined`` ``NaN``      None
 =========================  =========================================================
 
-Invariants: nesting is bounded by DEPTH_MAX; every fault is a FastjsonFault that names the position;
-the last of duplicate keys wins.
+Invariants: nesting is bounded by DEPTH_MAX; every fault is a FastjsonDecodeError that names the
+position; the last of duplicate keys wins.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ field is absent; the last duplicate wins.
 JSON header: one object with alphabetical keys; every ext value is a string (numbers and booleans
 are taken as their text on read).
 
-Invariants: whatever bytes come, decoding returns a command or raises RemoteFault, and allocates no
+Invariants: whatever bytes come, decoding returns a command or raises RemoteProtocolError, and
+allocates no
 more than a small multiple of the header. Encoding gives the bytes of Java: ext fields in HashMap
 order, except for the fast codec headers in a ROCKETMQ frame.
 """

@@ -42,8 +42,8 @@ class FrameDecoder:
     def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """The commands that ``data`` completes, in order.
 
-        Raises RemoteFault as soon as the peer broke the protocol; commands in front of the fault in
-        the same ``data`` are given up with the connection.
+        Raises RemoteProtocolError as soon as the peer broke the protocol; commands in front of the
+        fault in the same ``data`` are given up with the connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)

@@ -7,7 +7,7 @@ alone, in bounded steps, so that serving never waits for it.
 Invariants: a cursor stands at a record's framing start or at a file start; it does not pass
 ``confirm_offset`` (after a restart in DLedger mode it may begin behind it: the derived files know
 what was committed before, the log does not yet); a record that cannot be read stops both by a
-StoreFault (nothing is skipped).
+StoreError (nothing is skipped).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Dispatch:
 
     def run(self, bytes_max: int = ALL) -> None:
         """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
-        StoreFault for a record that cannot be read.
+        StoreError for a record that cannot be read.
         """
         stop = min(self._log.confirm_offset, self.queue_cursor + bytes_max)
         while self.queue_cursor < stop and (self._step_ahead() or self._step()):

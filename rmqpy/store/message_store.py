@@ -282,7 +282,7 @@ class MessageStore:
 
     def append_raw(self, offset: PhysicalOffset, data: bytes) -> None:
         """Bytes of a master's log, which lie at ``offset`` there: they continue this one, or begin
-        it when it holds nothing; within one file. Raises StoreFault when they cannot be taken;
+        it when it holds nothing; within one file. Raises StoreError when they cannot be taken;
         unless the disk is full only, nothing more is accepted then.
         """
         log = self._parts.opened.classic
@@ -323,7 +323,7 @@ class MessageStore:
     def dispatch(self) -> None:
         """Bring derived files up to what readers may see, and tell of arrivals.
 
-        Raises StoreFault when that cannot be done; from then on it is not tried again.
+        Raises StoreError when that cannot be done; from then on it is not tried again.
         """
         if self._dispatch_failed:
             return
@@ -342,7 +342,7 @@ class MessageStore:
 
     def catch_up_index(self) -> bool:
         """One bounded step of building a key index that lags; True when more is to do. Raises
-        StoreFault for a record that cannot be read, and will not be mended.
+        StoreError for a record that cannot be read, and will not be mended.
         """
         if self._clock.monotonic_ms() < self._index_waits_until_ms:
             return True
@@ -593,6 +593,6 @@ class MessageStore:
 def open_store(context: StoreContext) -> MessageStore:
     """Lock, recover and open a store directory; everything readable is dispatched when it returns.
 
-    Raises StoreFault when the directory is not what it must be; it is unlocked again then.
+    Raises StoreError when the directory is not what it must be; it is unlocked again then.
     """
     return MessageStore(context, open_directory(context))

@@ -61,7 +61,7 @@ class StoreParts:
 
 
 def open_directory(context: StoreContext) -> StoreParts:
-    """Raises StoreFault when the directory is not what it must be; it is unlocked again then."""
+    """Raises StoreError when the directory is not what it must be; it is unlocked again then."""
     paths = StorePaths.from_settings(context.settings)
     with ExitStack() as undo:
         lock = context.files.lock(paths.lock)

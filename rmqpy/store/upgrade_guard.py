@@ -23,7 +23,7 @@ def upgrade_work(root: str) -> str:
 
 
 def check_no_unfinished_upgrade(files: FileSystem, root: str) -> None:
-    """Raises StoreFault when a plan was begun here and neither finished nor taken back."""
+    """Raises StoreError when a plan was begun here and neither finished nor taken back."""
     path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
     if not files.exists(path):
         return

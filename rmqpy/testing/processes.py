@@ -258,7 +258,9 @@ FAST_ELECTION: Mapping[str, str] = {
     "minVoteIntervalMs": "50",
     "maxVoteIntervalMs": "200",
 }
-"""broker.conf lines with which a lost leader is replaced within two seconds (docs/dledger.md)."""
+"""broker.conf lines with which a lost leader is replaced within two seconds
+(docs/how-to/replace-a-leader-faster.md).
+"""
 
 
 def write_properties(path: Path, lines: Mapping[str, str]) -> Path:

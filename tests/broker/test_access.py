@@ -1,5 +1,5 @@
-"""Access control of a broker: the 26 checks (docs/security.md), the table of demands, accounts over
-the wire, reloading.
+"""Access control of a broker: the 26 checks (docs/reference/security.md), the table of demands,
+accounts over the wire, reloading.
 
 A plain user may use topic ``Open`` and not ``Secret``; all requests are real ones at a real broker
 in memory.
@@ -191,7 +191,7 @@ def changed_body(broker: Guarded) -> Answer:
 
 def test_there_are_26_checks_and_the_page_lists_them() -> None:
     assert len(CHECKS) == 26
-    page = Path(__file__).parents[2] / "docs" / "security.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "security.md"
     head = "| check |\n|---|\n"
     _, _, table = page.read_text(encoding="utf-8").partition(head)
     assert table.startswith("".join(f"| {name} |\n" for name in CHECKS) + "\n")

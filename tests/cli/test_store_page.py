@@ -1,4 +1,4 @@
-"""docs/store-tools.md: its commands do what it says."""
+"""docs/how-to/inspect-a-store.md: its commands do what it says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from rmqpy.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs/store-tools.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/inspect-a-store.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ rmqpy (.*)$", PAGE, re.MULTILINE)
 STORE = "/var/lib/rocketmq/store"
 

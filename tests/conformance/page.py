@@ -1,5 +1,5 @@
-"""docs/conformance.md: one row for each request code and each command of mqadmin, made of what a
-run of the tests has seen.
+"""docs/reference/conformance.md: one row for each request code and each command of mqadmin, made of
+what a run of the tests has seen.
 
 Rows come from checked-in lists; a row without evidence in both modes is a fault, and so is evidence
 without a row.

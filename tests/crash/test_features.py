@@ -1,5 +1,6 @@
 """Delays, transactions and ordered consumption while the leader of a DLedger group of three is
-killed, or stopped in good order, under load: counts against the promises of docs/features.md.
+killed, or stopped in good order, under load: counts against the promises of
+docs/reference/features.md.
 
 ==================  =====================================  ===================================
 what                leader killed                          leader stopped

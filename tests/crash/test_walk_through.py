@@ -1,4 +1,4 @@
-"""The commands of docs/dledger.md do what it says."""
+"""The commands of docs/tutorials/run-a-dledger-group.md do what it says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.crash
 
-PAGE = Path(__file__).parents[2] / "docs" / "dledger.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "run-a-dledger-group.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS_MAX = 150
 

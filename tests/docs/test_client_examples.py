@@ -1,4 +1,4 @@
-"""Every example of docs/client.md, run one after the other against a broker of ours."""
+"""Run every example of docs/how-to/use-the-client.md in order against an rmqpy broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from rmqpy.testing.in_process import name_server_and_broker
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-the-client.md"
 
 
 async def run_example(code: str, name_server: str) -> str:

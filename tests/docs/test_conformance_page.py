@@ -1,5 +1,6 @@
-"""docs/conformance.md has a row for every code and command of the lists, and names tests that are
-there. (What stands in the rows is seen by tests/interop/test_conformance.py, which needs Java.)
+"""docs/reference/conformance.md has a row for every code and command of the lists and names
+existing tests. (tests/interop/test_conformance.py, which needs Java, compares the content of
+the rows.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rmqpy.admin.commands import COMMANDS
 from rmqpy.model.codes import RequestCode
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/conformance.md"
+PAGE = ROOT / "docs/reference/conformance.md"
 CODES_LISTED = 80
 """How many codes of 4.9.7 are of the priorities 0 and 1."""
 

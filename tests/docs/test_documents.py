@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -q tox && .venv/bin/tox run-parallel"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+FOLDERS = ("*.md", "docs/**/*.md", "bench/*.md", "native/*.md", "tests/**/README.md")
+PAGES = sorted(page for pattern in FOLDERS for page in ROOT.glob(pattern))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 

@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("**/*.md")),
-    *sorted(ROOT.glob("*/README.md")),
+    *sorted(ROOT.glob("[bn]*/README.md")),
+    *sorted(ROOT.glob("tests/**/README.md")),
+    ROOT / "bench" / "profile.md",
 ]
 DOTTED = re.compile(r"`(rmqpy(?:\.\w+)+)`")
 FILE = re.compile(r"`((?:rmqpy|native|tests|bench|migrations|docs)/[\w/-]+\.(?:py|c|h|md))`")

@@ -1,4 +1,4 @@
-"""The walk-through of docs/replication.md, command by command, on free ports."""
+"""The walk-through of docs/tutorials/run-a-master-and-a-slave.md, block by block, on free ports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/tutorials/run-a-master-and-a-slave.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
-    blocks = BLOCK.findall((ROOT / "docs/replication.md").read_text(encoding="utf-8"))
+    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     ports = {
         "9876": free_port_block(1)[0],
         "10911": free_port_block(BROKER_PORT_COUNT).broker_port,

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: every message in its table comes from a start that fails here.
+"""docs/reference/start-errors.md: every message in its table comes from a start that fails here.
 
 ``RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py`` writes the table again.
 """
@@ -31,7 +31,7 @@ from rmqpy.testing.processes import dledger_settings
 
 WRITE = os.environ.get("RMQPY_REWRITE") == "1"
 TO_WRITE = "RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py"
-PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "start-errors.md"
 START, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 FILE_SIZE = 16_384
 STORE = {
@@ -97,12 +97,12 @@ def case(group: str, title: str) -> Callable[[Provoke], Provoke]:
 # ------------------------------------------------------------------------------------- settings
 
 
-@case("Settings", "the configuration file is not there")
+@case("Settings", "the configuration file is missing")
 def _no_file(ground: Ground) -> list[str]:
     return ["-c", str(ground.folder / "missing.conf")]
 
 
-@case("Settings", "a value is not of its kind")
+@case("Settings", "a value has the wrong type")
 def _no_number(_: Ground) -> dict[str, str]:
     return {"listenPort": "many"}
 
@@ -112,7 +112,7 @@ def _too_small(_: Ground) -> dict[str, str]:
     return {"mappedFileSizeCommitLog": "12"}
 
 
-@case("Settings", "a key asks for what this version does not have")
+@case("Settings", "a key requests a feature that this version does not have")
 def _refused(_: Ground) -> dict[str, str]:
     return {"duplicationEnable": "true"}
 
@@ -122,7 +122,7 @@ def _several(_: Ground) -> dict[str, str]:
     return {"storePathCommitLog": "/one,/two"}
 
 
-@case("Settings", "an escape that properties files do not know")
+@case("Settings", "an unknown escape in a properties file")
 def _escape(ground: Ground) -> list[str]:
     path = ground.folder / "broker.conf"
     path.write_text("brokerName=\\u12\n", encoding="utf-8")
@@ -134,7 +134,7 @@ def _no_value(_: Ground) -> list[str]:
     return ["--set", "listenPort"]
 
 
-@case("Settings", "an address that is none")
+@case("Settings", "an invalid address")
 def _no_address(_: Ground) -> dict[str, str]:
     return {"brokerIP1": "no.such.host"}
 
@@ -144,7 +144,7 @@ def _not_among(_: Ground) -> dict[str, str]:
     return dledger_settings("group", 40911) | {"dLegerSelfId": "n7"}
 
 
-@case("Settings", "a peers string that is none")
+@case("Settings", "an invalid peers string")
 def _no_peers(_: Ground) -> dict[str, str]:
     return dledger_settings("group", 40911) | {"dLegerPeers": "n0=127.0.0.1:40911"}
 
@@ -205,7 +205,7 @@ def _newer(ground: Ground) -> None:
     (ground.store / "rmqpy" / "format").write_text("99\n", encoding="utf-8")
 
 
-@case("Directory", "an upgrade is half done")
+@case("Directory", "an upgrade is incomplete")
 def _half_done(ground: Ground) -> None:
     ground.filled()
     work = ground.store / "rmqpy" / "upgrade"
@@ -213,7 +213,7 @@ def _half_done(ground: Ground) -> None:
     (work / "journal.json").write_text('{"state": "applying"}', encoding="utf-8")
 
 
-@case("Directory", "it has DLedger data, the flag is off")
+@case("Directory", "it has DLedger data and the flag is off")
 def _flag_off(ground: Ground) -> None:
     ground.filled("joined")
 
@@ -233,7 +233,7 @@ def _cut(ground: Ground) -> None:
     os.truncate(log_files(ground)[0], 5000)
 
 
-@case("Log", "the file size of the settings is not that of the files")
+@case("Log", "the file size in the settings differs from the files")
 def _other_size(ground: Ground) -> dict[str, str]:
     ground.filled()
     return {"mappedFileSizeCommitLog": str(2 * FILE_SIZE)}
@@ -252,7 +252,7 @@ def _renamed(ground: Ground) -> None:
     first.rename(ground.log / f"{FILE_SIZE + 17:020}")
 
 
-@case("Log", "a damaged record with valid ones behind it")
+@case("Log", "a damaged record followed by valid ones")
 def _damaged(ground: Ground) -> None:
     ground.filled()
     (ground.store / "abort").touch()
@@ -263,7 +263,7 @@ def _damaged(ground: Ground) -> None:
     path.write_bytes(content)
 
 
-@case("Log", "the DLedger log does not begin where the old one ends")
+@case("Log", "the DLedger log does not start where the old log ends")
 def _not_joined(ground: Ground) -> dict[str, str]:
     ground.filled("joined")
     log_files(ground)[-1].unlink()
@@ -273,26 +273,26 @@ def _not_joined(ground: Ground) -> dict[str, str]:
 # ---------------------------------------------------------------------------------- beside the log
 
 
-@case("Beside the log", "a foreign file among the consume queues")
+@case("Other files", "a foreign file among the consume queues")
 def _foreign_queue(ground: Ground) -> None:
     ground.filled()
     (ground.store / "consumequeue" / "TopicTest" / "old").mkdir()
 
 
-@case("Beside the log", "index files of other sizes than the settings say")
+@case("Other files", "index files whose sizes differ from the settings")
 def _index_size(ground: Ground) -> dict[str, str]:
     ground.filled()
     return {"maxIndexNum": "300"}
 
 
-@case("Beside the log", "consumer offsets and their backup cannot be read")
+@case("Other files", "consumer offsets and their backup cannot be read")
 def _offsets(ground: Ground) -> None:
     ground.filled()
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
         (ground.store / "config" / name).write_text("{", encoding="utf-8")
 
 
-@case("Beside the log", "a DLedger checkpoint that is none")
+@case("Other files", "an invalid DLedger checkpoint")
 def _checkpoint(ground: Ground) -> dict[str, str]:
     ground.filled("joined")
     for path in (ground.store / "dledger-n0").glob("checkpoint*"):
@@ -422,14 +422,14 @@ def told(error: str, ground: Ground) -> str:
 def test_the_page_has_nothing_else() -> None:
     table = PAGE.read_text(encoding="utf-8").partition(START)[2].partition(END)[0]
     titles = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line]
-    assert [title for title in titles if title[0] not in "#|" and title != "what is wrong"] == [
+    assert [title for title in titles if title[0] not in "#|" and title != "problem"] == [
         case.title for case in CASES
     ]
 
 
 def table_of(seen: dict[str, str]) -> Iterator[str]:
     for group, cases in groupby(CASES, lambda case: case.group):
-        yield f"\n### {group}\n\n| what is wrong | what `rmqpy broker` says |\n|---|---|\n"
+        yield f"\n### {group}\n\n| problem | message of `rmqpy broker` |\n|---|---|\n"
         yield from (row(case, seen) for case in cases)
     yield "\n"
 

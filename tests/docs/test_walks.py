@@ -1,6 +1,6 @@
-"""The walks of docs/architecture.md: each is done, and its functions are called in that order.
+"""Do each walk of docs/explanation/architecture.md and compare the order of the calls.
 
-A walk is a fenced block ``walk NAME``; a line is a dotted name and, behind two spaces, what happens
+A walk is a fenced block ``walk NAME``; a line is a dotted name and, after two spaces, what happens
 there.
 """
 
@@ -28,7 +28,7 @@ from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import FAST_ELECTION, dledger_settings, group_settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 WALK = re.compile(r"^```walk (\S+)\n(.*?)^```", flags=re.S | re.M)
 PACKAGE = str(Path(rmqpy.__file__).parent)
 TOPIC = "TopicTest"

@@ -4,8 +4,8 @@
 to write to; ``store_of`` and ``copy_of`` are the same for one node of it; ``manifest(name)`` is
 what the Java broker said about it. A test that asks for ``told_node``, ``clean_node`` or
 ``golden_node`` runs for every such node. Files stay sparse: the index files of DLedger stores are
-160 MiB each, nearly all of it holes. ``upgrade_commands(part)`` is what docs/upgrade.md tells an
-operator to type.
+160 MiB each, nearly all of it holes. ``upgrade_commands(part)`` is what
+docs/how-to/upgrade-a-group.md tells an operator to type.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GOLDEN_NODES = [*CLEAN_NODES, "X-gap_same_file-v497/n1", "X-gap_same_file-v497/n
 
 TLS = Path(__file__).parents[1] / "tls"
 
-UPGRADE_PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
+UPGRADE_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "upgrade-a-group.md"
 
 SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 

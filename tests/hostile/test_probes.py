@@ -1,5 +1,5 @@
-"""The 25 probes of known holes (docs/security.md), by somebody without an account, against a broker
-and a name server in both security modes.
+"""The 25 probes of known holes (docs/reference/security.md), by a client without an account,
+against a broker and a name server in both security modes.
 
 Each row is a test in each mode: refused, or, in compatible mode, one of the four that Java's tools
 in good faith need open.
@@ -39,7 +39,7 @@ from rmqpy.testing.ports import free_port_block
 ADMIN = Credentials("administrator", "admin-secret")
 ACCOUNTS = "accounts: [{accessKey: administrator, secretKey: admin-secret, admin: true}]\n"
 HA_WAIT_S = 1.0
-SHOWN = Path(__file__).parents[2] / "docs" / "security.md"
+SHOWN = Path(__file__).parents[2] / "docs" / "reference" / "security.md"
 
 
 @define

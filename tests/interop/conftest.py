@@ -27,7 +27,9 @@ from rmqpy.testing.processes import (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-pages", action="store_true", help="write docs/conformance.md")
+    parser.addoption(
+        "--write-pages", action="store_true", help="write docs/reference/conformance.md"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,5 +1,5 @@
 """Every request code and every command of mqadmin, against a Java and an rmqpy server of the same
-settings: docs/conformance.md is what this file sees.
+settings: docs/reference/conformance.md is what this file sees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).parents[2]
 FRAMES = ROOT / "tests/golden/wire/frames.jsonl"
-PAGE = ROOT / "docs/conformance.md"
+PAGE = ROOT / "docs/reference/conformance.md"
 KINDS = ("java", "rmqpy")
 ACCESS = "`tests/interop/test_access.py`: `test_mqadmin_administrates_with_its_tools_file`"
 ELSEWHERE = dict.fromkeys(

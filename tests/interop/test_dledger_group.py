@@ -198,7 +198,7 @@ def check_dump(probe, topic, sent, twice_by=None):
     """A Java consumer finds every acknowledged message where it was said to be, once.
 
     ``twice_by``: a member of Java 5.3.3, which may give a queue offset a second time when it has
-    just begun to lead, in a group without any of ours too (docs/dledger.md).
+    just begun to lead, in a group without any of ours too (docs/reference/dledger.md).
     """
     found = {}
     for event in probe.run("dump", topic=topic):

@@ -108,7 +108,8 @@ def test_sends(pair, client) -> None:
         mode = "batch" if name == "go" else "sync"
         given += sent(cluster, probe, topic, first=9, count=6, mode=mode, keys="batch")
         found = [stored(message) for message in cluster.dump(topic)]
-        for message in found:  # what Java leaves out of a batch on DLedger (docs/conformance.md)
+        # What Java leaves out of a batch on DLedger (docs/reference/conformance.md).
+        for message in found:
             if message["properties"].get("KEYS", "").startswith("batch"):
                 message["properties"].pop("CLUSTER", None)
         # Java's broker has several threads for what nobody waits for.

@@ -1,6 +1,6 @@
-"""A round trip by the commands of docs/upgrade.md: Java serves what our switch made, appends, its
-members stay equal; Java 4.9.7 and 5.3.3 open what was left, read all, append; then there again.
-Certified each time.
+"""A round trip by the commands of docs/how-to/upgrade-a-group.md: Java serves what our switch made,
+appends, its members stay equal; Java 4.9.7 and 5.3.3 open what was left, read all, append; then
+there again. Certified each time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Trip:
 
     def there(self, kind: str, before: dict[Place, Event], certificate: str) -> dict[Place, Event]:
         """The page's part, the group, more messages; returns all that is read then."""
-        page = self.hosts.page("There", self.ports)
+        page = self.hosts.page("Switch to DLedger", self.ports)
         page("rmqpy upgrade verify")
         group = self.hosts.brokers(kind)
         group.launch(*MEMBERS)
@@ -94,7 +94,7 @@ class Trip:
         return grown
 
     def back(self) -> None:
-        self.hosts.page("And back", self.ports)("")
+        self.hosts.page("Go back to a master and slaves", self.ports)("")
         problems(self.hosts.folder, *MEMBERS)
 
     def classic(self, kind: str, before: dict[Place, Event]) -> dict[Place, Event]:

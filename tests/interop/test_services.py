@@ -54,7 +54,7 @@ def test_batches(pair) -> None:
         acknowledged = [(event["first"], event["count"], event["status"]) for event in sent]
         given, dumped = received(events), [seen(m) for m in cluster.dump(topic)]
         for message in given + dumped:
-            # Of a batch on DLedger Java leaves it out (docs/conformance.md).
+            # Of a batch on DLedger Java leaves it out (docs/reference/conformance.md).
             message["properties"].pop("CLUSTER", None)
         return acknowledged, in_order(given), in_order(dumped)
 

@@ -1,6 +1,7 @@
-"""A master and its slave become three members and go back by the commands of docs/upgrade.md while
-clients of Java run through it: every acknowledged message is read once at its queue offset, every
-one reached the consumers, and each step says for how long nothing was acknowledged (``-rP``).
+"""A master and its slave become three members and go back by the commands of
+docs/how-to/upgrade-a-group.md while clients of Java run through it: every acknowledged message is
+read once at its queue offset, every one reached the consumers, and each step says for how long
+nothing was acknowledged (``-rP``).
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def test_there_and_back_under_load(
 
 def journey(place, brokers, watch: Watch) -> None:
     ports = list(place.ground.block(3))
-    there, back = place.page("There", ports), place.page("And back", ports)
+    there = place.page("Switch to DLedger", ports)
+    back = place.page("Go back to a master and slaves", ports)
     with watch.step("check, plan, apply, switch, start of three members"):
         brokers.stop("n0", "n1")
         there("rmqpy upgrade verify")

@@ -160,9 +160,9 @@ def test_keys_that_an_admin_request_may_change_hold_no_path_address_or_role() ->
 
 
 def test_page_is_current() -> None:
-    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
     assert page.read_text(encoding="utf-8") == configuration_page(), (
-        "run: python -m rmqpy.config.reference_page > docs/configuration.md"
+        "run: python -m rmqpy.config.reference_page > docs/reference/configuration.md"
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/pipeline.md: its commands do what it says."""
+"""The commands and programs of the how-to guides for Spark do what they say."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 
 from rmqpy.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs/pipeline.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ rmqpy (.*)$", PAGE, re.MULTILINE)
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+AUDITS = (HOW_TO / "audit-with-spark.md").read_text(encoding="utf-8")
+PROGRAMS = (HOW_TO / "use-rocketmq-data-in-spark.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ rmqpy (.*)$", AUDITS, re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
 STORE = "/var/lib/rocketmq/store"
 REPLICA = "/mnt/replica/store"
 CONF = """\
@@ -73,7 +75,7 @@ def test_the_programs_of_the_page(
         placed = placed.replace("/data", str(tmp_path)).replace(
             "127.0.0.1:9876", live.namesrv.address
         )
-        exec(compile(placed, "docs/pipeline.md", "exec"), names)
+        exec(compile(placed, "docs/how-to/use-rocketmq-data-in-spark.md", "exec"), names)
     assert len(BLOCKS) == 3 and names["messages"].count() > 0
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 9
     reader = spark.read.format("rocketmq").option("nameServer", live.namesrv.address)

@@ -1,4 +1,4 @@
-"""A deterministic cluster of whole brokers: one seed, virtual time (docs/simulator.md).
+"""A deterministic cluster of whole brokers: one seed, virtual time (docs/reference/simulator.md).
 
 ``World(plan_of(seed)).run()`` runs one; ``python -m simulator`` runs many.
 """

@@ -97,7 +97,7 @@ class BrokerHost:
         return f"{ROOT}/dledger-{self.name}"
 
     def start(self, *, force: bool = False) -> None:
-        """A new life on the same disk. Raises StoreFault as a start does."""
+        """A new life on the same disk. Raises StoreError as a start does."""
         assert self.life is None
         self.starts += 1
         life = self.life = self.machine.life = ProcessLifetime(

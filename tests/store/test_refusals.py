@@ -1,4 +1,4 @@
-"""Directories that are not what they must be: a StoreFault with path, found, expected and remedy,
+"""Directories that are not what they must be: a StoreError with path, found, expected and remedy,
 and not a byte changed.
 """
 

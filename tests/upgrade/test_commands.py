@@ -1,4 +1,4 @@
-"""``rmqpy upgrade`` as an operator types it; the commands of docs/upgrade.md, as they stand."""
+"""``rmqpy upgrade`` as an operator types it: the commands of docs/how-to/upgrade-a-group.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmqpy.upgrade.checks.hazards import HAZARDS
 from rmqpy.upgrade.checks.replica import RemoteReplica
 from rmqpy.upgrade.plan.plan import Plan
 
-PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 Commands = Callable[[str], list[tuple[str, int]]]
 CONF = """brokerName=b0
 brokerClusterName=DefaultCluster
@@ -42,8 +42,8 @@ storePathRootDir={root}
 
 @pytest.fixture
 def hosts(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A master, a lagging slave and an empty third node, with their broker.conf, as docs/upgrade.md
-    has them.
+    """A master, a lagging slave and an empty third node, with their broker.conf, as
+    docs/how-to/upgrade-a-group.md has them.
     """
     root = golden_copy("B-lagging-slave-v497")
     (root / "master").rename(root / "n0")
@@ -87,7 +87,7 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
     hosts: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hosts / "secret.key").write_text("secret")
-    assert run_page(upgrade_commands("There"), capsys) > 8
+    assert run_page(upgrade_commands("Switch to DLedger"), capsys) > 8
     for number in range(3):
         text = (hosts / f"n{number}.conf").read_text()
         assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
@@ -113,7 +113,7 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
 
 
 def joined_group(root: Path) -> None:
-    """With broker.conf files, as docs/upgrade.md has them."""
+    """With broker.conf files, as docs/how-to/upgrade-a-group.md has them."""
     peers = "dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913\n"
     for number in range(3):
         text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}") + peers
@@ -152,7 +152,7 @@ def test_the_page_of_a_refused_member(
         empty.parent.mkdir(parents=True)
         empty.write_bytes(bytes(65536))
     logs = [file.name for file in (root / "n0/commitlog").iterdir()]
-    ((line, code),) = upgrade_commands("A member that is refused")
+    ((line, code),) = upgrade_commands("Let a refused member join")
     (_, shown) = run(f"{line} --dry-run", capsys)
     assert "n2 (" in shown and "n0 (" not in shown, "only the member itself is changed"
     found, out = run(line, capsys)
@@ -175,7 +175,7 @@ def test_the_page_and_back(
     root = golden_copy("C-upgraded-v497")
     joined_group(root)
     monkeypatch.chdir(root)
-    assert run_page(upgrade_commands("And back"), capsys) > 5
+    assert run_page(upgrade_commands("Go back to a master and slaves"), capsys) > 5
     assert "enableDLegerCommitLog=false\n" in (root / "n1.conf").read_text()
     assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
     assert not list(root.glob("n*/dledger-*"))

@@ -114,7 +114,7 @@ def _plain(_owner: object, _name: object, value: object) -> object:
 def plan_repair(
     files: FileSystem, root: str, repair: Repair, settings: StoreSettings | None = None
 ) -> RepairPlan:
-    """What would be done. Raises StoreFault where it cannot be: a running broker, a DLedger log."""
+    """What would be done. Raises StoreError where it cannot be: a running broker, a DLedger log."""
     directory = read_directory(files, root, settings)
     _check_stopped(directory)
     found: list[Finding] = []

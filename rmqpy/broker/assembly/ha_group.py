@@ -83,7 +83,7 @@ class HaGroup:
         return cls(broker, server, following)
 
     async def listen(self, host: str) -> None:
-        """Raises ConfigFault when the port cannot be had."""
+        """Raises ConfigError when the port cannot be had."""
         await self.server.listen(host, self.broker.identity.listen_port + HA_PORT_DISTANCE)
 
     def start(self) -> None:

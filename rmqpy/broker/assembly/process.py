@@ -109,7 +109,7 @@ class BrokerRuntime:
         return self._parts.broker
 
     async def start(self) -> None:
-        """Raises ConfigFault, StoreFault or OSError (a port that is in use); nothing runs then."""
+        """Raises ConfigError, StoreError or OSError (a port that is in use); nothing runs then."""
         assert self._running is None
         configuration = self._configuration
         if backend.implementation != "c":

@@ -1,8 +1,9 @@
 """The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
 
 C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
-one (docs/hot-path.md). Python keeps the whole truth: what C appends stands in the log's own
-staging, queue offsets come from the store's own table, units go into the consume queues' own files.
+one (docs/explanation/hot-path.md). Python keeps the whole truth: what C appends stands in the
+log's own staging, queue offsets come from the store's own table, units go into the
+consume queues' own files.
 Between two calls C keeps nothing.
 
 A turn::

@@ -78,7 +78,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Raises ExpressionFault with the reason."""
+    """Raises FilterSyntaxError with the reason."""
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise FilterSyntaxError(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
     return Expression(text, truth_of(_Parser(text).parse()).evaluate)

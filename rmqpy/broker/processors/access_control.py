@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class BrokerAccessControl:
-    """``check`` raises Refusal; ``start`` reads the files and raises ConfigFault."""
+    """``check`` raises Refusal; ``start`` reads the files and raises ConfigError."""
 
     _broker: BrokerServer
     _files: AccessFiles

@@ -188,7 +188,7 @@ class HaFollower:
         )
 
     def store(self, transfer: TransferFrame) -> None:
-        """Raises StoreFault."""
+        """Raises StoreError."""
         self._failures = 0
         self._last_fault = ""
         self.deps.store.append_raw(transfer.offset, transfer.body)

@@ -223,6 +223,6 @@ def frame_start(log: ComparedLog, offset: int) -> int:
 
 
 def _check_success(response: RemotingCommand) -> None:
-    """Raises RemoteFault for a refusal."""
+    """Raises RemoteProtocolError for a refusal."""
     if response.code != ResponseCode.SUCCESS:
         raise RemoteProtocolError(f"it refuses with {response.code}: {response.remark}")

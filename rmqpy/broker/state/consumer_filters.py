@@ -48,7 +48,7 @@ def filter_refusal(expression_type: str | None) -> str:
 
 
 def compile_filter(expression_type: str | None, expression: str | None) -> Expression:
-    """Raises ExpressionFault for an unknown type or a text that is no expression."""
+    """Raises FilterSyntaxError for an unknown type or a text that is no expression."""
     if expression_type != SQL92:
         raise FilterSyntaxError(f"there are no {expression_type} expressions")
     # Most brokers never see one: a start shall not pay for the language.

@@ -1,7 +1,7 @@
 """Tables that live in memory and are kept in one JSON file each, beside Java's (``config/*.json``).
 
 Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there:
-an empty table. A file that is there and a ``.bak`` that does not help either: StoreFault, nothing
+an empty table. A file that is there and a ``.bak`` that does not help either: StoreError, nothing
 is guessed.
 
 Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
@@ -35,7 +35,7 @@ class TableFile:
     path: str
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """The decoded table, None when there never was one. Raises StoreFault."""
+        """The decoded table, None when there never was one. Raises StoreError."""
         return read_with_backup(self.files, self.path, decode)
 
     def save(self, content: bytes) -> None:

@@ -96,7 +96,7 @@ class PersistentTables:
         queues: Iterable[QueueName] = (),
     ) -> Self:
         """Restore ``tables`` from below ``root`` and have their changes written there; ``announce``
-        tells the name servers of topics. Raises StoreFault for a file that cannot be read.
+        tells the name servers of topics. Raises StoreError for a file that cannot be read.
         """
         folder = f"{root}/config"
 

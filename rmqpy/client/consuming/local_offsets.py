@@ -22,7 +22,7 @@ class LocalOffsets:
         self._files = OsFileSystem()
 
     def load(self) -> dict[MessageQueue, int]:
-        """Empty where there is no file. Raises StoreFault when neither it nor the one before it
+        """Empty where there is no file. Raises StoreError when neither it nor the one before it
         can be read.
         """
         saved = read_with_backup(self._files, str(self.path), ResetOffsetBody.decode)

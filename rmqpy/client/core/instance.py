@@ -57,7 +57,7 @@ class Transport(Protocol):
 
 
 def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses of ``a:1;b:2`` or of a sequence of such; ConfigFault where one is none."""
+    """The addresses of ``a:1;b:2`` or of a sequence of such; ConfigError where one is none."""
     text = given if isinstance(given, str) else ";".join(given)
     try:
         return parse_addresses(text)
@@ -245,7 +245,7 @@ class ClientInstance:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """The response, whatever its code; raises NetworkFault."""
+        """The response, whatever its code; raises NetworkError."""
         if timeout_ms is None:
             timeout_ms = self._settings.request_timeout_ms
         return await self.transport.invoke(address, self.request(code, header, body), timeout_ms)

@@ -148,7 +148,8 @@ class MessageExt:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Inflated at each call; raises RemoteFault where it cannot be."""
+        """The body as it was sent. Inflated at each call; raises RemoteProtocolError where it
+        cannot be."""
         return inflated_body(self.stored.body, self.stored.sys_flag)
 
 

@@ -137,7 +137,7 @@ class RemotingServer:
     async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
         """Accept on ``host`` (an address or name) and ``port`` (0: any free).
 
-        Returns the address that it became. Raises ConfigFault when the address cannot be had; it
+        Returns the address that it became. Raises ConfigError when the address cannot be had; it
         tells to change ``setting``.
         """
         assert not self._closing

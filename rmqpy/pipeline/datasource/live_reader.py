@@ -278,7 +278,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     # -- messages
 
     def rows(self, part: QueueRange) -> Iterator[ScanRows]:
-        """The wanted messages of ``part``; NetworkFault when its broker does not come so far."""
+        """The wanted messages of ``part``; NetworkError when its broker does not come so far."""
         offset, waits = part.begin, _Backoff(self._access.patience_ms)
         while offset < part.end:
             order = PullOrder(
@@ -373,7 +373,7 @@ class _Backoff:
 
 
 def scan_of(records: bytes) -> Scan:
-    """The records of an answer, back to back; RemoteFault where they are none."""
+    """The records of an answer, back to back; RemoteProtocolError where they are none."""
     scan = scan_records(memoryview(records), 0, dledger=False, check_crc=False)
     if scan.stop is not StopReason.END:
         raise RemoteProtocolError(

@@ -166,7 +166,7 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 def properties_type(options: Mapping[str, str]) -> DataType:
-    """Of the column properties, without a schema of the user's; ConfigFault where it is none."""
+    """Of the column properties, without a schema of the user's; ConfigError where it is none."""
     told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
     kind = PROPERTIES_TYPES.get(told.lower())
     if kind is None:
@@ -175,7 +175,7 @@ def properties_type(options: Mapping[str, str]) -> DataType:
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns; ConfigFault where one is not ours, or of another type."""
+    """The names of the columns; ConfigError where one is not ours, or of another type."""
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:

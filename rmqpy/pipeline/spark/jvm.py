@@ -57,7 +57,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The one that Spark would start, asked for its version; ConfigFault with the remedy."""
+    """The one that Spark would start, asked for its version; ConfigError with the remedy."""
     home = environment.get("JAVA_HOME")
     shim = None
     if home:

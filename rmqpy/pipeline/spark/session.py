@@ -115,7 +115,7 @@ def _found(look: Callable[[T], str], at: T) -> str | ConfigError:
 
 
 def check_package(name: str) -> str:
-    """Its version; ConfigFault when it is not installed, or too old."""
+    """Its version; ConfigError when it is not installed, or too old."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -167,7 +167,7 @@ def _worker_text(_piece: int) -> str:
 def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
     """The session of this process if there is one, which stays; else a new one for the block.
 
-    ConfigFault when something is missing, with the remedy.
+    ConfigError when something is missing, with the remedy.
     """
     for _, found in check_needs(os.environ):
         if isinstance(found, ConfigError):

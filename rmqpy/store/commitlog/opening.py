@@ -95,7 +95,7 @@ class Opening:
     force: bool = False
 
     def open(self) -> OpenedLog:
-        """Raises StoreFault with what was found, what was expected and what to do; then nothing has
+        """Raises StoreError with what was found, what was expected and what to do; then nothing has
         been changed but a torn tail that was moved to the quarantine.
         """
         row = MappedFiles(

@@ -34,7 +34,7 @@ def read_with_backup(files: FileSystem, path: str, decode: Callable[[bytes], T])
     """What ``decode`` makes of ``path``, or of its backup when that is missing, empty or refused by
     ``decode`` (an RmqError or ValueError); None when neither holds anything.
 
-    Raises StoreFault, with the first reason, when there is content but none that can be decoded.
+    Raises StoreError, with the first reason, when there is content but none that can be decoded.
     """
     fault: Exception | None = None
     for name in (path, path + BACKUP_SUFFIX):

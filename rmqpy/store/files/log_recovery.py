@@ -10,7 +10,7 @@ behind the end                                then
 ============================================  =====================================================
 zeros, an empty file made ahead, nothing      the end of the log
 bytes that hold no valid record               a torn tail: kept in rmqpy/quarantine/, then zeroed
-a valid record, here or in a later file       damage in the middle: StoreFault, nothing is touched
+a valid record, here or in a later file       damage in the middle: StoreError, nothing is touched
 ============================================  =====================================================
 
 Whoever can get a damaged entry from elsewhere gives it as a :class:`LogGap`: the walk steps over
@@ -133,7 +133,7 @@ class LogRecovery:
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
         """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
-        begins), cut the row there, clear what is torn. Raises StoreFault, and then has changed
+        begins), cut the row there, clear what is torn. Raises StoreError, and then has changed
         nothing.
         """
         end = self._walk(start_number, start_offset)

@@ -126,7 +126,8 @@ class MappedFiles:
     def load(self, size_key: str) -> None:
         """Find the files; all bytes of each count as written until recovery says otherwise.
 
-        Raises StoreFault for a stray entry, BrokenRow for a wrong length (``size_key`` is the
+        Raises StoreError for a stray entry, BrokenFileSequenceError for a wrong length
+        (``size_key`` is the
         setting that gives the right one) or a gap between two files. Changes nothing on disk.
         """
         found: list[tuple[int, str]] = []

@@ -223,7 +223,7 @@ class KeyIndex:
         self._resume_skip = 0
 
     def load(self) -> None:
-        """Open the files; changes nothing on disk. Raises StoreFault for what is no index file, and
+        """Open the files; changes nothing on disk. Raises StoreError for what is no index file, and
         where the length of all files says that the settings are not those of the store.
         """
         expected = index_file_size(self._slot_count, self._entry_count)

@@ -49,7 +49,7 @@ class EntryIndex:
             place += count
 
     def unit(self, index: int) -> IndexUnit:
-        """Where entry ``index`` stands. Raises StoreFault."""
+        """Where entry ``index`` stands. Raises StoreError."""
         unit = self.get(index)
         if unit is not None:
             return unit

@@ -74,8 +74,8 @@ class EntryReader:
         return self._data
 
     def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end, DamagedEntry
-        when it is not whole.
+        """Header and body of a stored entry. Raises IndexError outside begin..end,
+        CorruptEntryError when it is not whole.
         """
         self._check_index(index)
         unit = self._unit(index)
@@ -95,7 +95,8 @@ class EntryReader:
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
         """See :meth:`rmqpy.dledger.entry_log.EntryLog.batch`. What is asked for again at once, for
-        the next follower, is there already. Raises DamagedEntry when not even the first is whole.
+        the next follower, is there already. Raises CorruptEntryError when not even the first is
+        whole.
         """
         wanted = (first, last, size_max)
         if self._batch[0] != wanted:
@@ -104,7 +105,7 @@ class EntryReader:
 
     def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
         """How many entries from ``first`` on, none behind ``last``, have been found whole, and
-        their bytes: not many more than ``size_max``. Raises DamagedEntry.
+        their bytes: not many more than ``size_max``. Raises CorruptEntryError.
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
@@ -261,7 +262,7 @@ class EntryReader:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
 
     def _unit(self, index: int) -> IndexUnit:
-        """Where a stored entry stands. Raises DamagedEntry."""
+        """Where a stored entry stands. Raises CorruptEntryError."""
         try:
             return self._index.unit(index)
         except StoreError as fault:

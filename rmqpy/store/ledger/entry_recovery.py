@@ -77,7 +77,7 @@ HOLES_MAX = 64
 
 def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
     """The entries, and how many torn bytes were moved away behind them. Where there are no files
-    the entries begin at the divided offset, else at 0. Raises StoreFault.
+    the entries begin at the divided offset, else at 0. Raises StoreError.
     """
     data = MappedFiles(opening.files, opening.paths.data, opening.file_size)
     units = MappedFiles(opening.files, (opening.paths.index,), INDEX_FILE_SIZE)
@@ -186,7 +186,7 @@ def _end_of_whole(
     index: EntryIndex,
 ) -> tuple[int, int]:
     """The end of the log, which does not end with a hole, and how many bytes were moved away
-    behind it. Raises StoreFault.
+    behind it. Raises StoreError.
     """
     moved = 0
     while True:
@@ -208,7 +208,7 @@ def _walk(
     holes: dict[int, LogGap],
     index: EntryIndex,
 ) -> WalkEnd:
-    """The end of the log; what can be mended becomes one of ``holes``. Raises StoreFault."""
+    """The end of the log; what can be mended becomes one of ``holes``. Raises StoreError."""
     while True:
         try:
             return walker.recover(start)

@@ -54,7 +54,7 @@ class Scrub:
             self._due_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Look at some entries, or ask for what is damaged. Raises DamagedEntry."""
+        """Look at some entries, or ask for what is damaged. Raises CorruptEntryError."""
         if now_ms < self._due_ms:
             return
         self._forget_what_is_gone()

@@ -235,7 +235,7 @@ class EntryStore(EntryReader):
 
     def repair(self, entry: Entry) -> None:
         """Write a damaged entry, or its index unit, again, as another member has it. Raises
-        DamagedEntry when neither of the two says that it is the same entry.
+        CorruptEntryError when neither of the two says that it is the same entry.
         """
         unit = encode_index_unit(entry.position, entry.size, entry.index, entry.term)
         file = self._data.find(entry.position)
@@ -254,8 +254,8 @@ class EntryStore(EntryReader):
 
     def release_first_file(self) -> MappedFile:
         """The first data file leaves the log, and index files that only tell of it with it. All in
-        it is committed, and another follows. Raises DamagedEntry when nothing tells any more which
-        entry is the first of that.
+        it is committed, and another follows. Raises CorruptEntryError when nothing tells any more
+        which entry is the first of that.
         """
         begin = self._first_index_in(self._data[1])
         self._forget_batch()

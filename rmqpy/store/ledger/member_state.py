@@ -29,7 +29,7 @@ class MemberFiles:
     _saved: tuple[int, int] = field(default=(-2, -2))
 
     def load_hard_state(self) -> HardState:
-        """A fresh one when there is none. Raises StoreFault when it cannot be read."""
+        """A fresh one when there is none. Raises StoreError when it cannot be read."""
         path = self._current_term
         pairs = self._read_pairs(path)
         if pairs is None:

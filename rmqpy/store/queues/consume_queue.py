@@ -141,7 +141,7 @@ class ConsumeQueue:
 
         A queue offset beyond the end leaves room: the skipped units become filler, so that a unit's
         place and its message's queue offset never part (the Java broker appends at the end and lets
-        them differ). Raises StoreFault for one that is beyond anything.
+        them differ). Raises StoreError for one that is beyond anything.
         """
         if physical_offset + size <= self.max_physical_offset:
             return False

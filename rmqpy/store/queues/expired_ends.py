@@ -45,7 +45,7 @@ class ExpiredQueueEnds:
             self._save()
 
     def merge_answer(self, body: bytes) -> None:
-        """A leader has answered. Blocks; raises RemoteFault, OSError."""
+        """A leader has answered. Blocks; raises RemoteProtocolError, OSError."""
         _, ends = _decoded(body)
         for name, end in ends.items():
             self.ends[name] = max(end, self.ends.get(name, 0))
@@ -83,7 +83,7 @@ def _encoded(*, wanted: bool, ends: dict[QueueName, int]) -> bytes:
 
 
 def _decoded(body: bytes) -> tuple[bool, dict[QueueName, int]]:
-    """Raises RemoteFault."""
+    """Raises RemoteProtocolError."""
     try:
         tree = json.loads(body)
         ends = {

@@ -31,7 +31,7 @@ class ConsumeQueueTable:
         """How often queues or units went away: who holds on to their files has to look again."""
 
     def load(self) -> None:
-        """Find the queues; changes nothing on disk. Raises StoreFault for entries that no broker
+        """Find the queues; changes nothing on disk. Raises StoreError for entries that no broker
         has made, and where all files have a length that is not the configured one.
 
         A queue with a gap, or with a file of a wrong length, is left out unless the length may be

@@ -1,10 +1,10 @@
 """The named checks of a switch: each looks at surveys and says what is wrong, why, and what to do.
 
 A check is a function from a :class:`Group` to findings; its name is what reports show and what
-``docs/upgrade.md`` lists. A *finding* stops a plan or a switch, a *note* is harmless or the
-operator's to judge. Checks of one replica stand in :mod:`rmqpy.upgrade.checks.replica_checks`,
-checks of
-the configuration in :mod:`rmqpy.upgrade.checks.config_checks`; here are those that compare
+``docs/reference/upgrade.md`` lists. A *finding* stops a plan or a switch, a *note* is harmless or
+the operator's to judge. Checks of one replica stand in :mod:`rmqpy.upgrade.checks.replica_checks`,
+checks of the
+configuration in :mod:`rmqpy.upgrade.checks.config_checks`; here are those that compare
 replicas, and the list of all.
 """
 

@@ -1,5 +1,5 @@
 """What Java's switch leaves to the operator, hazard by hazard: the check that finds it, or why it
-cannot happen here. ``docs/upgrade.md`` shows this table.
+cannot happen here. ``docs/reference/upgrade.md`` shows this table.
 """
 
 from __future__ import annotations

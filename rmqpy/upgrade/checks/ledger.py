@@ -62,7 +62,7 @@ class Ledger:
 
 
 def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
-    """Raises StoreFault for files that no stopped member leaves so."""
+    """Raises StoreError for files that no stopped member leaves so."""
     paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
     assert self_id is not None, "only a member has a ledger"
@@ -82,7 +82,7 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
 
 def position_behind(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
     """Number of the file that holds entry ``index``, and the position behind that entry in it.
-    Raises UpgradeRefused when this member does not have it.
+    Raises UpgradeRefusedError when this member does not have it.
     """
     for number, entry_file in enumerate(ledger.files):
         if entry_file.first_index <= index <= entry_file.last_index:
@@ -101,7 +101,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     """Up to which entry the group has to keep: what any member knows to be committed, and what a
     quorum has. Members whose last entries are of one term agree up to the shorter end.
 
-    Raises UpgradeRefused when too few members are shown, or they ended in different terms.
+    Raises UpgradeRefusedError when too few members are shown, or they ended in different terms.
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(

@@ -55,8 +55,8 @@ def verify_preconditions(ground: NodeContext, node: NodePlan) -> list[str]:
 
 
 def apply_plan(ground: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
-    """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefused when a
-    "before" does not hold (then nothing was changed), or another plan is half done.
+    """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefusedError
+    when a "before" does not hold (then nothing was changed), or another plan is half done.
     """
     node = plan.node(replica)
     journal = load_journal(ground.files, ground.work)
@@ -128,8 +128,8 @@ def _run(ground: NodeContext, node: NodePlan, journal: Journal) -> Journal:
 
 def roll_back(ground: NodeContext) -> Journal:
     """Take back what the journal's plan has done here, and only that one (the one before it is next
-    then); goes on where an interrupted call stopped. Raises UpgradeRefused when the log was written
-    to since.
+    then); goes on where an interrupted call stopped. Raises UpgradeRefusedError when the log was
+    written to since.
     """
     files, work = ground.files, ground.work
     journal = load_journal(files, work)

@@ -59,7 +59,7 @@ class Journal:
 
 
 def load_journal(files: FileSystem, work: str) -> Journal | None:
-    """None when no plan was ever carried out here. Raises StoreFault for what cannot be read."""
+    """None when no plan was ever carried out here. Raises StoreError for what cannot be read."""
     path = f"{work}/{JOURNAL_NAME}"
     if not files.exists(path):
         return None

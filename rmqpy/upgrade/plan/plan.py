@@ -142,8 +142,8 @@ class Plan:
 
 
 def check_signed(value: dict[str, Any], key: bytes | None) -> None:
-    """Raises UpgradeRefused when a plan is not what the holder of ``key`` signed, or is signed and
-    there is no key.
+    """Raises UpgradeRefusedError when a plan is not what the holder of ``key`` signed, or is
+    signed and there is no key.
     """
     given = value.get("signature")
     if given is None and key is None:

@@ -107,7 +107,7 @@ class Piece:
 
 def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
     """Cut a data file into pieces of about ``target_bytes``; empty when it holds no entry. Raises
-    StoreFault for a damaged file.
+    StoreError for a damaged file.
     """
     cuts = [0]
     for scan, _ in _scans(file.content, file.base_offset):
@@ -133,7 +133,7 @@ def too_long(file: DataFile) -> list[int]:
 
 
 def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
-    """The changes of one piece, in order, all inside it. Raises StoreFault for a damaged file."""
+    """The changes of one piece, in order, all inside it. Raises StoreError for a damaged file."""
     position = piece.start
     if piece.start:
         view = file.view[piece.start : piece.end]

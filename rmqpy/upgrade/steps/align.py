@@ -35,7 +35,7 @@ COPY_BYTES_MAX = 16 << 20
 
 
 def plan_align(situation: PlanContext, replica: Replica) -> NodePlan:
-    """Raises UpgradeRefused when the replica cannot be aligned as it is."""
+    """Raises UpgradeRefusedError when the replica cannot be aligned as it is."""
     return _Aligning(situation, replica).plan()
 
 

@@ -67,8 +67,8 @@ class LeaveOptions:
 
 
 def plan_leave(ground: NodeContext, wish: LeaveOptions) -> NodePlan:
-    """This member's part. Raises UpgradeRefused where the way back is not open, StoreFault for a
-    damaged directory. Changes nothing.
+    """This member's part. Raises UpgradeRefusedError where the way back is not open, StoreError
+    for a damaged directory. Changes nothing.
     """
     return _Leaving(ground, wish, read_ledger(ground.files, ground.settings)).plan()
 

@@ -22,7 +22,7 @@ LEAVE = ("m0006_leave",)
 
 
 def plan_alignment(situation: PlanContext) -> Plan:
-    """Raises UpgradeRefused (Diverged, with both sides) when only the operator can go on."""
+    """Raises UpgradeRefusedError (Diverged, with both sides) when only the operator can go on."""
     state = detect(situation.group)
     reference = situation.reference
     _check_divides(situation)
@@ -45,7 +45,7 @@ def plan_alignment(situation: PlanContext) -> Plan:
 def plan_joining(situation: PlanContext, name: str) -> Plan:
     """For one replica that the group has refused: what it lacks of the reference's old log and
     tables. The reference may be running: its old log does not change any more. Raises
-    UpgradeRefused for a replica that has entries of its own at other offsets.
+    UpgradeRefusedError for a replica that has entries of its own at other offsets.
     """
     replica, reference = situation.group.replica(name), situation.reference
     if not classic_log(reference.replica).files:

@@ -22,7 +22,7 @@ from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
 def plan_seal(situation: PlanContext, replica: Replica) -> NodePlan:
-    """Raises UpgradeRefused for a log without an end."""
+    """Raises UpgradeRefusedError for a log without an end."""
     survey = replica.survey()
     log = classic_log(replica)
     ops: list[Op] = []
@@ -50,7 +50,7 @@ def plan_seal(situation: PlanContext, replica: Replica) -> NodePlan:
 
 
 def plan_configure(situation: PlanContext, replica: Replica) -> NodePlan:
-    """Raises UpgradeRefused when the wish does not name peers and this node's id."""
+    """Raises UpgradeRefusedError when the wish does not name peers and this node's id."""
     survey, wish = replica.survey(), situation.wish
     self_id = wish.self_ids.get(replica.name) or survey.setting("dLegerSelfId")
     peers = wish.peers or survey.setting("dLegerPeers")
