@@ -2,7 +2,8 @@
 
     python bench/calls.py [--list]
 
-The broker runs in this process with ``RMQPY_FAST=0``; the client is a plain socket, so every counted
+The broker runs in this process with ``RMQPY_FAST=0``; the client is a plain socket, so every
+counted
 call is the broker's: from the bytes that arrive to the bytes that leave, dispatch to the consume
 queue included. ``--list`` prints the calls in order. Run it with ``RMQPY_PURE=1`` to count the
 Python codec as well.
