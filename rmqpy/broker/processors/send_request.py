@@ -31,8 +31,7 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.hosts import born_host
+from rmqpy.broker.base.context import BrokerContext, born_host
 from rmqpy.broker.base.message_copy import wait_store_msg_ok
 from rmqpy.broker.processors.put_status import refusal_of
 from rmqpy.broker.services.half_messages import is_half, make_half

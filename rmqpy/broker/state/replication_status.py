@@ -43,14 +43,20 @@ class ConnectedSlaves(Protocol):
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationStatus:
-    """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
-    replication; both are set by whoever puts the broker together.
-    """
+    """See the module's text. ``slaves`` is None where there is no HA port."""
 
     identity: BrokerContext
     log_end: Callable[[], int]
-    slaves: ConnectedSlaves | None = None
-    others: list[Callable[[], Mapping[str, str]]] = field(factory=list)
+    slaves: ConnectedSlaves | None = field(default=None, init=False)
+    _reports: list[Callable[[], Mapping[str, str]]] = field(factory=list, init=False)
+
+    def serve(self, slaves: ConnectedSlaves) -> None:
+        """Count ``slaves``, the connections of the HA port, from now on."""
+        self.slaves = slaves
+
+    def register_report(self, report: Callable[[], Mapping[str, str]]) -> None:
+        """Add the lines that ``report`` returns to the runtime information."""
+        self._reports.append(report)
 
     @property
     def waits(self) -> bool:
@@ -102,6 +108,6 @@ class ReplicationStatus:
                     f" behind {max(0, end - view.acknowledged)} B,"
                     f" connected {view.connected_ms // 1000} s"
                 )
-        for other in self.others:
-            info.update(other())
+        for report in self._reports:
+            info.update(report())
         return info
