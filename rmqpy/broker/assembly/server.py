@@ -22,9 +22,9 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import AdminTimeBudget, PeriodicWork
 from rmqpy.broker.base.store_api import Handler, HandlerTable, Store
 from rmqpy.broker.processors.fast_failure import (
+    RESTRICTED,
     FastFailure,
-    reject_if_page_cache_busy,
-    reject_while_rebuilding,
+    reject_if_unavailable,
 )
 from rmqpy.broker.processors.send import SendProcessor
 from rmqpy.broker.services.flush import LogFlusher, QueueFlusher, StoreFailureHandler
@@ -113,6 +113,7 @@ class BrokerServer:
         answers: list[bytes] = []
         collected = 0
         rest = None
+        response: bytes | None
         for number, command in enumerate(commands):
             if command.is_response:
                 self._calls.answered(channel, command)
@@ -120,7 +121,11 @@ class BrokerServer:
             if command.code not in self._immediate_codes and not self._budget.begin():
                 rest = commands[number:]
                 break
-            response = self._answer(channel, command)
+            handler = self._handlers.get(command.code)
+            if handler is None:
+                response = encode_command(not_supported(command))
+            else:
+                response = self._run(handler, channel, command, self._access)
             if response is None:
                 continue
             answers.append(response)
@@ -131,7 +136,10 @@ class BrokerServer:
                 collected = 0
                 if channel.closed:  # cut off: it requests more than it reads
                     break
-        answers += self._finish_sends(channel)
+        try:
+            answers += self._sends.put_collected(channel)
+        except Exception:
+            logger.exception("answering the senders at %s failed", channel.peer)
         if answers:
             channel.write(answers[0] if len(answers) == 1 else b"".join(answers))
         return rest
@@ -191,13 +199,6 @@ class BrokerServer:
         if self._fast_path is not None:
             self._fast_path.request_refresh()
 
-    def _answer(self, channel: Channel, request: RemotingCommand) -> bytes | None:
-        """Return the frame that answers ``request`` now, or None if there is none yet."""
-        handler = self._handlers.get(request.code)
-        if handler is None:
-            return encode_command(not_supported(request))
-        return self._run(handler, channel, request, self._access)
-
     def _run(
         self,
         handler: Handler,
@@ -205,9 +206,10 @@ class BrokerServer:
         request: RemotingCommand,
         access: RequestCheck | None,
     ) -> bytes | None:
+        """Return the frame that answers ``request`` now, or None if there is none yet."""
         try:
-            reject_while_rebuilding(self._store, request.code)
-            reject_if_page_cache_busy(self._store, request.code)
+            if request.code in RESTRICTED:
+                reject_if_unavailable(self._store, request.code)
             if access is not None:
                 access.check(channel, request)
             response = handler(channel, request)
@@ -220,13 +222,6 @@ class BrokerServer:
             logger.exception("request %d from %s failed", request.code, channel.peer)
             response = _failure(request, error)
         return None if request.is_oneway else encode_command(response)
-
-    def _finish_sends(self, channel: Channel) -> list[bytes]:
-        try:
-            return self._sends.put_collected(channel)
-        except Exception:
-            logger.exception("answering the senders at %s failed", channel.peer)
-            return []
 
     def _resume(self, pull: HeldPullRequest) -> None:
         frame = self._run(self._resume_pull, pull.channel, pull.request, None)

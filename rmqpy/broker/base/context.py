@@ -34,6 +34,10 @@ class BrokerContext:
     store_host: Host
     broker_settings: BrokerSettings = field(init=False)
     store: StoreSettings = field(init=False)
+    name: str = field(init=False)
+    cluster: str = field(init=False)
+    is_readable: bool = field(init=False)
+    is_writeable: bool = field(init=False)
 
     @classmethod
     def from_configuration(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
@@ -55,6 +59,10 @@ class BrokerContext:
         self.configuration = configuration
         self.broker_settings = configuration.broker
         self.store = configuration.store
+        self.name = configuration.broker.broker_name
+        self.cluster = configuration.broker.broker_cluster_name
+        self.is_readable = configuration.broker.broker_permission & PERM_READ != 0
+        self.is_writeable = configuration.broker.broker_permission & PERM_WRITE != 0
 
     def change_role(self, role: BrokerRole, broker_id: int) -> None:
         """Take a role, under the id that the name servers know."""
@@ -67,14 +75,6 @@ class BrokerContext:
     @property
     def fast_port(self) -> int:
         return self.listen_port - FAST_PORT_DISTANCE
-
-    @property
-    def name(self) -> str:
-        return self.broker_settings.broker_name
-
-    @property
-    def cluster(self) -> str:
-        return self.broker_settings.broker_cluster_name
 
     @property
     def address(self) -> str:
@@ -91,14 +91,6 @@ class BrokerContext:
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
-
-    @property
-    def readable(self) -> bool:
-        return self.broker_settings.broker_permission & PERM_READ != 0
-
-    @property
-    def writeable(self) -> bool:
-        return self.broker_settings.broker_permission & PERM_WRITE != 0
 
 
 CACHED_PEERS = 4096

@@ -121,7 +121,7 @@ class FastPathEligibility:
         self.wait_false_is_hot = self.marks == (*store.acknowledged(False),)
         self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
-        if identity.writeable:
+        if identity.is_writeable:
             self._sends_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
         return True
 

@@ -462,7 +462,7 @@ class FastPath:
         self._has_templates = templates is not None
         self._pulls = (
             self._has_templates
-            and identity.readable
+            and identity.is_readable
             and not identity.is_slave
             and not identity.broker_settings.slave_read_enable
             and not identity.broker_settings.disable_consume_if_consumer_read_slowly

@@ -123,17 +123,14 @@ class PullProcessor:
     def handlers(self) -> HandlerTable:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """The first pass: may commit an offset, may wait."""
-        return self._answer(channel, request, first=True)
-
     def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """The second pass of a pull that waited."""
-        return self._answer(channel, request, first=False)
+        return self.pull(channel, request, first=False)
 
-    def _answer(
-        self, channel: Channel, request: RemotingCommand, first: bool
+    def pull(
+        self, channel: Channel, request: RemotingCommand, first: bool = True
     ) -> RemotingCommand | None:
+        """The first pass may commit an offset, and may wait."""
         header = PullMessageRequestHeader.decode(request.ext_fields)
         group = self._check(header)
         selection = self._selection(header, group)
@@ -186,7 +183,7 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
-        if not self.identity.readable:
+        if not self.identity.is_readable:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the broker {self.identity.host} may not be read"
             )

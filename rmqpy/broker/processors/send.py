@@ -123,7 +123,8 @@ class SendProcessor:
 
     def put_collected(self, channel: Channel) -> list[bytes]:
         """Put what was collected; the frames to be sent to ``channel`` at once."""
-        self._put_pending(channel)
+        if self._pending:
+            self._put_pending(channel)
         answers, self._answers = self._answers, []
         return answers
 
@@ -149,8 +150,6 @@ class SendProcessor:
 
     def _put_pending(self, channel: Channel) -> None:
         pending, self._pending = self._pending, []
-        if not pending:
-            return
         if not self.gate.has_room(len(pending)):
             for sent in pending:
                 self._answer(sent.request, self.replies.refused(sent.request, _busy()))
@@ -177,7 +176,8 @@ class SendProcessor:
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
     ) -> None:
-        self._put_pending(channel)
+        if self._pending:
+            self._put_pending(channel)
         if not self.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
@@ -187,23 +187,21 @@ class SendProcessor:
 
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
-        replication = self.replication
         marks = self.sink.acknowledged(wait_store_ok)
-        if not wait_store_ok or replication.not_enough_replicas:
-            return marks
-        return (*marks, *replication.marks)
+        return (*marks, *self.replication.required_marks()) if wait_store_ok else marks
 
     def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
         clock, statistics = self.clock, self.statistics
         began_ms = clock.monotonic_ms()
         results = self.sink.put(drafts, batch)
-        stored = [result for result in results if response_for(result.status).stored]
-        statistics.messages_put(
-            sum(len(result.physical_offsets) for result in stored),
-            sum(result.end - result.physical_offsets[0] for result in stored),
-            clock.monotonic_ms() - began_ms,
-        )
-        statistics.counters.put_failed += len(results) - len(stored)
+        count = size = 0
+        for result in results:
+            if response_for(result.status).stored:
+                count += len(result.physical_offsets)
+                size += result.end - result.physical_offsets[0]
+            else:
+                statistics.counters.put_failed += 1
+        statistics.messages_put(count, size, clock.monotonic_ms() - began_ms)
         return results
 
     def _held(

@@ -151,7 +151,7 @@ class SendRequestParser:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {accept_from_ms}"
             )
-        if not identity.writeable and self.topics.is_ordered(topic):
+        if not identity.is_writeable and self.topics.is_ordered(topic):
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the broker {identity.host} may not be written to"
             )

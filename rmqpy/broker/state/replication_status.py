@@ -84,6 +84,10 @@ class ReplicationStatus:
             return ()
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
 
+    def required_marks(self) -> tuple[Watermark, ...]:
+        """What a send waits for besides the store now: nothing where slaves are lacking."""
+        return () if not self.waits or self.not_enough_replicas else self.marks
+
     def lags(self) -> list[tuple[str, int]]:
         """Address of each slave, and by how many bytes it is behind."""
         if self.slaves is None:
