@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import attrs
@@ -265,6 +266,7 @@ HOURS = Kind(
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+@lru_cache(maxsize=16)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Delays in ms of levels 1, 2, … as in ``messageDelayLevel``: ``1s 5s 1m 2h 1d``."""
     levels = []

@@ -97,8 +97,16 @@ class Dispatch:
         self.store_timestamp_ms = 0
         self.open_tail = False
         """The log may end inside a record whose rest is still to come (a slave's)."""
-        self.on_arrival: ArrivalListener | None = None
-        self.accelerator: Accelerator | None = None
+        self._on_arrival: ArrivalListener | None = None
+        self._accelerator: Accelerator | None = None
+
+    def subscribe(self, listener: ArrivalListener) -> None:
+        """Call ``listener`` with each message that becomes readable."""
+        self._on_arrival = listener
+
+    def install_accelerator(self, accelerator: Accelerator | None) -> None:
+        """Let ``accelerator`` take ranges first; None removes it."""
+        self._accelerator = accelerator
 
     def start(self, queue_cursor: int, index_cursor: int) -> None:
         low = self._log.min_offset
@@ -176,7 +184,7 @@ class Dispatch:
 
     def _step_ahead(self) -> bool:
         """What was written last, by the accelerator."""
-        if self.accelerator is None:
+        if self._accelerator is None:
             return False
         piece = self._log.recent(PhysicalOffset(self.queue_cursor))
         return piece is not None and self._accelerate(piece)
@@ -200,17 +208,17 @@ class Dispatch:
             if len(scan):
                 self.store_timestamp_ms = scan.store_timestamp_ms[-1]
                 self._tell(scan)
-            if self.accelerator is not None:
-                self.accelerator.register_queues(scan)
+            if self._accelerator is not None:
+                self._accelerator.register_queues(scan)
             return not waits
         raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
 
     def _accelerate(self, piece: ScanRange) -> bool:
         """Let the accelerator take the step; False when it has to be made here."""
         together = self._index is None or self.index_cursor == self.queue_cursor
-        if self.accelerator is None or not together:
+        if self._accelerator is None or not together:
             return False
-        taken = self.accelerator.take(piece, self.on_arrival)
+        taken = self._accelerator.take(piece, self._on_arrival)
         if taken is None:
             return False
         self.queue_cursor, self.store_timestamp_ms = taken
@@ -222,7 +230,7 @@ class Dispatch:
         view = piece.view
         if piece.offset < meeting < piece.offset + len(view):
             view = view[: meeting - piece.offset]
-        most = STEP_RECORDS if self.accelerator is None else ACCELERATED_STEP_RECORDS
+        most = STEP_RECORDS if self._accelerator is None else ACCELERATED_STEP_RECORDS
         return scan_records(
             view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=most
         )
@@ -292,11 +300,11 @@ class Dispatch:
             self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
 
     def _tell(self, scan: Scan) -> None:
-        if self.on_arrival is None:
+        if self._on_arrival is None:
             return
         for row, sys_flag in enumerate(scan.sys_flag):
             if has_queue_unit(sys_flag):
-                self.on_arrival(
+                self._on_arrival(
                     Arrival(
                         java_text(scan.topic[row]),
                         scan.queue_id[row],

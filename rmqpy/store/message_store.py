@@ -202,13 +202,9 @@ class MessageStore:
         """What waits for room on the disk: :meth:`commit` and :meth:`dispatch` try it again."""
         return self.health.disk_full_reason
 
-    @property
-    def on_arrival(self) -> ArrivalListener | None:
-        return self._dispatch.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, listener: ArrivalListener | None) -> None:
-        self._dispatch.on_arrival = listener
+    def subscribe_arrivals(self, listener: ArrivalListener) -> None:
+        """Call ``listener`` with each message that becomes readable."""
+        self._dispatch.subscribe(listener)
 
     # Writing
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from harness.broker import Build, Kit, MemoryNetwork, configured
 
-from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+from rmqpy.broker.assembly.wiring import BrokerDependencies, build_broker
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.message_store import StoreContext, open_store
@@ -44,7 +44,7 @@ def build() -> Build:
             picked.append(count)
             return count - 1
 
-        broker = BrokerServer(
+        broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,
                 host=host,

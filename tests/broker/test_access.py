@@ -216,12 +216,12 @@ def test_every_request_code_is_declared_exactly_once(broker: Guarded) -> None:
 
 
 def test_every_code_that_a_broker_answers_is_declared(broker: Guarded) -> None:
-    assert set(broker.kit.broker._handlers) <= set(broker_demands(broker.kit.store))
+    assert set(broker.kit.broker.server._handlers) <= set(broker_demands(broker.kit.store))
 
 
 def test_an_undeclared_code_is_open_to_nobody(broker: Guarded) -> None:
-    broker.kit.broker.register_handler(
-        7777, lambda _channel, request: RemotingCommand.response_to(request)
+    broker.kit.broker.server.register_handlers(
+        {7777: lambda _channel, request: RemotingCommand.response_to(request)}
     )
     for by in (None, PLAIN, ADMIN):
         assert refused(broker.ask(7777, by=by))

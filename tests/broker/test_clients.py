@@ -66,7 +66,7 @@ def test_members_hear_of_joining_leaving_and_changed_topics(kit: Kit) -> None:
     assert kit.broker.clients.consumer_group("CG").subscription("T").sub_version == 9
     kit.heartbeat(second, "c2")
     assert take_notices(first) == ["CG"], "a topic is gone"
-    kit.broker.channel_closed(second)
+    kit.broker.server.channel_closed(second)
     assert take_notices(first) == ["CG"]
     assert consumer_ids(kit) == ["c1"]
 

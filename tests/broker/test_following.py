@@ -9,7 +9,7 @@ from attrs import define, field
 from harness.broker import Build
 
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
-from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
+from rmqpy.broker.replication.ha_follower import HaFollower
 from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_log_check import frame_start
 from rmqpy.broker.services.registration import RegistrationAnswer
@@ -129,14 +129,12 @@ def scene(build: Build) -> Any:
             return dialled[-1]
 
         following = HaFollower(
-            FollowingSurroundings(
-                identity=kit.broker.identity,
-                store=kit.store,
-                scheduler=kit.scheduler,
-                network=kit.network,
-                dial=dial,
-                choice=choice,
-            )
+            identity=kit.broker.identity,
+            store=kit.store,
+            scheduler=kit.scheduler,
+            network=kit.network,
+            dial=dial,
+            choice=choice,
         )
         following.start()
         return Scene(kit, following, choice, masters, dialled)
@@ -265,11 +263,11 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: B
     queue = ("T", 0)
     half = store.max_physical_offset - 30
     copy(store, made, half)
-    made.kit.broker.dispatch()
+    made.kit.broker.server.dispatch()
     assert made.kit.store.max_queue_offset(*queue) == 9
     assert made.kit.store.failure is None
     copy(store, made, store.max_physical_offset, half)
-    made.kit.broker.dispatch()
+    made.kit.broker.server.dispatch()
     assert made.kit.store.max_queue_offset(*queue) == 10
     refused = made.kit.send()
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -289,7 +287,7 @@ def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Build) -> None
 def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> None:
     made = scene({"m1": FakeMaster(end=500)})
     made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
-    made.kit.broker.dispatch()
+    made.kit.broker.server.dispatch()
     assert "BAD_MAGIC where a record must begin" in made.kit.store.failure
     made.tell(0, "m1")
     made.run(300)
@@ -304,7 +302,7 @@ def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Build) 
     begin, end = 2 * FILE, master.store.max_physical_offset
     made = scene({})
     copy(master.store, made, end, begin)
-    made.kit.broker.dispatch()
+    made.kit.broker.server.dispatch()
     assert made.kit.store.min_physical_offset == begin
     assert made.kit.store.max_physical_offset == end
     assert made.kit.store.max_queue_offset("T", 0) == master.store.max_queue_offset("T", 0)

@@ -12,7 +12,7 @@ import pytest
 from attrs import define, evolve, field
 
 from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
-from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+from rmqpy.broker.assembly.wiring import Broker, BrokerDependencies, build_broker
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -59,7 +59,7 @@ class Member:
     files: MemoryFiles
     changes: dict[str, Any]
     store: MessageStore | None = None
-    broker: BrokerServer | None = None
+    broker: Broker | None = None
     driver: DLedgerDriver | None = None
     channel: MemoryChannel = field(factory=MemoryChannel)
 
@@ -118,7 +118,7 @@ class Group:
         )
         store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
         network = Line(self, member)
-        broker = BrokerServer(
+        broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,
                 host=f"10.0.0.{member.number}",
@@ -144,7 +144,7 @@ class Group:
         member = self.members[number]
         assert member.store and member.driver and member.broker
         member.driver.stop()
-        member.broker._periodic.stop()
+        member.broker.periodic.stop()
         member.store.close_without_flush()
         member.files = member.files.crash() if power else member.files.kill()
         member.store = member.broker = member.driver = None
@@ -177,15 +177,15 @@ class Group:
 
     def ask(self, member: Member, command: RemotingCommand, wait_ms: int = 200) -> RemotingCommand:
         assert member.broker is not None
-        member.broker.handle(member.channel, [command])
-        member.broker.turn_ended()
+        member.broker.server.handle(member.channel, [command])
+        member.broker.server.turn_ended()
         self.run(wait_ms)
         return member.channel.take_one()
 
     def send(self, member: Member, *bodies: bytes, wait_ms: int = 200) -> list[RemotingCommand]:
         assert member.broker is not None
-        member.broker.handle(member.channel, [send_command(body) for body in bodies])
-        member.broker.turn_ended()
+        member.broker.server.handle(member.channel, [send_command(body) for body in bodies])
+        member.broker.server.turn_ended()
         self.run(wait_ms)
         return member.channel.take()
 
@@ -589,8 +589,8 @@ def test_pulls_wait_for_the_quorum(group: Group) -> None:
         sub_version=0,
     )
     reader = MemoryChannel()
-    leader.broker.handle(reader, [RemotingCommand.request(11, header)])
-    leader.broker.turn_ended()
+    leader.broker.server.handle(reader, [RemotingCommand.request(11, header)])
+    leader.broker.server.turn_ended()
     group.cut = {member.number for member in group.members if member is not leader}
     group.send(leader, b"b", wait_ms=100)
     assert reader.take() == []

@@ -12,6 +12,7 @@ import pytest
 from harness.broker import Kit
 
 from rmqpy.acl.signature import Credentials
+from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.codec import backend
 from rmqpy.codec.scan import scan_records
 from rmqpy.config.security import TlsMode
@@ -107,7 +108,7 @@ def serving(
     )
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
-        from rmqpy.broker.assembly.hot_setup import install_fast_path
+        from rmqpy.broker.assembly.wiring import install_fast_path
         from rmqpy.net.server.feed_server import FastServer
 
         limits = ConnectionLimits(**settings.pop("limits", {}))
@@ -117,7 +118,7 @@ def serving(
             feed = install_fast_path(kit.broker, kit.store, scheduler, implementation)
             assert feed is not None
             server = FastServer(
-                kit.broker, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
+                kit.broker.server, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
             )
             address = await server.listen("127.0.0.1", 0)
 
@@ -162,9 +163,9 @@ def test_known_sends_do_not_reach_the_processors(
 ) -> None:
     async def main(connect: Any, kit: Kit, server: Any) -> None:
         handled = []
-        handle = kit.broker.handle
+        handle = BrokerServer.handle
         monkeypatch.setattr(
-            kit.broker, "handle", lambda *given: (handled.extend(given[1]), handle(*given))[1]
+            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
         )
         client = await connect()
         client.writer.write(send(0))
@@ -193,9 +194,9 @@ def test_with_access_control_only_what_is_signed_is_taken(
 
     async def main(connect: Any, kit: Kit, server: Any) -> None:
         handled = []
-        handle = kit.broker.handle
+        handle = BrokerServer.handle
         monkeypatch.setattr(
-            kit.broker, "handle", lambda *given: (handled.extend(given[1]), handle(*given))[1]
+            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
         )
         client = await connect()
         client.writer.write(signed(signer, 0))
@@ -248,7 +249,7 @@ def test_pulls_leave_before_the_turn_ends(
             client.writer.write(frame)
             await client.read(1)
         with monkeypatch.context() as turn:
-            turn.setattr(kit.broker, "turn_ended", lambda: None)
+            turn.setattr(BrokerServer, "turn_ended", lambda _server: None)
             client.writer.write(pull(2, 0))
             (answer,) = await client.read(1)
             assert (answer.opaque, answer.code) == (2, 0)
@@ -256,7 +257,7 @@ def test_pulls_leave_before_the_turn_ends(
             while not kit.store.log.has_staged:
                 await asyncio.sleep(0)
             assert server.feed.core.outgoing_count == 2
-        kit.broker.turn_ended()
+        kit.broker.server.turn_ended()
         assert [answer.opaque for answer in await client.read(2)] == [3, 4]
 
     serving(main)

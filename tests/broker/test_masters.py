@@ -58,7 +58,7 @@ def test_the_master_that_most_name_comes_first() -> None:
 def test_the_followed_master_stays_first() -> None:
     """One name server is dead, one is stale: the slave does not change to and fro."""
     made = choice()
-    made.followed = A
+    made.follow(A)
     for round_ms in range(0, 10 * PERIOD_MS, PERIOD_MS):
         say(made, 0, A, round_ms)
         say(made, 2, B, round_ms)  # the stale one
@@ -69,14 +69,14 @@ def test_the_followed_master_stays_first() -> None:
 
 def test_a_master_that_nobody_names_is_still_asked_before_one_that_is_named() -> None:
     made = choice()
-    made.followed = A
+    made.follow(A)
     say(made, 0, B)
     assert made.candidates(0) == [A, B]
 
 
 def test_a_master_stays_while_nobody_names_any() -> None:
     made = choice()
-    made.followed = A
+    made.follow(A)
     say(made, 0, None)
     assert made.candidates(0) == [A]
     assert made.current_master(0) == ""
@@ -115,7 +115,7 @@ def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_tells_it
 def test_a_new_name_is_told() -> None:
     made = choice()
     told: list[int] = []
-    made.on_new.append(lambda: told.append(len(made.candidates(0))))
+    made.subscribe(lambda: told.append(len(made.candidates(0))))
     say(made, 0, A)
     say(made, 1, A)
     say(made, 2, B)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness.broker import Build
 
-from rmqpy.broker.assembly.metrics import metrics_text
+from rmqpy.broker.assembly.wiring import build_metrics
 from rmqpy.client import Message, Producer, PullConsumer
 from rmqpy.testing.in_process import name_server_and_broker
 
@@ -101,6 +101,8 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
 def test_labels_are_escaped(build: Build) -> None:
     kit = build(broker_cluster_name='a "quoted" \\ name')
     line = next(
-        line for line in metrics_text(kit.broker).splitlines() if "rocketmq_broker_tps{" in line
+        line
+        for line in build_metrics(kit.broker, None).text().splitlines()
+        if "rocketmq_broker_tps{" in line
     )
     assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)

@@ -168,7 +168,7 @@ def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
     assert bare is not None and bare.driver is not None
     assert bare.driver.disk is DiskState.LACKS_TABLES
     assert "/store/config/topics.json" not in world.hosts["n0"].disk.nodes
-    bare.broker.slave_sync._fetched.update((21, 43, 45, 201))
+    bare.broker.metadata_sync._fetched.update((21, 43, 45, 201))
     world.advance(1000)
     assert bare.driver.disk is DiskState.GOOD
     assert "/store/config/topics.json" in world.hosts["n0"].disk.nodes

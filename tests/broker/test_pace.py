@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from rmqpy.broker.base.pace import Throttled
+from rmqpy.broker.base.scheduling import Throttled
 
 
 @define

@@ -185,7 +185,7 @@ def test_checks_in_order(build: Build) -> None:
 
     everything_wrong: dict[str, Any] = {"sys_flag": 0, "queue_id": 9}
     assert code(**everything_wrong) == 16
-    kit.broker.identity.configuration = build_readable(kit)
+    kit.broker.identity.change_configuration(build_readable(kit))
     assert code(**everything_wrong) == 26
     broker.groups.put(group("CG", consume_enable=False))
     assert code(**everything_wrong) == 16
@@ -321,7 +321,7 @@ def test_a_closed_connection_is_forgotten(kit: Kit) -> None:
     kit.send()
     suspended(kit, queue_offset=1)
     kit.channel.close()
-    kit.broker.channel_closed(kit.channel)
+    kit.broker.server.channel_closed(kit.channel)
     before = kit.broker.statistics.counters.get_miss
     kit.scheduler.advance(5000)
     assert kit.broker.hold.count == 0
@@ -347,8 +347,8 @@ def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: Kit) -> None:
     """As when a quorum confirms: the watermark grows without a request."""
     kit.send()
     suspended(kit, queue_offset=1)
-    kit.broker.handle(MemoryChannel(), [kit.send_command(b"late")])
-    kit.broker._turning = False
+    kit.broker.server.handle(MemoryChannel(), [kit.send_command(b"late")])
+    kit.broker.server._turning = False
     kit.store.commit()
     assert kit.channel.take() == []
     kit.scheduler.run_until_idle()
@@ -358,16 +358,22 @@ def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: Kit) -> None:
 def test_hold_resumes_each_pull_once() -> None:
     scheduler = ManualScheduler()
     resumed: list[int] = []
-    hold = PullRequestHold(scheduler, lambda pull: resumed.append(pull.offset))
+    hold = PullRequestHold(scheduler)
+
+    def resume(pull: HeldPullRequest) -> None:
+        resumed.append(pull.offset)
+
     for offset in (5, 7):
         pull = HeldPullRequest(MemoryChannel(), RemotingCommand.request(11), offset, None, 15_000)
         assert hold.hold("T", 0, pull)
     hold.notify_message_arriving(Arrival("T", 0, 5, 0, 0, 0))
     hold.notify_message_arriving(Arrival("T", 0, 6, 0, 0, 0))
     assert resumed == []
-    hold.resume_ready()
+    hold.resume_ready(resume)
     assert resumed == [5]
     hold.sweep(lambda topic, queue_id: 7)
+    hold.resume_ready(resume)
     assert (resumed, hold.count) == ([5], 1)
     hold.sweep(lambda topic, queue_id: 8)
+    hold.resume_ready(resume)
     assert (resumed, hold.count) == ([5, 7], 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from harness.broker import Build, Kit
 
-from rmqpy.broker.base.turn_slice import SLICE_MS
+from rmqpy.broker.base.scheduling import SLICE_MS
 from rmqpy.broker.processors.fast_failure import NEVER_MS
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -17,7 +17,7 @@ def sift(kit: Kit, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int
     """The codes that are left, and the answers."""
     channel = MemoryChannel()
     commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
-    kept = kit.broker.queue_age.sift(channel, commands, waited_ms)
+    kept = kit.broker.fast_failure.sift(channel, commands, waited_ms)
     return [command.code for command in kept], channel.take()
 
 
@@ -45,10 +45,10 @@ def test_others_wait_as_long_as_they_must(kit: Kit) -> None:
 
 def test_the_settings_are_followed_at_once(build: Build) -> None:
     kit = build(broker_fast_failure_enable=False)
-    assert kit.broker.queue_age.patience_ms == NEVER_MS
+    assert kit.broker.fast_failure.patience_ms == NEVER_MS
     assert sift(kit, 60_000, 310) == ([310], [])
     kit = build(wait_time_mills_in_send_queue=7)
-    assert kit.broker.queue_age.patience_ms == 7
+    assert kit.broker.fast_failure.patience_ms == 7
     assert sift(kit, 7, 310)[0] == []
 
 
@@ -56,9 +56,9 @@ def test_refusing_takes_a_slice_of_a_turn(kit: Kit) -> None:
     assert sift(kit, 300, 310)[0] == []
     kit.scheduler.advance(SLICE_MS)
     assert sift(kit, 300, 310)[0] == [310]
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert sift(kit, 300, 310)[0] == []
-    assert kit.broker.queue_age.refused == 2
+    assert kit.broker.fast_failure.refused == 2
 
 
 def make_write_slow(kit: Kit, monkeypatch: Any, ms: int) -> None:
@@ -80,7 +80,7 @@ def test_sends_that_wait_behind_a_slow_write_are_refused(
     kit = build(os_page_cache_busy_time_out_mills=300)
     assert sift(kit, 199, 310, 11) == ([310, 11], [])
     make_write_slow(kit, monkeypatch, 301)
-    assert kit.broker.queue_age.patience_ms == 1
+    assert kit.broker.fast_failure.patience_ms == 1
     kept, answers = sift(kit, 199, 10, 310, 320, 36, 37, 11, 34, 324)
     assert kept == [37, 11, 34, 324]
     assert [answer.code for answer in answers] == [2] * 4
@@ -91,8 +91,8 @@ def test_sends_that_wait_behind_a_slow_write_are_refused(
     assert sift(kit, 199, 310, flag=1) == ([310], []), "an answer of a client's"
     (answer,) = sift(kit, 200, 310)[1]
     assert answer.remark.startswith("[TIMEOUT_CLEAN_QUEUE]")
-    kit.broker.turn_ended()
-    assert kit.broker.queue_age.patience_ms == 200
+    kit.broker.server.turn_ended()
+    assert kit.broker.fast_failure.patience_ms == 200
     assert sift(kit, 199, 310) == ([310], [])
 
 
@@ -106,11 +106,13 @@ def test_sends_that_come_behind_a_slow_write_are_rejected(
         assert sift(kit, 60_000, 310) == ([310], [])
     codes = (10, 310, 320, 36, 37)
     channel = MemoryChannel()
-    kit.broker.handle(channel, [RemotingCommand(code, number) for number, code in enumerate(codes)])
+    kit.broker.server.handle(
+        channel, [RemotingCommand(code, number) for number, code in enumerate(codes)]
+    )
     rejected = [answer for answer in channel.take() if answer.code == 2]
     assert [answer.opaque for answer in rejected] == [0, 1, 2, 3]
     assert {answer.remark for answer in rejected} == {
         "[REJECTREQUEST]system busy, start flow control for a while"
     }
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert kit.send(b"after").code == 0

@@ -177,7 +177,7 @@ def test_a_slave_registers_with_its_id_and_learns_its_master(build: Build) -> No
     _, command, answer = kit.network.take()[0]
     assert command.ext_fields["brokerId"] == "1"
     heard: list[str] = []
-    kit.broker.registration.on_answer = lambda _server, found: heard.append(found.ha_address)
+    kit.broker.registration.subscribe(lambda _server, found: heard.append(found.ha_address))
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
     assert heard == ["h:1"]

@@ -87,7 +87,7 @@ def test_who_does_not_answer_in_time(kit: Kit) -> None:
 def test_who_goes_without_an_answer(kit: Kit) -> None:
     channel = member(kit, "c1")
     running_info(kit)
-    kit.broker.channel_closed(channel)
+    kit.broker.server.channel_closed(channel)
     assert kit.channel.take_one().code == 207
 
 

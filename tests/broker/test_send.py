@@ -70,9 +70,9 @@ def test_the_sends_of_a_turn_are_answered_in_one_write(kit: Kit) -> None:
 
 
 def test_nothing_is_answered_before_the_turn_ends(kit: Kit) -> None:
-    kit.broker.handle(kit.channel, [kit.send_command()])
+    kit.broker.server.handle(kit.channel, [kit.send_command()])
     assert kit.channel.take() == []
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert kit.channel.take_one().code == 0
 
 
@@ -312,10 +312,10 @@ def test_a_failed_write_fails_everybody_who_waits(kit: Kit) -> None:
 
 def test_too_many_waiting_senders_are_turned_away(kit: Kit) -> None:
     kit.broker.gate._limit = 2
-    kit.broker.handle(kit.channel, [kit.send_command(), kit.send_command()])
-    kit.broker.handle(kit.channel, [kit.send_command()])
+    kit.broker.server.handle(kit.channel, [kit.send_command(), kit.send_command()])
+    kit.broker.server.handle(kit.channel, [kit.send_command()])
     assert kit.channel.take_one().code == 2
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert [answer.code for answer in kit.channel.take()] == [0, 0]
 
 
@@ -345,7 +345,7 @@ class Slaves:
 def with_slaves(build: Build, **settings: Any) -> tuple[Any, Slaves]:
     kit = build(broker_role=BrokerRole.SYNC_MASTER, **settings)
     slaves = Slaves(Watermark("replicated"))
-    kit.broker.replication.slaves = slaves
+    kit.broker.replication.serve(slaves)
     return kit, slaves
 
 
@@ -453,7 +453,7 @@ def test_who_waits_for_company_is_flushed_before_the_stop(build: Build) -> None:
     kit.scheduler.advance(7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
     stopped: list[int] = []
-    flushing = kit.broker._flushing
+    flushing = kit.broker.log_flusher
     flushing.stop(lambda: stopped.append(kit.store.flushed_offset))
     assert stopped == []
     kit.scheduler.advance(7)

@@ -138,9 +138,9 @@ def test_refusals(build: Build, settings: dict[str, Any], offset: int, code: int
 def test_the_answer_waits_until_the_message_is_stored(kit: Kit) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
-    kit.broker.handle(kit.channel, [RemotingCommand.request(36, header)])
+    kit.broker.server.handle(kit.channel, [RemotingCommand.request(36, header)])
     assert kit.channel.take() == []
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert kit.channel.take_one().code == 0
 
 
@@ -164,10 +164,10 @@ def test_a_store_that_takes_nothing_is_told_by_name(kit: Kit) -> None:
 def test_leadership_that_is_lost_answers_who_waits(kit: Kit) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
-    kit.broker.handle(kit.channel, [RemotingCommand.request(36, header)])
+    kit.broker.server.handle(kit.channel, [RemotingCommand.request(36, header)])
     kit.broker.services.stop()
     assert kit.channel.take_one().code == 1
-    kit.broker.turn_ended()
+    kit.broker.server.turn_ended()
     assert kit.channel.take() == []
 
 

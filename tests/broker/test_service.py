@@ -128,8 +128,8 @@ def test_a_full_disk_is_noticed_and_forgiven(kit: Kit) -> None:
 
 
 def test_a_lost_leadership_answers_who_waits(kit: Kit) -> None:
-    kit.broker.handle(kit.channel, [kit.send_command()])
-    kit.broker.leadership_lost()
+    kit.broker.server.handle(kit.channel, [kit.send_command()])
+    kit.broker.server.leadership_lost()
     answer = kit.channel.take_one()
     assert answer.code == 14 and "msgId" not in answer.ext_fields
 
@@ -146,7 +146,7 @@ def test_a_stopped_broker_plans_nothing(kit: Kit) -> None:
 def test_channel_closed_takes_the_member_away(kit: Kit) -> None:
     channel = MemoryChannel()
     kit.heartbeat(channel)
-    kit.broker.channel_closed(channel)
+    kit.broker.server.channel_closed(channel)
     assert kit.broker.clients.consumer_group("CG") is None
 
 
@@ -265,7 +265,7 @@ def test_whatever_a_request_says_it_gets_one_answer(kit: Kit, data: st.DataObjec
 
     One broker for all examples: what one leaves behind is there for the next.
     """
-    code = data.draw(st.sampled_from(sorted(kit.broker._handlers)))
+    code = data.draw(st.sampled_from(sorted(kit.broker.server._handlers)))
     header = REQUEST_HEADERS.get(RequestCode(code))
     fields = header_fields(header) if header is not None else ()
     command = RemotingCommand(code, body=data.draw(st.sampled_from(BODIES)))
@@ -293,17 +293,17 @@ def test_requests_of_tools_take_a_slice_of_a_turn(build: Build) -> None:
         kit.scheduler.advance(3)
         return RemotingCommand.response_to(request)
 
-    kit.broker.register_handler(9001, slow)
+    kit.broker.server.register_handlers({9001: slow})
     tools = [RemotingCommand(9001, opaque) for opaque in range(3)]
     send = kit.send_command()
     commands: list[RemotingCommand] = [*tools, send]
     turns = 0
     while commands:
         turns += 1
-        commands = list(kit.broker.handle(kit.channel, commands) or ())
+        commands = list(kit.broker.server.handle(kit.channel, commands) or ())
         assert asked == list(range(turns))
-        kit.broker.turn_ended()
+        kit.broker.server.turn_ended()
     assert turns == 3
     assert [answer.code for answer in kit.channel.take()] == [0] * 4
-    assert not kit.broker.handle(kit.channel, [tools[0], kit.send_command()])
-    assert kit.broker.handle(MemoryChannel(), [kit.pull_command(), tools[1]]) == [tools[1]]
+    assert not kit.broker.server.handle(kit.channel, [tools[0], kit.send_command()])
+    assert kit.broker.server.handle(MemoryChannel(), [kit.pull_command(), tools[1]]) == [tools[1]]

@@ -114,7 +114,7 @@ def test_everything_arrives_from_the_ports_java_asks(pair: Any) -> None:
     assert TopicConfigSerializeWrapper.decode(saved) == master.topics.wrapper()
     assert b"17" in both.slave.files.read_bytes("/store/config/consumerOffset.json")
     assert b"11" in both.slave.files.read_bytes("/store/config/delayOffset.json")
-    assert slave.slave_sync.runtime_info()["slaveSync"] == "20 s ago"
+    assert slave.metadata_sync.runtime_info()["slaveSync"] == "20 s ago"
 
 
 def test_the_rounds_are_javas(pair: Any) -> None:
@@ -158,7 +158,7 @@ def test_a_master_syncs_nothing(pair: Any) -> None:
     both.name()
     both.run(30_000)
     assert both.asked == []
-    assert both.slave.broker.slave_sync.runtime_info() == {}
+    assert both.slave.broker.metadata_sync.runtime_info() == {}
 
 
 def test_a_topic_that_the_master_deletes_goes(pair: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
     assert {f"G{number}" for number in range(6)} <= set(slave.groups.groups)
     assert (slave.offsets.get("G1", "T1", 0), slave.offsets.get("G1", "T1", 1)) == (5, 9)
     assert slave.delay_offsets.wrapper().offset_table == {1: 10, 2: 20}
-    info = slave.slave_sync.runtime_info()
+    info = slave.metadata_sync.runtime_info()
     assert info["slaveSyncKept_21"] == "T0, T1, T2, T3, T4 and 1 more"
     version = both.topics.data_version
     both.run(5 * PERIOD_MS)
@@ -239,12 +239,12 @@ def test_requests_stand_alone_and_faults_are_shown(pair: Any) -> None:
     both.dead = True
     both.name()
     both.run(0)
-    info = both.slave.broker.slave_sync.runtime_info()
+    info = both.slave.broker.metadata_sync.runtime_info()
     assert info["slaveSync"] == "nothing fetched yet"
     assert info["slaveSyncFault_21"] == f"{FAST}: connection refused"
     both.dead = False
     both.run(PERIOD_MS)
-    assert list(both.slave.broker.slave_sync.runtime_info()) == ["slaveSync"]
+    assert list(both.slave.broker.metadata_sync.runtime_info()) == ["slaveSync"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"dataVersion":7}'])
@@ -258,7 +258,7 @@ def test_what_cannot_be_read_changes_nothing(pair: Any, body: bytes) -> None:
         if command.code in SYNCED:
             done(RemotingCommand.response_to(command, body=body), None)
     assert both.topics.wrapper() == before
-    faults = both.slave.broker.slave_sync.runtime_info()
+    faults = both.slave.broker.metadata_sync.runtime_info()
     assert "slaveSyncFault_21" in faults
 
 
@@ -272,7 +272,7 @@ def test_a_master_without_a_table_says_so(pair: Any) -> None:
                 command, ResponseCode.SYSTEM_ERROR, "No delay offset in this broker"
             )
             done(refusal, None)
-    fault = both.slave.broker.slave_sync.runtime_info()["slaveSyncFault_45"]
+    fault = both.slave.broker.metadata_sync.runtime_info()["slaveSyncFault_45"]
     assert "No delay offset in this broker" in fault
 
 

@@ -266,7 +266,7 @@ def test_op_messages_of_5x_name_many(kit: Kit) -> None:
         send_half(kit, f"U{number}")
     op = op_message(0, 0, kit.broker.identity, kit.scheduler.now_ms())
     op.body = b"0,2,"
-    kit.broker.run_in_turn(lambda: kit.store.put([op]))
+    kit.broker.server.run_in_turn(lambda: kit.store.put([op]))
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert len(messages(kit, HALF)) == 4
     assert committed(kit) == (3, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.assembly.server import BrokerServer
+from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.config.loading import (
     BrokerConfiguration,
     BrokerSettings,
@@ -70,7 +70,7 @@ class Kit:
     files: MemoryFiles
     network: MemoryNetwork
     store: MessageStore
-    broker: BrokerServer
+    broker: Broker
     channel: MemoryChannel
     picked_queue: list[int]
 
@@ -88,8 +88,8 @@ class Kit:
 
     def tell(self, *commands: RemotingCommand, channel: MemoryChannel | None = None) -> None:
         """Requests in one turn; whatever they cause is left in the channels."""
-        self.broker.handle(channel or self.channel, commands)
-        self.broker.turn_ended()
+        self.broker.server.handle(channel or self.channel, commands)
+        self.broker.server.turn_ended()
 
     def send(self, body: bytes = b"hello", **fields: Any) -> RemotingCommand:
         """A single message by V2."""

@@ -68,10 +68,10 @@ class Pure:
     def _handle(self, channel: MemoryChannel, commands: list[RemotingCommand]) -> None:
         # One by one: the event of a moved offset is stored before the sends of the same call.
         for command in commands:
-            self.kit.broker.handle(channel, [command])
+            self.kit.broker.server.handle(channel, [command])
 
     def end_turn(self) -> None:
-        self.kit.broker.turn_ended()
+        self.kit.broker.server.turn_ended()
 
 
 @define
@@ -114,7 +114,7 @@ class Hot:
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)
             elif status == FeedStatus.OUT_FULL:
-                self.kit.broker.turn_ended()
+                self.kit.broker.server.turn_ended()
                 feed.refresh()
             else:
                 assert status == FeedStatus.BAD_FRAME
@@ -135,7 +135,7 @@ class Hot:
         self.feed.before_fallback()
         self.handed_back.update(command.code for command in commands)
         for command in commands:
-            self.kit.broker.handle(channel, [command])
+            self.kit.broker.server.handle(channel, [command])
         self.feed.after_fallback(commands)
         if closed:
             self.feed.flush_now(self.feed_number(channel))
@@ -146,7 +146,7 @@ class Hot:
         return self.numbers[self.channels.index(channel)]
 
     def end_turn(self) -> None:
-        self.kit.broker.turn_ended()
+        self.kit.broker.server.turn_ended()
         self._open = False
 
 
@@ -207,7 +207,7 @@ class Slave:
 
     def __init__(self, kit: Any) -> None:
         self.replicated = Watermark("replicated")
-        kit.broker.replication.slaves = self
+        kit.broker.replication.serve(self)
         kit.store.log.written.subscribe(
             lambda end: kit.scheduler.call_soon(lambda: self.replicated.advance(end))
         )

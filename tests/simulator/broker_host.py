@@ -12,7 +12,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
-from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+from rmqpy.broker.assembly.wiring import Broker, BrokerDependencies, build_broker
 from rmqpy.config.keys import BrokerRole, FlushDiskType
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -47,7 +47,7 @@ class Running:
     life: ProcessLifetime
     network: MachineNetwork
     store: MessageStore
-    broker: BrokerServer
+    broker: Broker
     driver: DLedgerDriver | None
 
     @property
@@ -112,7 +112,7 @@ class BrokerHost:
         configuration = self.configuration(self.plan.dledger)
         network = MachineNetwork(self.wires, self.machine, life)
         store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
-        broker = BrokerServer(
+        broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,
                 host=self.machine.host,
@@ -131,7 +131,7 @@ class BrokerHost:
         )
         driver = start_dledger_member(broker, store, deps)
         self.running = Running(life, network, store, broker, driver)
-        self.wires.listen(self.machine, PORT, broker)
+        self.wires.listen(self.machine, PORT, broker.server)
         if driver is not None:
             self.wires.listen(self.machine, LEDGER_PORT, driver)
         broker.start()

@@ -105,8 +105,7 @@ def former_leader_registers_as_master(to: Planting) -> None:
         self.services.stop()
         self.leadership_lost()
         if self.identity.broker_id < 0:
-            self.identity.role = BrokerRole.SLAVE
-            self.identity.broker_id = broker_id
+            self.identity.change_role(BrokerRole.SLAVE, broker_id)
             self.registration.register()
 
     to.put(RoleChange, "become_slave", become_slave)

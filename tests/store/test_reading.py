@@ -321,7 +321,7 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
     rig.changes["message_delay_level"] = "1s 5s 1h"
     store = rig.open()
     arrivals: list[Arrival] = []
-    store.on_arrival = arrivals.append
+    store.subscribe_arrivals(arrivals.append)
     topic = b"SCHEDULE_TOPIC_XXXX"
     expected = []
     for level, delay_ms in ((1, 1000), (2, 5000), (3, 3_600_000), (9, 3_600_000)):
@@ -359,7 +359,7 @@ def test_ipv6_hosts(rig: Rig, flag: int) -> None:
 def test_arrivals(rig: Rig) -> None:
     store = rig.open()
     arrivals: list[Arrival] = []
-    store.on_arrival = arrivals.append
+    store.subscribe_arrivals(arrivals.append)
     store.put([rig.draft(3), rig.draft(5), rig.draft(7, sys_flag=TRANSACTION_PREPARED)])
     store.commit()
     assert arrivals == []

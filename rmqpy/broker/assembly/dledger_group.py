@@ -10,8 +10,8 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.broker.assembly.join_checks import MetadataReadyCheck, PeerCertificateCheck
-from rmqpy.broker.assembly.server import BrokerServer
-from rmqpy.broker.replication.group_status import GroupStatusProcessor, status_of
+from rmqpy.broker.assembly.wiring import Broker
+from rmqpy.broker.replication.group_status import GroupStatusProcessor
 from rmqpy.broker.replication.role import GroupRole, RoleChange
 from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.dledger.member import Membership, RaftOptions, RandomBelow
@@ -36,7 +36,7 @@ class DLedgerDependencies:
 
 
 def start_dledger_member(
-    broker: BrokerServer, store: MessageStore, deps: DLedgerDependencies
+    broker: Broker, store: MessageStore, deps: DLedgerDependencies
 ) -> DLedgerDriver | None:
     """The driver of this member, not started; None for a broker without a DLedger log. It answers
     the peers' port. The broker takes no messages until the driver says that it leads.
@@ -48,10 +48,12 @@ def start_dledger_member(
     settings = configuration.store
     store.set_role(slave=True)
     change = RoleChange(
-        broker.identity, store, broker.registration, broker.services, broker.leadership_lost
+        broker.identity, store, broker.registration, broker.services, broker.server.leadership_lost
     )
     membership = membership_of(settings)
     role = GroupRole(change, log.entries, deps.scheduler, slave_id_of(membership.self_id))
+    metadata = MetadataReadyCheck(broker.metadata_sync, broker.tables.topics)
+    metadata.start(store)
     driver = DLedgerDriver(
         membership,
         options_of(configuration, deps.rng),
@@ -62,14 +64,14 @@ def start_dledger_member(
             network=deps.network,
             store_host=broker.identity.store_host,
             on_role=role.changed,
-            flush=broker.begin_flush,
+            flush=broker.log_flusher.begin,
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
-            lacks_tables=MetadataReadyCheck.of(broker, store),
+            lacks_tables=metadata.is_missing_metadata,
             tick_ms=deps.tick_ms,
         ),
     )
-    broker.register_handler(RequestCode.RMQPY_DLEDGER_STATUS, GroupStatusProcessor(driver).answer)
-    broker.member_status = lambda: status_of(driver)
+    status = GroupStatusProcessor(driver)
+    broker.server.register_handlers({RequestCode.RMQPY_DLEDGER_STATUS: status.answer})
     return driver
 
 

@@ -1,5 +1,5 @@
-"""A broker's part in a classic group, put together: the port that slaves replicate from, and a
-slave's way to its master.
+"""A broker's part in a classic group: the port that slaves replicate from, and a slave's connection
+to its master.
 
 The port is open in every classic role, as Java's is: a slave may have slaves of its own.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define
 
-from rmqpy.broker.assembly.server import BrokerServer
+from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
 from rmqpy.broker.replication.access import ReplicationAllowList
 from rmqpy.ha.link import LinkSettings
@@ -21,7 +21,7 @@ from rmqpy.net.tls import Tls
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported only on a slave
     from rmqpy.broker.replication.ha_follower import HaFollower
 
 
@@ -35,62 +35,58 @@ class HaTransport:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HaGroup:
-    """See the module's text. ``following`` is a slave's."""
+    """The replication port, and the follower of a slave."""
 
-    broker: BrokerServer
     server: HaServer
-    following: HaFollower | None
-
-    @classmethod
-    def of(
-        cls,
-        broker: BrokerServer,
-        store: MessageStore,
-        scheduler: AsyncioScheduler,
-        transport: HaTransport,
-    ) -> HaGroup | None:
-        """None with DLedger, which replicates by itself."""
-        identity = broker.identity
-        log = store.opened.classic
-        if identity.store.enable_dledger_commit_log:
-            return None
-        assert log is not None
-        door = ReplicationAllowList.from_settings(identity.configuration.security)
-        broker.replication.others.append(door.runtime_info)
-        tls = transport.tls
-        doors = ListenerSecurity(tls.replication, door.allows)
-        server = HaServer(log, LinkSettings.from_settings(identity.store), scheduler, doors)
-        broker.replication.slaves = server
-        following = None
-        if identity.is_slave:
-            # A master shall not pay for it when it starts.
-            from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
-
-            store.set_role(slave=True)
-            following = HaFollower(
-                FollowingSurroundings(
-                    identity=identity,
-                    store=store,
-                    scheduler=scheduler,
-                    network=transport.network,
-                    dial=lambda address, follower: dial(
-                        address, follower, scheduler, tls.to_master
-                    ),
-                    choice=broker.masters,
-                )
-            )
-            broker.replication.others.append(following.runtime_info)
-        return cls(broker, server, following)
+    port: int
+    follower: HaFollower | None
 
     async def listen(self, host: str) -> None:
-        """Raises ConfigError when the port cannot be had."""
-        await self.server.listen(host, self.broker.identity.listen_port + HA_PORT_DISTANCE)
+        """Raises ConfigError if the port cannot be opened."""
+        await self.server.listen(host, self.port)
 
     def start(self) -> None:
-        if self.following is not None:
-            self.following.start()
+        if self.follower is not None:
+            self.follower.start()
 
     async def close(self) -> None:
-        if self.following is not None:
-            self.following.stop()
+        if self.follower is not None:
+            self.follower.stop()
         await self.server.close()
+
+
+def build_ha_group(
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: HaTransport
+) -> HaGroup | None:
+    """Return the group part of ``broker``; None with DLedger, which replicates on its own."""
+    identity = broker.identity
+    log = store.opened.classic
+    if identity.store.enable_dledger_commit_log:
+        return None
+    assert log is not None
+    allow_list = ReplicationAllowList.from_settings(identity.configuration.security)
+    broker.replication.register_report(allow_list.runtime_info)
+    security = ListenerSecurity(transport.tls.replication, allow_list.allows)
+    server = HaServer(log, LinkSettings.from_settings(identity.store), scheduler, security)
+    broker.replication.serve(server)
+    follower = None
+    if identity.is_slave:
+        store.set_role(slave=True)
+        follower = _follower(broker, store, scheduler, transport)
+        broker.replication.register_report(follower.runtime_info)
+    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, follower)
+
+
+def _follower(
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: HaTransport
+) -> HaFollower:
+    from rmqpy.broker.replication.ha_follower import HaFollower  # a master never needs it
+
+    return HaFollower(
+        identity=broker.identity,
+        store=store,
+        scheduler=scheduler,
+        network=transport.network,
+        dial=lambda address, handler: dial(address, handler, scheduler, transport.tls.to_master),
+        choice=broker.masters,
+    )

@@ -23,7 +23,8 @@ from pathlib import PurePath
 from attrs import define, evolve, field
 
 from rmqpy.audit.replicas.certificate import Certificate, check_signature
-from rmqpy.broker.assembly.server import BrokerServer
+from rmqpy.broker.replication.metadata_sync import MetadataSync
+from rmqpy.broker.state.persistence import TableWriter
 from rmqpy.broker.state.saved_tables import TOPICS_FILE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello, compare_old_logs
@@ -107,31 +108,34 @@ class PeerCertificateCheck:
 
 @define(slots=True, eq=False, repr=False)
 class MetadataReadyCheck:
-    """Whether this member would lead without tables."""
+    """Says whether this member would lead without tables.
 
-    broker: BrokerServer
-    lacks: bool = field(init=False, default=False)
+    Until it has fetched them, a member that started without topics.json next to an old commit log
+    does not write that file either.
+    """
 
-    @classmethod
-    def of(cls, broker: BrokerServer, store: MessageStore) -> Callable[[], bool]:
-        gate = cls(broker)
+    _sync: MetadataSync
+    _topics: TableWriter
+    _is_missing: bool = field(default=False, init=False)
+
+    def start(self, store: MessageStore) -> None:
+        """Look for the tables next to the log of ``store``."""
         old_log = store.old_log
         if store.divided_offset is None or old_log is None:
-            return gate.is_missing_metadata
+            return
         topics = f"{StorePaths.from_settings(store.settings).config}/{TOPICS_FILE}"
         if not old_log.files.exists(topics):
-            gate.lacks = True
-            broker.suspend_topic_writes(True)
+            self._is_missing = True
+            self._topics.suspend()
             logger.warning(
                 "%s is missing beside an old commit log: this member does not lead before it has"
                 " fetched topics, groups and offsets from a leader; where no member has them, copy"
                 " config/ of the last master",
                 topics,
             )
-        return gate.is_missing_metadata
 
     def is_missing_metadata(self) -> bool:
-        if self.lacks and self.broker.slave_sync.is_synchronized:
-            self.lacks = False
-            self.broker.suspend_topic_writes(False)
-        return self.lacks
+        if self._is_missing and self._sync.is_synchronized:
+            self._is_missing = False
+            self._topics.resume()
+        return self._is_missing

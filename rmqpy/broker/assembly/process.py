@@ -15,13 +15,21 @@ import os
 import random
 import resource
 import socket
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import define, evolve
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
-from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport
-from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
+from rmqpy.broker.assembly.wiring import (
+    Broker,
+    BrokerDependencies,
+    build_broker,
+    build_metrics,
+    install_fast_path,
+)
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.access import ReplicationAllowList
 from rmqpy.codec import backend
@@ -40,7 +48,7 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
-    from rmqpy.broker.assembly.metrics_page import MetricsPage
+    from rmqpy.broker.assembly.metrics import MetricsPage
     from rmqpy.net.dledger.driver import DLedgerDriver
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
@@ -105,7 +113,7 @@ class BrokerRuntime:
         return self._parts.store
 
     @property
-    def broker(self) -> BrokerServer:
+    def broker(self) -> Broker:
         return self._parts.broker
 
     async def start(self) -> None:
@@ -165,7 +173,7 @@ class BrokerRuntime:
             credentials=_own_credentials(configuration),
             tls=tls.client,
         )
-        broker = BrokerServer(
+        broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,
                 host=addresses.told,
@@ -178,16 +186,16 @@ class BrokerRuntime:
             )
         )
         limits = ConnectionLimits.from_settings(configuration.remoting)
-        group = HaGroup.of(broker, store, self._scheduler, HaTransport(network, tls))
+        group = build_ha_group(broker, store, self._scheduler, HaTransport(network, tls))
         main = _main_server(broker, store, self._scheduler, (limits, ListenerSecurity(tls.server)))
         fast = RemotingServer(
             broker.fast_port, self._scheduler, limits, ListenerSecurity(tls.server)
         )
         watch = StallDetector()
         for server in (main, fast):
-            server.set_overload_filter(broker.queue_age, watch)
+            server.set_overload_filter(broker.fast_failure, watch)
         member = _member(broker, store, self._scheduler, tls)
-        page = _metrics_page(broker)
+        page = _metrics_page(broker, member)
         running = _Running(store, broker, network, (main, fast), member, group, page)
         try:
             await running.open_sockets(configuration, addresses)
@@ -213,17 +221,17 @@ class BrokerRuntime:
         return running
 
 
-def _metrics_page(broker: BrokerServer) -> MetricsPage | None:
+def _metrics_page(broker: Broker, member: _GroupMember | None) -> MetricsPage | None:
     if broker.identity.configuration.remoting.metrics_listen_address is None:
         return None
     try:
-        from rmqpy.broker.assembly.metrics_page import MetricsPage
+        from rmqpy.broker.assembly.metrics import MetricsPage
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"metricsListenAddress is set, and {error.name} is not installed:"
             " pip install 'rmqpy[metrics]'"
         ) from None
-    return MetricsPage(broker)
+    return MetricsPage(build_metrics(broker, None if member is None else member.status))
 
 
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
@@ -235,7 +243,7 @@ def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class _Running:
     store: MessageStore
-    broker: BrokerServer
+    broker: Broker
     network: RemotingClient
     servers: tuple[RemotingServer, RemotingServer]
     """The ordinary one and that of the fast port."""
@@ -275,6 +283,7 @@ class _GroupMember:
     driver: DLedgerDriver
     network: RemotingClient
     server: RemotingServer
+    status: Callable[[], Mapping[str, object]]
 
     async def listen(self, configuration: BrokerConfiguration, bind: str) -> None:
         """On the own address in ``dLegerPeers``; where ``bindAddress`` is set or that address is
@@ -289,7 +298,7 @@ class _GroupMember:
 
 
 def _main_server(
-    broker: BrokerServer,
+    broker: Broker,
     store: MessageStore,
     scheduler: AsyncioScheduler,
     bounds: tuple[ConnectionLimits, ListenerSecurity],
@@ -298,25 +307,25 @@ def _main_server(
     ``RMQPY_FAST=0`` in the environment).
     """
     if os.environ.get("RMQPY_FAST") == "0":
-        return RemotingServer(broker, scheduler, *bounds)
-    from rmqpy.broker.assembly.hot_setup import install_fast_path
+        return RemotingServer(broker.server, scheduler, *bounds)
     from rmqpy.net.server.feed_server import FastServer
 
     feed = install_fast_path(broker, store, scheduler)
     if feed is None:
-        return RemotingServer(broker, scheduler, *bounds)
+        return RemotingServer(broker.server, scheduler, *bounds)
     limits, doors = bounds
     # A commit is written, flushed and, in a group, sent to every other member: share it.
-    return FastServer(broker, scheduler, limits, feed, doors, patient=True)
+    return FastServer(broker.server, scheduler, limits, feed, doors, patient=True)
 
 
 def _member(
-    broker: BrokerServer, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
+    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
 ) -> _GroupMember | None:
     """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
     if store.dledger is None:
         return None
     from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+    from rmqpy.broker.replication.group_status import status_of
 
     # What is pushed in one turn to a follower that has fallen behind may be much.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
@@ -327,10 +336,10 @@ def _member(
     if driver is None:
         return None
     configuration = broker.identity.configuration
-    door = ReplicationAllowList.from_settings(
+    allow_list = ReplicationAllowList.from_settings(
         configuration.security, [peer.host for peer in configuration.store.dledger_members]
     )
-    broker.replication.others.append(door.runtime_info)
+    broker.replication.register_report(allow_list.runtime_info)
     server = RemotingServer(
         driver,
         scheduler,
@@ -339,9 +348,9 @@ def _member(
             read_bytes=PUSH_BYTES,
             turn_bytes=4 * PUSH_BYTES,
         ),
-        ListenerSecurity(tls.server, door.allows),
+        ListenerSecurity(tls.server, allow_list.allows),
     )
-    return _GroupMember(driver, network, server)
+    return _GroupMember(driver, network, server, partial(status_of, driver))
 
 
 def _addresses(configuration: BrokerConfiguration) -> Addresses:

@@ -6,9 +6,11 @@ Processors keep a reference and read it for each request, so that a change is se
 
 from __future__ import annotations
 
-from attrs import define
+import ipaddress
+from functools import lru_cache
 
-from rmqpy.broker.base.hosts import host_of
+from attrs import define, field
+
 from rmqpy.config.broker import BrokerSettings
 from rmqpy.config.keys import BrokerRole, host_and_port
 from rmqpy.config.loading import BrokerConfiguration
@@ -30,6 +32,12 @@ class BrokerContext:
     broker_id: int
     role: BrokerRole
     store_host: Host
+    broker_settings: BrokerSettings = field(init=False)
+    store: StoreSettings = field(init=False)
+    name: str = field(init=False)
+    cluster: str = field(init=False)
+    is_readable: bool = field(init=False)
+    is_writeable: bool = field(init=False)
 
     @classmethod
     def from_configuration(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
@@ -43,13 +51,22 @@ class BrokerContext:
         store_host = host_of(host, configuration.remoting.listen_port)
         return cls(configuration, host, broker_id, role, store_host)
 
-    @property
-    def broker_settings(self) -> BrokerSettings:
-        return self.configuration.broker
+    def __attrs_post_init__(self) -> None:
+        self.change_configuration(self.configuration)
 
-    @property
-    def store(self) -> StoreSettings:
-        return self.configuration.store
+    def change_configuration(self, configuration: BrokerConfiguration) -> None:
+        """Apply new settings; role and addresses stay."""
+        self.configuration = configuration
+        self.broker_settings = configuration.broker
+        self.store = configuration.store
+        self.name = configuration.broker.broker_name
+        self.cluster = configuration.broker.broker_cluster_name
+        self.is_readable = configuration.broker.broker_permission & PERM_READ != 0
+        self.is_writeable = configuration.broker.broker_permission & PERM_WRITE != 0
+
+    def change_role(self, role: BrokerRole, broker_id: int) -> None:
+        """Take a role, under the id that the name servers know."""
+        self.role, self.broker_id = role, broker_id
 
     @property
     def listen_port(self) -> int:
@@ -58,14 +75,6 @@ class BrokerContext:
     @property
     def fast_port(self) -> int:
         return self.listen_port - FAST_PORT_DISTANCE
-
-    @property
-    def name(self) -> str:
-        return self.broker_settings.broker_name
-
-    @property
-    def cluster(self) -> str:
-        return self.broker_settings.broker_cluster_name
 
     @property
     def address(self) -> str:
@@ -83,10 +92,19 @@ class BrokerContext:
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
 
-    @property
-    def readable(self) -> bool:
-        return self.broker_settings.broker_permission & PERM_READ != 0
 
-    @property
-    def writeable(self) -> bool:
-        return self.broker_settings.broker_permission & PERM_WRITE != 0
+CACHED_PEERS = 4096
+
+
+@lru_cache(maxsize=CACHED_PEERS)
+def born_host(peer: tuple[str, int]) -> Host:
+    """The remote end of a connection; an IPv4 address inside an IPv6 one is the IPv4 address."""
+    return host_of(*peer)
+
+
+def host_of(address: str, port: int) -> Host:
+    """A textual IP address; a name is refused with ValueError."""
+    parsed = ipaddress.ip_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return parsed.packed, port

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from attrs import define, field
 
-from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.clock import Clock, Scheduler, Timer
 
 logger = logging.getLogger(__name__)
 
@@ -40,3 +41,76 @@ class PeriodicWork:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+
+REST_TIMES: Final = 10
+REST_LONGEST_MS: Final = 1_000
+"""No change waits longer for its turn."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Throttled:
+    """Work that grows with a table, kept from taking the whole loop however often it is requested.
+
+    A client that creates topic after topic makes the broker encode all of them again and again.
+    After each run the work rests for ``REST_TIMES`` as long as it took, so it takes at most a tenth
+    of the time; the work of a small table costs nothing and is not delayed. A request during the
+    rest leads to one run when the rest is over.
+    """
+
+    _scheduler: Scheduler
+    _work: Callable[[], None]
+    _rested_ms: int | None = field(default=None, init=False)
+    _timer: Timer | None = field(default=None, init=False)
+
+    def request(self) -> None:
+        if self._timer is not None:
+            return
+        now_ms = self._scheduler.monotonic_ms()
+        if self._rested_ms is None or now_ms >= self._rested_ms:
+            self._run()
+        else:
+            self._timer = self._scheduler.call_later(self._rested_ms - now_ms, self._rested)
+
+    def cancel(self) -> None:
+        """What waits will not run."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rested(self) -> None:
+        self._timer = None
+        self._run()
+
+    def _run(self) -> None:
+        began_ms = self._scheduler.monotonic_ms()
+        self._work()
+        now_ms = self._scheduler.monotonic_ms()
+        self._rested_ms = now_ms + min((now_ms - began_ms) * REST_TIMES, REST_LONGEST_MS)
+
+
+SLICE_MS: Final = 2
+
+
+@define(slots=True, eq=False, repr=False)
+class AdminTimeBudget:
+    """The time that requests of tools may take in one turn of the loop.
+
+    Each may cost milliseconds (the topic table of a large broker), and one connection can have
+    hundreds of them under way. A request that has not begun within ``SLICE_MS`` waits for the next
+    turn, so producers and consumers wait for at most one such request.
+    """
+
+    _clock: Clock
+    _until_ms: int | None = None
+
+    def begin(self) -> bool:
+        """Whether one more request may begin in this turn; the first one always may."""
+        if self._until_ms is None:
+            self._until_ms = self._clock.monotonic_ms() + SLICE_MS
+            return True
+        return self._clock.monotonic_ms() < self._until_ms
+
+    def end(self) -> None:
+        """The turn is over."""
+        self._until_ms = None

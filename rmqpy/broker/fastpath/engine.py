@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rmqpy.broker.base.hosts import born_host
+from rmqpy.broker.base.context import born_host
 from rmqpy.broker.fastpath.accounts import FastPathAccounts
 from rmqpy.broker.fastpath.dispatch import FastPathDispatcher
 from rmqpy.broker.fastpath.eligibility import (
@@ -72,7 +72,7 @@ class FastPath:
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
-        self._around = deps
+        self._deps = deps
         self._store = sources.store
         self.needs_refresh = True
         """Python has handled frames of others since the last refresh."""
@@ -118,13 +118,17 @@ class FastPath:
 
     # Turns
 
+    def request_refresh(self) -> None:
+        """Frames were handled in Python: refresh before the next frame."""
+        self.needs_refresh = True
+
     def refresh(self) -> None:
         """Before the first frame of a turn, and when Python may have changed something: tell C."""
         core = self.core
         self._check_tables()
         self._tables.renew_files()
         self._share_log()
-        now_ms = self._around.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
@@ -165,7 +169,7 @@ class FastPath:
         """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
         if self.core is None:
             return
-        self._store.parts.dispatch.accelerator = None
+        self._store.parts.dispatch.install_accelerator(None)
         self._in.release()
         self._out.release()
         self._tables.close()
@@ -343,7 +347,7 @@ class FastPath:
 
     def _collect_counters(self) -> None:
         """What C has counted and noted since the last time."""
-        core, statistics = self.core, self._around.statistics
+        core, statistics = self.core, self._deps.statistics
         if core.put_messages:
             statistics.messages_put(core.put_messages, core.put_bytes, 0)
             core.put_messages = core.put_bytes = 0
@@ -360,7 +364,7 @@ class FastPath:
         for i in range(core.commit_count):
             commit = core.commits[i]
             group, topic = self._tables.reader_name(commit.reader)
-            self._around.offsets.commit(group, topic, commit.queue_id, commit.offset)
+            self._deps.offsets.commit(group, topic, commit.queue_id, commit.offset)
         core.commit_count = 0
 
     def _check_tables(self) -> None:
@@ -409,7 +413,7 @@ class FastPath:
                     )
                 entry.length = 0
         if held:
-            self._around.gate.hold(self._conditions.marks, held)
+            self._deps.gate.hold(self._conditions.marks, held)
 
     def _requeue_unsent(self) -> None:
         core = self.core
@@ -458,7 +462,7 @@ class FastPath:
         self._has_templates = templates is not None
         self._pulls = (
             self._has_templates
-            and identity.readable
+            and identity.is_readable
             and not identity.is_slave
             and not identity.broker_settings.slave_read_enable
             and not identity.broker_settings.disable_consume_if_consumer_read_slowly

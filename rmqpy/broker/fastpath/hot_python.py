@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.broker.base.hosts import born_host
+from rmqpy.broker.base.context import born_host
 from rmqpy.broker.fastpath.eligibility import (
     FastPathDependencies,
     FastPathEligibility,
@@ -98,7 +98,7 @@ class HotPython:
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         assert isinstance(sources.store.log, ClassicCommitLog)
         self._sources = sources
-        self._around = deps
+        self._deps = deps
         self._store = sources.store
         self._log = sources.store.log
         self._staging = self._log.staging
@@ -135,11 +135,15 @@ class HotPython:
         self._conditions.paused = held
         self.refresh()
 
+    def request_refresh(self) -> None:
+        """Frames were handled in Python: refresh before the next frame."""
+        self.needs_refresh = True
+
     def refresh(self) -> None:
         """Before the first frame of a turn, and when others may have changed something."""
         if self._conditions.changed():
             self._forget()
-        self._now_ms = self._around.clock.now_ms()
+        self._now_ms = self._deps.clock.now_ms()
         self._takes_sends = self._conditions.may_handle_sends(self._now_ms)
         self.needs_refresh = False
 
@@ -161,12 +165,12 @@ class HotPython:
             peer.requests = 0
         self._out_bytes = 0
         if held:
-            self._around.gate.hold(self._conditions.marks, held)
+            self._deps.gate.hold(self._conditions.marks, held)
         self.rows.drop_if_many()
 
     def close(self) -> None:
         """Nothing is fed any more. Harmless twice."""
-        self._store.parts.dispatch.accelerator = None
+        self._store.parts.dispatch.install_accelerator(None)
         self._peers.clear()
 
     # Connections
@@ -372,7 +376,7 @@ class HotPython:
     def _collect_counters(self) -> None:
         """What was counted since the last time."""
         if self._put_messages:
-            self._around.statistics.messages_put(self._put_messages, self._put_bytes, 0)
+            self._deps.statistics.messages_put(self._put_messages, self._put_bytes, 0)
             self._put_messages = self._put_bytes = 0
 
     # What is known

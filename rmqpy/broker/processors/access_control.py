@@ -9,22 +9,17 @@ in Python knows no accounts and is left out.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from attrs import define
 
 from rmqpy.acl.rules import AccessRules
 from rmqpy.acl.signature import ACCESS_KEY, AccessChecker
-from rmqpy.acl.watcher import AccessFiles, access_paths
-from rmqpy.broker.processors.access_demands import broker_demands
-from rmqpy.broker.processors.admin.acl import AccessAdminProcessor
-from rmqpy.config.security import SecurityMode
+from rmqpy.acl.watcher import AccessFiles
+from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 LOG_PERIOD_MS: Final = 10_000
 """Refused requests are logged one by one at first, then with their number once in this time."""
@@ -34,43 +29,18 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class BrokerAccessControl:
-    """``check`` raises Refusal; ``start`` reads the files and raises ConfigError."""
+    """Checks requests, and counts and logs those that it refuses."""
 
-    _broker: BrokerServer
+    _checker: AccessChecker
     _files: AccessFiles
-    _keeper: AccessChecker
+    _clock: Clock
     _logged_ms: int = -LOG_PERIOD_MS
     _logged: int = 0
-
-    @classmethod
-    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> BrokerAccessControl:
-        """For ``aclEnable=true``. Adds the account requests to ``broker``."""
-        configuration = deps.configuration
-        keeper = AccessChecker(broker_demands(broker.store))
-        secure = configuration.security.security_mode is SecurityMode.SECURE
-        files = AccessFiles(
-            *access_paths(
-                configuration.broker.rocketmq_home, configuration.security.acl_plain_file
-            ),
-            deps.files,
-            deps.scheduler,
-            lambda rules: _use(keeper, rules),
-            secure,
-        )
-        control = cls(broker, files, keeper)
-        files.start()
-        administration = AccessAdminProcessor(
-            identity=broker.identity, files=files, clock=deps.scheduler
-        )
-        for code, handler in administration.handlers().items():
-            broker.register_handler(code, handler)
-        broker.replication.others.append(control.runtime_info)
-        return control
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
         """Raises Refusal unless the peer may do what it asks for."""
         try:
-            self._keeper.check(channel.peer[0], request)
+            self._checker.check(channel.peer[0], request)
         except RequestRejectedError as refusal:
             self._log(channel, request, refusal)
             raise
@@ -78,35 +48,35 @@ class BrokerAccessControl:
     @property
     def rules(self) -> AccessRules:
         """As the files say now; others when one of them has changed."""
-        return self._keeper.rules
+        return self._checker.rules
 
     def account_of(self, request: RemotingCommand) -> str | None:
         """The access key of the account that may send this, if it has signed."""
         access_key = request.ext_fields.get(ACCESS_KEY, "")
-        return access_key if self._keeper.has_rights(access_key, request) else None
+        return access_key if self._checker.has_rights(access_key, request) else None
 
     def checked_elsewhere(self, count: int) -> None:
-        """So many requests were found to be allowed by the hot path."""
-        self._keeper.allowed += count
+        """Count requests that the fast path has found to be allowed."""
+        self._checker.count_allowed(count)
 
     def stop(self) -> None:
         self._files.stop()
 
     def runtime_info(self) -> dict[str, str]:
         return {
-            "accessRequestsAllowed": str(self._keeper.allowed),
-            "accessRequestsRefused": str(self._keeper.refused),
+            "accessRequestsAllowed": str(self._checker.allowed),
+            "accessRequestsRefused": str(self._checker.refused),
         }
 
     def _log(
         self, channel: Channel, request: RemotingCommand, refusal: RequestRejectedError
     ) -> None:
-        now_ms = self._broker.clients.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         if now_ms - self._logged_ms < LOG_PERIOD_MS:
             return
         self._logged_ms = now_ms
-        more = self._keeper.refused - self._logged - 1
-        self._logged = self._keeper.refused
+        more = self._checker.refused - self._logged - 1
+        self._logged = self._checker.refused
         logger.warning(
             "request %d of %s refused: %s%s",
             request.code,
@@ -114,7 +84,3 @@ class BrokerAccessControl:
             refusal.remark,
             f" ({more} more before it)" if more > 0 else "",
         )
-
-
-def _use(keeper: AccessChecker, rules: AccessRules) -> None:
-    keeper.rules = rules

@@ -27,8 +27,8 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.scheduling import AdminTimeBudget
 from rmqpy.broker.base.store_api import Store
-from rmqpy.broker.base.turn_slice import AdminTimeBudget
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
@@ -46,11 +46,26 @@ PUTS: Final = frozenset(
     }
 )
 """What Java's SendMessageProcessor handles."""
+_NEED_WHOLE_QUEUES: Final = frozenset(
+    {
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_TOPIC_STATS_INFO,
+    }
+)
+RESTRICTED: Final = PUTS | _NEED_WHOLE_QUEUES
+"""Codes that :func:`reject_if_unavailable` may refuse."""
 
 
-def reject_if_page_cache_busy(store: Store, code: int) -> None:
-    """Raises Refusal for a send while the page cache is busy."""
-    if code in PUTS and store.page_cache_busy:
+def reject_if_unavailable(store: Store, code: int) -> None:
+    """Raise RequestRejectedError for a request of :data:`RESTRICTED` that cannot be answered now:
+    a send while the page cache is busy, or an offset while the consume queues are rebuilt.
+    """
+    if code not in PUTS:
+        _reject_while_rebuilding(store)
+    elif store.page_cache_busy:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
         )
@@ -126,3 +141,18 @@ def _busy(request: RemotingCommand, reason: str, age: str) -> RemotingCommand:
         ResponseCode.SYSTEM_BUSY,
         f"[{reason}]broker busy, start flow control for a while, {age}",
     )
+
+
+def _reject_while_rebuilding(store: Store) -> None:
+    """Raise RequestRejectedError while the consume queues lag behind the log after a restart.
+
+    A pull gets the messages that its queue already has, and waits where there is none
+    (:mod:`rmqpy.store.reader`). Requests that decide on offsets are refused: an answer from half a
+    queue would send a consumer to the wrong place.
+    """
+    if store.is_rebuilding_queues:
+        raise RequestRejectedError(
+            ResponseCode.SYSTEM_ERROR,
+            "the consume queues are being brought in line with the log,"
+            f" {store.dispatch_behind_bytes} bytes to go",
+        )

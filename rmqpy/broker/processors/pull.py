@@ -23,15 +23,18 @@ What the store found decides the code (``_CODES``). A pull that found nothing ne
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.message_copy import encode_java_properties
 from rmqpy.broker.base.store_api import HandlerTable, Matcher, MessageReader, RecordFilter
 from rmqpy.broker.filter.tags import is_tag_expression, matcher_of, matcher_of_expression
 from rmqpy.broker.processors.slow_consumers import SlowConsumerGuard
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.broker.state.consumer_filters import (
@@ -44,13 +47,22 @@ from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
+from rmqpy.codec.properties import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
-from rmqpy.model.codes import GetMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.codes import GetMessageStatus, PutMessageStatus, RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.model.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqpy.model.flags import (
+    BORN_HOST_V6,
+    PERM_READ,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    STORE_HOST_V6,
+)
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.remoting.bodies import SubscriptionGroupConfig
+from rmqpy.model.message import OutgoingMessage
+from rmqpy.remoting.bodies import MessageQueue, OffsetMovedEvent, SubscriptionGroupConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -92,8 +104,8 @@ class PullFilter:
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class PullSurroundings:
-    """What pulling needs to know and to use."""
+class PullProcessor:
+    """See the module's text."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -106,35 +118,24 @@ class PullSurroundings:
     slow_readers: SlowConsumerGuard
     statistics: Statistics
     clock: Clock
-    offset_moved: Callable[[OffsetMoved], None]
-
-
-@define(slots=True, frozen=True, eq=False, repr=False)
-class PullProcessor:
-    """See the module's text."""
-
-    deps: PullSurroundings
+    events: OffsetMovedEvents
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """The first pass: may commit an offset, may wait."""
-        return self._answer(channel, request, first=True)
-
     def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """The second pass of a pull that waited."""
-        return self._answer(channel, request, first=False)
+        return self.pull(channel, request, first=False)
 
-    def _answer(
-        self, channel: Channel, request: RemotingCommand, first: bool
+    def pull(
+        self, channel: Channel, request: RemotingCommand, first: bool = True
     ) -> RemotingCommand | None:
+        """The first pass may commit an offset, and may wait."""
         header = PullMessageRequestHeader.decode(request.ext_fields)
         group = self._check(header)
         selection = self._selection(header, group)
-        deps = self.deps
-        began_ms = deps.clock.monotonic_ms()
-        result = deps.queues.get_message(
+        began_ms = self.clock.monotonic_ms()
+        result = self.queues.get_message(
             header.consumer_group,
             header.topic,
             header.queue_id,
@@ -143,20 +144,20 @@ class PullProcessor:
             selection.matcher,
             selection.record_filter,
         )
-        deps.statistics.messages_got(
+        self.statistics.messages_got(
             (header.consumer_group, header.topic),
             len(result.messages),
-            deps.clock.monotonic_ms() - began_ms,
+            self.clock.monotonic_ms() - began_ms,
             header.queue_id,
         )
-        deps.slow_readers.record_lag(
+        self.slow_readers.record_lag(
             header.consumer_group, header.topic, header.queue_id, result.behind_bytes
         )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if first and header.sys_flag & PULL_COMMIT_OFFSET and not deps.identity.is_slave:
-            deps.offsets.commit(
+        if first and header.sys_flag & PULL_COMMIT_OFFSET and not self.identity.is_slave:
+            self.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         suggestion = self._suggestion(result, group)
@@ -182,12 +183,11 @@ class PullProcessor:
     # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
-        deps = self.deps
-        if not deps.identity.readable:
+        if not self.identity.is_readable:
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"the broker {deps.identity.host} may not be read"
+                ResponseCode.NO_PERMISSION, f"the broker {self.identity.host} may not be read"
             )
-        group = deps.groups.find_or_create(header.consumer_group)
+        group = self.groups.find_or_create(header.consumer_group)
         if group is None:
             raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -198,7 +198,7 @@ class PullProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"subscription group {header.consumer_group} may not consume",
             )
-        topic = deps.topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             raise RequestRejectedError(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -221,7 +221,7 @@ class PullProcessor:
     ) -> PullFilter:
         if header.sys_flag & PULL_SUBSCRIPTION:
             return self._selection_of_request(header)
-        group = self.deps.clients.consumer_group(header.consumer_group)
+        group = self.clients.consumer_group(header.consumer_group)
         if group is None:
             raise RequestRejectedError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -264,7 +264,7 @@ class PullProcessor:
         self, header: PullMessageRequestHeader, expression_type: str | None
     ) -> PullFilter:
         """The filter that the last heartbeat registered."""
-        found = self.deps.filters.get(header.consumer_group, header.topic)
+        found = self.filters.get(header.consumer_group, header.topic)
         if found is None:
             raise RequestRejectedError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -279,13 +279,13 @@ class PullProcessor:
         return PullFilter(record_filter=record_filter(found.expression))
 
     def _wanted_retries(self, header: PullMessageRequestHeader) -> RecordFilter | None:
-        if not self.deps.identity.broker_settings.filter_support_retry:
+        if not self.identity.broker_settings.filter_support_retry:
             return None
         is_retry = names.is_retry_topic(header.topic)
-        return self.deps.filters.for_retries(header.consumer_group) if is_retry else None
+        return self.filters.for_retries(header.consumer_group) if is_retry else None
 
     def _check_property_filter(self, expression_type: str | None) -> None:
-        if not self.deps.identity.broker_settings.enable_property_filter:
+        if not self.identity.broker_settings.enable_property_filter:
             raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, filter_refusal(expression_type))
 
     def _wants(self, wanted: RecordFilter | None) -> Callable[[int], bool] | None:
@@ -293,7 +293,7 @@ class PullProcessor:
             return None
 
         def wants(physical_offset: int) -> bool:
-            record = self.deps.queues.message_at(physical_offset)
+            record = self.queues.message_at(physical_offset)
             return record is not None and wanted(record)
 
         return wants
@@ -307,7 +307,7 @@ class PullProcessor:
         header: PullMessageRequestHeader,
         selection: PullFilter,
     ) -> bool:
-        broker = self.deps.identity.broker_settings
+        broker = self.identity.broker_settings
         wait_ms = (
             header.suspend_timeout_millis
             if broker.long_polling_enable
@@ -318,13 +318,13 @@ class PullProcessor:
             request,
             header.queue_offset,
             selection.matcher,
-            self.deps.clock.monotonic_ms() + wait_ms,
+            self.clock.monotonic_ms() + wait_ms,
             self._wants(selection.record_filter),
         )
-        return self.deps.hold.hold(header.topic, header.queue_id, pull)
+        return self.hold.hold(header.topic, header.queue_id, pull)
 
     def _suggestion(self, result: GetMessageResult, group: SubscriptionGroupConfig) -> int:
-        if not self.deps.identity.broker_settings.slave_read_enable:
+        if not self.identity.broker_settings.slave_read_enable:
             return MASTER_ID
         if result.suggest_pulling_from_slave:
             return group.which_broker_when_consume_slowly
@@ -333,10 +333,10 @@ class PullProcessor:
     def _moved(
         self, header: PullMessageRequestHeader, result: GetMessageResult, suggestion: int
     ) -> tuple[ResponseCode, int]:
-        identity = self.deps.identity
+        identity = self.identity
         if identity.is_slave and not identity.store.offset_check_in_slave:
             return ResponseCode.PULL_RETRY_IMMEDIATELY, MASTER_ID
-        self.deps.offset_moved(
+        self.events.write(
             OffsetMoved(
                 header.consumer_group,
                 header.topic,
@@ -346,3 +346,46 @@ class PullProcessor:
             )
         )
         return ResponseCode.PULL_OFFSET_MOVED, suggestion
+
+
+IPV6_BYTES = 16
+
+logger = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class OffsetMovedEvents:
+    """Records that a consumer asked for an offset which its queue does not have."""
+
+    identity: BrokerContext
+    messages: InternalMessageWriter
+    clock: Clock
+
+    def write(self, moved: OffsetMoved) -> None:
+        body = OffsetMovedEvent(
+            consumer_group=moved.group,
+            message_queue=MessageQueue(moved.topic, self.identity.name, moved.queue_id),
+            offset_request=moved.requested,
+            offset_new=moved.new,
+        ).encode()
+        host = self.identity.store_host
+        draft = OutgoingMessage(
+            topic=names.OFFSET_MOVED_EVENT_TOPIC.encode(),
+            queue_id=0,
+            body=body,
+            properties=encode_java_properties(
+                {PROPERTY_TAGS: moved.group, PROPERTY_KEYS: moved.group, PROPERTY_DELAY: "0"}
+            ),
+            sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host[0]) == IPV6_BYTES else 0,
+            born_timestamp_ms=self.clock.now_ms(),
+            born_host=host,
+            store_host=host,
+            wait_store_ok=False,
+        )
+
+        def done(status: PutMessageStatus) -> None:
+            if status is not PutMessageStatus.PUT_OK:
+                logger.warning("the event %s was not stored: %s", moved, status.value)
+
+        if self.messages.has_room:
+            self.messages.submit([draft], done)

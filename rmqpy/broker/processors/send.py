@@ -42,19 +42,6 @@ MSG_REGION: Final = "MSG_REGION"
 logger = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class SendSurroundings:
-    """What sending needs to know and to use."""
-
-    identity: BrokerContext
-    drafts: SendRequestParser
-    sink: StoreWriter
-    gate: SendGate
-    replication: ReplicationStatus
-    statistics: Statistics
-    clock: Clock
-
-
 @define(slots=True, eq=False, repr=False)
 class _PendingSend:
     request: RemotingCommand
@@ -63,11 +50,61 @@ class _PendingSend:
     """What the sender is told; the message may wait in another queue."""
 
 
-@define(slots=True, eq=False, repr=False)
+@define(slots=True, frozen=True, eq=False, repr=False)
+class SendReplies:
+    """Builds the replies to sends that are refused, and to those that waited in vain."""
+
+    identity: BrokerContext
+
+    def refused(self, request: RemotingCommand, refusal: RequestRejectedError) -> RemotingCommand:
+        response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
+        response.ext_fields = self._fields()
+        return response
+
+    def on_ack_timeout(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
+        """Return the frames for replies that may not leave as they are: one reply, or the whole
+        frames of several that waited together.
+        """
+        if not isinstance(ticket, bytes):
+            return self._late_frame(ticket, status)
+        late = []
+        position = 0
+        with memoryview(ticket) as view:
+            while position < len(view):
+                start = position + LENGTH_BYTES
+                position = start + int.from_bytes(view[position:start])
+                response = decode_command(view[start:position])
+                response.header_type = SendMessageResponseHeader
+                late.append(self._late_frame(response, status))
+        return b"".join(late)
+
+    def _late_frame(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
+        answer = response_for(status)
+        response.code = answer.code
+        response.remark = remark_of(status, self.identity.store.max_message_size)
+        if not answer.stored:
+            response.header_type = None
+            response.ext_fields = self._fields()
+        return encode_command(response)
+
+    def _fields(self) -> dict[str, str]:
+        """A Java client reads these from every reply to a send."""
+        broker = self.identity.broker_settings
+        return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
+
+
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class SendProcessor:
     """``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
 
-    deps: SendSurroundings
+    identity: BrokerContext
+    drafts: SendRequestParser
+    sink: StoreWriter
+    gate: SendGate
+    replies: SendReplies
+    replication: ReplicationStatus
+    statistics: Statistics
+    clock: Clock
     _pending: list[_PendingSend] = field(factory=list, init=False)
     _answers: list[bytes] = field(factory=list, init=False)
 
@@ -86,32 +123,10 @@ class SendProcessor:
 
     def put_collected(self, channel: Channel) -> list[bytes]:
         """Put what was collected; the frames to be sent to ``channel`` at once."""
-        self._put_pending(channel)
+        if self._pending:
+            self._put_pending(channel)
         answers, self._answers = self._answers, []
         return answers
-
-    def on_ack_timeout(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
-        """The frame for a reply that may not leave as it is (the gate asks for it)."""
-        answer = response_for(status)
-        response.code = answer.code
-        response.remark = remark_of(status, self.deps.identity.store.max_message_size)
-        if not answer.stored:
-            response.header_type = None
-            response.ext_fields = self._reply_fields()
-        return encode_command(response)
-
-    def late_frames(self, frames: bytes, status: PutMessageStatus) -> bytes:
-        """The same for whole frames of replies that waited together."""
-        late = []
-        position = 0
-        with memoryview(frames) as view:
-            while position < len(view):
-                start = position + LENGTH_BYTES
-                position = start + int.from_bytes(view[position:start])
-                response = decode_command(view[start:position])
-                response.header_type = SendMessageResponseHeader
-                late.append(self.on_ack_timeout(response, status))
-        return b"".join(late)
 
     def _receive(
         self,
@@ -121,25 +136,23 @@ class SendProcessor:
     ) -> RemotingCommand | None:
         try:
             header = header_type.decode(request.ext_fields)
-            drafts = self.deps.drafts
+            drafts = self.drafts
             if header.batch:
                 self._put_batch(channel, request, drafts.batch(channel, request, header))
             else:
                 draft, queue_id = drafts.single(channel, request, header)
                 self._pending.append(_PendingSend(request, draft, queue_id))
         except RequestRejectedError as refusal:
-            return self._refused(request, refusal)
+            return self.replies.refused(request, refusal)
         return None
 
     # ---------------------------------------------------------------------------- put and answer
 
     def _put_pending(self, channel: Channel) -> None:
         pending, self._pending = self._pending, []
-        if not pending:
-            return
-        if not self.deps.gate.has_room(len(pending)):
+        if not self.gate.has_room(len(pending)):
             for sent in pending:
-                self._answer(sent.request, self._refused(sent.request, _busy()))
+                self._answer(sent.request, self.replies.refused(sent.request, _busy()))
             return
         try:
             results = self._put([sent.draft for sent in pending], batch=False)
@@ -149,7 +162,7 @@ class SendProcessor:
                 ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
             )
             for sent in pending:
-                self._answer(sent.request, self._refused(sent.request, refusal))
+                self._answer(sent.request, self.replies.refused(sent.request, refusal))
             return
         assert len(results) == len(pending), (len(results), len(pending))
         waiting: dict[bool, list[PendingReply[RemotingCommand | bytes]]] = {}
@@ -158,38 +171,37 @@ class SendProcessor:
             if held is not None:
                 waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
         for wait_store_ok, replies in waiting.items():
-            self.deps.gate.hold(self._marks(wait_store_ok), replies)
+            self.gate.hold(self._marks(wait_store_ok), replies)
 
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
     ) -> None:
-        self._put_pending(channel)
-        if not self.deps.gate.has_room(1):
+        if self._pending:
+            self._put_pending(channel)
+        if not self.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
         held = self._held(channel, _PendingSend(request, drafts[0], drafts[0].queue_id), result)
         if held is not None:
-            self.deps.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
+            self.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
 
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
-        replication = self.deps.replication
-        marks = self.deps.sink.acknowledged(wait_store_ok)
-        if not wait_store_ok or replication.not_enough_replicas:
-            return marks
-        return (*marks, *replication.marks)
+        marks = self.sink.acknowledged(wait_store_ok)
+        return (*marks, *self.replication.required_marks()) if wait_store_ok else marks
 
     def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
-        clock, statistics = self.deps.clock, self.deps.statistics
+        clock, statistics = self.clock, self.statistics
         began_ms = clock.monotonic_ms()
-        results = self.deps.sink.put(drafts, batch)
-        stored = [result for result in results if response_for(result.status).stored]
-        statistics.messages_put(
-            sum(len(result.physical_offsets) for result in stored),
-            sum(result.end - result.physical_offsets[0] for result in stored),
-            clock.monotonic_ms() - began_ms,
-        )
-        statistics.counters.put_failed += len(results) - len(stored)
+        results = self.sink.put(drafts, batch)
+        count = size = 0
+        for result in results:
+            if response_for(result.status).stored:
+                count += len(result.physical_offsets)
+                size += result.end - result.physical_offsets[0]
+            else:
+                statistics.counters.put_failed += 1
+        statistics.messages_put(count, size, clock.monotonic_ms() - began_ms)
         return results
 
     def _held(
@@ -199,16 +211,16 @@ class SendProcessor:
         request, draft = sent.request, sent.draft
         answer = response_for(result.status)
         if not answer.stored:
-            refusal = refusal_of(result.status, self.deps.identity.store.max_message_size)
+            refusal = refusal_of(result.status, self.identity.store.max_message_size)
             if result.remark:
                 refusal.remark = f"{refusal.remark} {result.remark}"
-            self._answer(request, self._refused(request, refusal))
+            self._answer(request, self.replies.refused(request, refusal))
             return None
         if request.is_oneway:
             return None
-        identity = self.deps.identity
+        identity = self.identity
         remark = None
-        if draft.wait_store_ok and self.deps.replication.not_enough_replicas:
+        if draft.wait_store_ok and self.replication.not_enough_replicas:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
             answer = response_for(status)
             remark = remark_of(status, identity.store.max_message_size)
@@ -231,16 +243,6 @@ class SendProcessor:
     def _answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         if not request.is_oneway:
             self._answers.append(encode_command(response))
-
-    def _refused(self, request: RemotingCommand, refusal: RequestRejectedError) -> RemotingCommand:
-        response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
-        response.ext_fields = self._reply_fields()
-        return response
-
-    def _reply_fields(self) -> dict[str, str]:
-        """A Java client reads these from every reply to a send."""
-        broker = self.deps.identity.broker_settings
-        return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
 
 
 def _busy() -> RequestRejectedError:

@@ -117,7 +117,7 @@ class SendBackProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {header.group}",
             )
-        if not self.identity.writeable:
+        if not self.identity.is_writeable:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self.identity.host}] sending message is forbidden",

@@ -31,8 +31,7 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.hosts import born_host
+from rmqpy.broker.base.context import BrokerContext, born_host
 from rmqpy.broker.base.message_copy import wait_store_msg_ok
 from rmqpy.broker.processors.put_status import refusal_of
 from rmqpy.broker.services.half_messages import is_half, make_half
@@ -152,7 +151,7 @@ class SendRequestParser:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {accept_from_ms}"
             )
-        if not identity.writeable and self.topics.is_ordered(topic):
+        if not identity.is_writeable and self.topics.is_ordered(topic):
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"the broker {identity.host} may not be written to"
             )

@@ -42,23 +42,16 @@ Dial = Callable[[tuple[str, int], HaClientHandler], HaConnection]
 logger = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class FollowingSurroundings:
-    """What following needs to know and to use."""
+@define(slots=True, kw_only=True, eq=False, repr=False)
+class HaFollower:
+    """See the module's text. A ``net.ha_driver.HaClientHandler``."""
 
     identity: BrokerContext
-    store: Store
+    _store: Store
     scheduler: Scheduler
     network: Network
     dial: Dial
     choice: MasterDiscovery
-
-
-@define(slots=True, eq=False, repr=False)
-class HaFollower:
-    """See the module's text. A ``net.ha_driver.HaClientHandler``."""
-
-    deps: FollowingSurroundings
     _redial: ReconnectBackoff = field(factory=ReconnectBackoff, init=False)
     _state: str = field(default="not started", init=False)
     _last_fault: str = field(default="", init=False)
@@ -71,7 +64,7 @@ class HaFollower:
     _stopped: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.deps.choice.on_new.append(self._named)
+        self.choice.subscribe(self._named)
 
     def start(self) -> None:
         self._stopped = False
@@ -99,7 +92,7 @@ class HaFollower:
 
     def runtime_info(self) -> dict[str, str]:
         """Whom this slave follows, and why not."""
-        followed = self.deps.choice.followed
+        followed = self.choice.followed
         info = {
             "haMaster": followed.address if followed is not None else "",
             "haState": self._state,
@@ -107,7 +100,7 @@ class HaFollower:
         }
         if self._last_fault:
             info["haLastFault"] = self._last_fault
-        told = self.deps.choice.current_master(self.deps.scheduler.monotonic_ms())
+        told = self.choice.current_master(self.scheduler.monotonic_ms())
         if told:
             info["haNameServersDisagree"] = told
         return info
@@ -116,8 +109,8 @@ class HaFollower:
 
     def _try(self) -> None:
         self._timer = None
-        choice = self.deps.choice
-        candidates = choice.candidates(self.deps.scheduler.monotonic_ms())
+        choice = self.choice
+        candidates = choice.candidates(self.scheduler.monotonic_ms())
         if not candidates:
             self._wait(self._redial.after(None), "no name server names a master")
             return
@@ -137,13 +130,12 @@ class HaFollower:
                 self._ask(rest[1:], [*heard, verdict])
 
         self._state = f"asking {rest[0].address}"
-        deps = self.deps
-        self._check = MasterLogCheck(deps.identity, deps.store, deps.network, rest[0], done)
+        self._check = MasterLogCheck(self.identity, self._store, self.network, rest[0], done)
         self._check.start()
 
     def _choose(self, heard: list[LogCheckResult]) -> None:
         good = [verdict for verdict in heard if verdict.good]
-        followed = [verdict for verdict in good if verdict.master == self.deps.choice.followed]
+        followed = [verdict for verdict in good if verdict.master == self.choice.followed]
         if followed:
             good = followed
         if len(good) == 1:
@@ -151,9 +143,7 @@ class HaFollower:
             return
         if good:
             names = ", ".join(verdict.master.address for verdict in good)
-            reason = (
-                f"several masters are named {self.deps.identity.name}: {names}; stop all but one"
-            )
+            reason = f"several masters are named {self.identity.name}: {names}; stop all but one"
         else:
             reason = "; ".join(verdict.refused for verdict in heard)
         self._failed(reason)
@@ -170,19 +160,19 @@ class HaFollower:
             logger.info("log beside that of %s: %s", verdict.master.address, verdict.compared)
         self._compared = verdict.compared
         self._verdict = verdict
-        self.deps.choice.followed = verdict.master
+        self.choice.follow(verdict.master)
         self._state = f"connecting to {verdict.master.ha_address}"
-        self._connection = self.deps.dial(address, self)
+        self._connection = self.dial(address, self)
 
     def connected(self, now_ms: int) -> SlaveLink:
         verdict = self._verdict
         assert verdict is not None
         self._state = f"connected to {verdict.master.ha_address}"
         logger.info("following %s", verdict.master.ha_address)
-        settings = LinkSettings.from_settings(self.deps.identity.store)
+        settings = LinkSettings.from_settings(self.identity.store)
         return SlaveLink(
             settings,
-            self.deps.store.max_physical_offset,
+            self._store.max_physical_offset,
             now_ms,
             begin_at=self._begin_at(verdict, settings),
         )
@@ -191,7 +181,7 @@ class HaFollower:
         """Raises StoreError."""
         self._failures = 0
         self._last_fault = ""
-        self.deps.store.append_raw(transfer.offset, transfer.body)
+        self._store.append_raw(transfer.offset, transfer.body)
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         self._connection = None
@@ -199,7 +189,7 @@ class HaFollower:
             return
         self._note(reason)
         self._failures += 1
-        failure = self.deps.store.failure
+        failure = self._store.failure
         if failure is not None:
             self._state = f"stopped: {failure}"
             return
@@ -207,7 +197,7 @@ class HaFollower:
 
     def _begin_at(self, verdict: LogCheckResult, settings: LinkSettings) -> PhysicalOffset | None:
         """Where an empty slave begins that is to have everything; None: the last file will do."""
-        if not self.deps.identity.store.ha_fetch_from_beginning:
+        if not self.identity.store.ha_fetch_from_beginning:
             return None
         begin = settings.file_start(verdict.begin)
         return begin if begin < settings.file_start(verdict.end) else None
@@ -221,7 +211,7 @@ class HaFollower:
 
     def _wait(self, delay_ms: int, reason: str) -> None:
         self._state = f"waiting {delay_ms} ms: {reason}"
-        self._timer = self.deps.scheduler.call_later(delay_ms, self._try)
+        self._timer = self.scheduler.call_later(delay_ms, self._try)
 
     def _note(self, reason: str) -> None:
         if reason != self._last_fault:

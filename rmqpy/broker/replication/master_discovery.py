@@ -40,20 +40,27 @@ class _Answer:
 
 @define(slots=True, eq=False, repr=False)
 class MasterDiscovery:
-    """See the module's text. ``followed`` is written by whoever follows."""
+    """See the module's text. ``followed`` is the master that the slave replicates from."""
 
     identity: BrokerContext
     followed: MasterAddress | None = None
-    on_new: list[Callable[[], None]] = field(factory=list)
-    """Called when a master is named that was no candidate before."""
     _answers: dict[str, _Answer] = field(factory=dict, init=False)
+    _listeners: list[Callable[[], None]] = field(factory=list, init=False)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever a master is named that was no candidate before."""
+        self._listeners.append(listener)
+
+    def follow(self, master: MasterAddress) -> None:
+        """Make ``master`` the one that the slave replicates from."""
+        self.followed = master
 
     def on_registration_answer(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
         """What a name server says; addresses that are none are no answer."""
         before = set(self.candidates(now_ms))
         self._take(server, _master_of(answer), now_ms)
         if set(self.candidates(now_ms)) - before:
-            for listener in self.on_new:
+            for listener in self._listeners:
                 listener()
 
     def _take(self, server: str, master: MasterAddress | None, now_ms: int) -> None:

@@ -12,7 +12,7 @@ code  what                    port     then
 
 First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
 and the name servers' answers name it), then each ``PERIOD_MS``. A master of ours is asked each
-``LOOK_MS`` besides whether topics or groups have changed (:mod:`.table_versions`), so that one
+``LOOK_MS`` besides whether topics or groups have changed (:func:`answer_with_table`), so that one
 which is killed takes with it what was made in its last second, not in its last ten. Each request
 stands alone: one that fails is tried again with the next round, and then, or while no master is
 known, the name servers are asked again with every round (Java waits for the next registration).
@@ -28,13 +28,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 from attrs import define, field
 
 from rmqpy.broker.base.context import FAST_PORT_DISTANCE, BrokerContext
 from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
-from rmqpy.broker.replication.table_versions import KNOWN_VERSION, VERSION
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
@@ -53,15 +52,15 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.channel import Network
 from rmqpy.remoting.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+from rmqpy.remoting.command_header import CommandHeader
 
 FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
 LOOK_MS: Final = 1_000
 TIMEOUT_MS: Final = 3_000
 NAMES_SHOWN: Final = 5
+KNOWN_VERSION: Final = "rmqpyKnownVersion"
+VERSION: Final = "rmqpyVersion"
 _ALL: Final = frozenset(
     (
         RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -72,22 +71,6 @@ _ALL: Final = frozenset(
 )
 
 logger = logging.getLogger(__name__)
-
-
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class SyncSurroundings:
-    """What the sync needs to know and to change."""
-
-    identity: BrokerContext
-    choice: MasterDiscovery
-    topics: TopicTable
-    groups: SubscriptionGroupTable
-    offsets: ConsumerOffsetTable
-    delays: DelayOffsetTable
-    scheduler: Scheduler
-    network: Network
-    register: Callable[[], None]
-    """Asks all name servers again, by registering."""
 
 
 @define(slots=True, frozen=True)
@@ -147,13 +130,22 @@ class LastMasterTable:
     own: DataVersion
 
 
-@define(slots=True, eq=False, repr=False)
+@define(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataSync:
     """See the module's text."""
 
-    deps: SyncSurroundings
-    _topics: TableHistory = field(init=False)
-    _groups: TableHistory = field(init=False)
+    identity: BrokerContext
+    choice: MasterDiscovery
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    delays: DelayOffsetTable
+    scheduler: Scheduler
+    network: Network
+    register: Callable[[], None]
+    """Asks all name servers again, by registering."""
+    _topic_history: TableHistory = field(init=False)
+    _group_history: TableHistory = field(init=False)
     _timer: Timer | None = field(default=None, init=False)
     _look_timer: Timer | None = field(default=None, init=False)
     _told: dict[int, LastMasterTable] = field(factory=dict, init=False)
@@ -162,27 +154,10 @@ class MetadataSync:
     _done_ms: int | None = field(default=None, init=False)
     _fetched: set[int] = field(factory=set, init=False)
 
-    @classmethod
-    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
-        """Over the tables of ``broker``."""
-        return cls(
-            SyncSurroundings(
-                identity=broker.identity,
-                choice=broker.masters,
-                topics=broker.topics,
-                groups=broker.groups,
-                offsets=broker.offsets,
-                delays=broker.delay_offsets,
-                scheduler=deps.scheduler,
-                network=deps.network,
-                register=broker.registration.register,
-            )
-        )
-
     def __attrs_post_init__(self) -> None:
-        strict = self.deps.identity.store.enable_dledger_commit_log
-        self._topics, self._groups = TableHistory(strict), TableHistory(strict)
-        self.deps.choice.on_new.append(self._named)
+        strict = self.identity.store.enable_dledger_commit_log
+        self._topic_history, self._group_history = TableHistory(strict), TableHistory(strict)
+        self.choice.subscribe(self._named)
 
     def start(self) -> None:
         self._plan(FIRST_MS)
@@ -200,11 +175,11 @@ class MetadataSync:
 
     def runtime_info(self) -> dict[str, str]:
         """When a slave last fetched something, and what is wrong."""
-        if not self.deps.identity.is_slave:
+        if not self.identity.is_slave:
             return {}
         info = {"slaveSync": "nothing fetched yet"}
         if self._done_ms is not None:
-            age_ms = self.deps.scheduler.monotonic_ms() - self._done_ms
+            age_ms = self.scheduler.monotonic_ms() - self._done_ms
             info["slaveSync"] = f"{age_ms // 1000} s ago"
         for code, fault in sorted(self._faults.items()):
             info[f"slaveSyncFault_{code}"] = fault
@@ -220,16 +195,15 @@ class MetadataSync:
             self._plan(0)
 
     def _plan(self, delay_ms: int) -> None:
-        self._timer = self.deps.scheduler.call_later(delay_ms, self._round)
+        self._timer = self.scheduler.call_later(delay_ms, self._round)
 
     def _round(self) -> None:
         self._plan(PERIOD_MS)
-        deps = self.deps
-        if not deps.identity.is_slave:
+        if not self.identity.is_slave:
             return
-        masters = deps.choice.candidates(deps.scheduler.monotonic_ms())
+        masters = self.choice.candidates(self.scheduler.monotonic_ms())
         if self._faults or not masters:
-            deps.register()
+            self.register()
         if not masters:
             return
         master = masters[0]
@@ -244,13 +218,12 @@ class MetadataSync:
     def _plan_look(self) -> None:
         """The master tells versions: ask it soon whether they are others."""
         if self._look_timer is None:
-            self._look_timer = self.deps.scheduler.call_later(LOOK_MS, self._look)
+            self._look_timer = self.scheduler.call_later(LOOK_MS, self._look)
 
     def _look(self) -> None:
         self._look_timer = None
-        deps = self.deps
-        masters = deps.choice.candidates(deps.scheduler.monotonic_ms())
-        if deps.identity.is_slave and masters:
+        masters = self.choice.candidates(self.scheduler.monotonic_ms())
+        if self.identity.is_slave and masters:
             master = masters[0]
             self._ask_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
             groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
@@ -263,9 +236,8 @@ class MetadataSync:
         return told.version if told is not None and current else ""
 
     def _own(self, code: int) -> DataVersion:
-        deps = self.deps
         topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
-        return deps.topics.data_version if topics else deps.groups.data_version
+        return self.topics.data_version if topics else self.groups.data_version
 
     def _ask_topics(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
@@ -285,7 +257,7 @@ class MetadataSync:
         code = request.code
 
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
-            if not self.deps.identity.is_slave or self._timer is None:
+            if not self.identity.is_slave or self._timer is None:
                 return
             try:
                 if response is None:
@@ -303,9 +275,9 @@ class MetadataSync:
             else:
                 self._faults.pop(code, None)
                 self._fetched.add(code)
-                self._done_ms = self.deps.scheduler.monotonic_ms()
+                self._done_ms = self.scheduler.monotonic_ms()
 
-        self.deps.network.request(address, request, TIMEOUT_MS, answered)
+        self.network.request(address, request, TIMEOUT_MS, answered)
 
     def _failed(self, code: int, fault: str) -> None:
         if self._faults.get(code) != fault:
@@ -314,10 +286,10 @@ class MetadataSync:
 
     def _take_topics(self, master: MasterAddress, body: bytes) -> None:
         told = TopicConfigSerializeWrapper.decode(body)
-        topics = self.deps.topics
+        topics = self.topics
         if told.data_version.same_as(topics.data_version):
             return
-        taken = self._topics.merge(
+        taken = self._topic_history.merge(
             master.address,
             (topics.topics, topics.data_version),
             (told.topic_config_table, told.data_version),
@@ -329,10 +301,10 @@ class MetadataSync:
 
     def _take_groups(self, master: MasterAddress, body: bytes) -> None:
         told = SubscriptionGroupWrapper.decode(body)
-        groups = self.deps.groups
+        groups = self.groups
         if told.data_version.same_as(groups.data_version):
             return
-        taken = self._groups.merge(
+        taken = self._group_history.merge(
             master.address,
             (groups.groups, groups.data_version),
             (told.subscription_group_table, told.data_version),
@@ -343,11 +315,11 @@ class MetadataSync:
             groups.replace(told, taken.kept, taken.version)
 
     def _take_offsets(self, _master: MasterAddress, body: bytes) -> None:
-        self.deps.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
+        self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
 
     def _take_delays(self, _master: MasterAddress, body: bytes) -> None:
         if body:
-            self.deps.delays.merge(DelayOffsetSerializeWrapper.decode(body))
+            self.delays.merge(DelayOffsetSerializeWrapper.decode(body))
 
     def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
         if kept != self._kept.get(code, frozenset()):
@@ -371,3 +343,31 @@ def _shown(kept: frozenset[str]) -> str:
     listed = sorted(kept)
     more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return ", ".join(listed[:NAMES_SHOWN]) + more
+
+
+def answer_with_table(
+    request: RemotingCommand,
+    version: DataVersion,
+    table: Callable[[], bytes],
+    header: CommandHeader | None = None,
+) -> RemotingCommand:
+    """Answer a request for a table; without a body if the peer already knows this version.
+
+    ==========================  ==============================================================
+    ext field                   meaning
+    ==========================  ==============================================================
+    rmqpyKnownVersion (asked)   the version that the slave received last; empty: send the table
+    rmqpyVersion (answered)     the version of the table; no body follows when it is the known
+    ==========================  ==============================================================
+
+    Java knows neither field: it sends the whole table, and the slave asks it no more often than
+    Java does. Versions are compared as text, and only with those of the same master.
+    """
+    response = RemotingCommand.response_to(request, header=header)
+    known = request.ext_fields.get(KNOWN_VERSION)
+    if known is not None:
+        response.ext_fields[VERSION] = text = f"{version.timestamp}-{version.counter}"
+        if known == text:
+            return response
+    response.body = table()
+    return response

@@ -3,7 +3,7 @@ DLedgerRoleChangeHandler).
 
 A member becomes master only when every entry that it has is committed and dispatched: from then on
 its queue offsets go on from what its consume queues say. What only a master does by itself starts
-and stops here (:mod:`.master_services`).
+and stops here (:class:`MasterServices`).
 
 ===========  ==========================================================================
 core         broker
@@ -17,19 +17,57 @@ CANDIDATE    that there is none
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.replication.master_services import MasterServices
 from rmqpy.broker.services.registration import RegistrationService
 from rmqpy.config.keys import BrokerRole
-from rmqpy.dledger.member import Role
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.store.ledger.entry_store import EntryStore
+
+
+class MasterService(Protocol):
+    """Work that only a master does, such as the delivery of delayed messages."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@define(slots=True, eq=False, repr=False)
+class MasterServices:
+    """The services that only a master runs: delayed messages and transaction checks.
+
+    The role decides: ``start`` when this broker has become master and its queue offsets are known,
+    ``stop`` before it gives the role up. Both are harmless when repeated. Services start in their
+    order and stop in the reverse order.
+    """
+
+    _services: Sequence[MasterService]
+    _abandon: Callable[[], None]
+    """Fails the internal messages that still wait to be confirmed."""
+    running: bool = field(default=False, init=False)
+
+    def start(self) -> None:
+        if not self.running:
+            self.running = True
+            for service in self._services:
+                service.start()
+
+    def stop(self) -> None:
+        if self.running:
+            self.running = False
+            for service in reversed(self._services):
+                service.stop()
+            self._abandon()
+
+
+if TYPE_CHECKING:  # loaded only by brokers with DLedger
+    from rmqpy.dledger.member import Role
+    from rmqpy.store.ledger.entry_store import EntryStore
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +97,7 @@ class RoleChange:
         """
         self.store.dispatch()
         self.store.set_role(slave=False)
-        self.identity.role = BrokerRole.SYNC_MASTER
-        self.identity.broker_id = MASTER_ID
+        self.identity.change_role(BrokerRole.SYNC_MASTER, MASTER_ID)
         self.services.start()
         logger.info("%s is master at %s", self.identity.name, self.identity.address)
         self.registration.register()
@@ -72,8 +109,7 @@ class RoleChange:
         self.leadership_lost()
         if self.identity.is_slave and self.identity.broker_id == broker_id:
             return
-        self.identity.role = BrokerRole.SLAVE
-        self.identity.broker_id = broker_id
+        self.identity.change_role(BrokerRole.SLAVE, broker_id)
         logger.info("%s is slave %d at %s", self.identity.name, broker_id, self.identity.address)
         self.registration.register()
 
@@ -94,6 +130,8 @@ class GroupRole:
 
     def changed(self, role: Role) -> None:
         """The core has this role now."""
+        from rmqpy.dledger.member import Role  # a classic broker never needs it
+
         self._waiting = role is Role.LEADER
         if self._waiting:
             self._try()

@@ -17,10 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.codes import PutMessageStatus
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.flush_tracker import QueueFlush
@@ -34,6 +36,31 @@ ALONE_MAX: Final = 512
 """Of flushes that begin at once behind one that waited in vain."""
 
 logger = logging.getLogger(__name__)
+
+
+@define(slots=True, eq=False, repr=False)
+class StoreFailureHandler:
+    """Refuses the senders that wait when the store fails or the disk is full, and logs why once."""
+
+    _store: Store
+    _gate: SendGate
+    _messages: InternalMessageWriter
+    _reported: str | None = field(default=None, init=False)
+
+    def on_failure(self) -> None:
+        """Fail everything that waits: what was not acknowledged never will be."""
+        reason = self._store.failure or self._store.disk_full_reason
+        if reason != self._reported:
+            self._reported = reason
+            logger.error("the store accepts no messages: %s", reason)
+        self._gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        self._messages.fail()
+
+    def on_room(self) -> None:
+        """Log once that a full disk has space again."""
+        if self._reported is not None and self._store.failure is None:
+            self._reported = None
+            logger.warning("disk space is available again; accepting messages")
 
 
 class _Task(Protocol):

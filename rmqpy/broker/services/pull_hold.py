@@ -35,6 +35,12 @@ SHORT_SWEEP_PERIOD_MS: Final = 1_000
 
 HELD_LIMIT: Final = 100_000
 
+QueueWatch = Callable[[str, int, bool], None]
+"""Called with a topic, a queue id and whether a reader waits for that queue."""
+
+Resume = Callable[["HeldPullRequest"], None]
+"""Answers a pull that no longer waits."""
+
 _Key = tuple[str, int]
 
 
@@ -52,19 +58,21 @@ class HeldPullRequest:
 
 
 class PullRequestHold:
-    """The waiting pulls of all queues. ``resume`` answers one of them."""
+    """The waiting pulls of all queues."""
 
-    def __init__(
-        self, clock: Clock, resume: Callable[[HeldPullRequest], None], limit: int = HELD_LIMIT
-    ) -> None:
+    def __init__(self, clock: Clock, limit: int = HELD_LIMIT) -> None:
         self._clock = clock
-        self._resume = resume
         self._limit = limit
-        self.on_watch: Callable[[str, int, bool], None] = lambda _topic, _queue_id, _wanted: None
-        """Told when the first reader of a queue begins to wait, and when none waits any more."""
+        self._on_watch: QueueWatch = _ignore
         self._waiting: dict[_Key, list[HeldPullRequest]] = {}
         self._due: list[HeldPullRequest] = []
         self._count = 0
+
+    def watch_queues(self, watch: QueueWatch) -> None:
+        """Call ``watch`` when the first reader of a queue begins to wait, and when none waits any
+        more.
+        """
+        self._on_watch = watch
 
     @property
     def count(self) -> int:
@@ -79,7 +87,7 @@ class PullRequestHold:
         waiting.append(pull)
         self._count += 1
         if len(waiting) == 1:
-            self.on_watch(topic, queue_id, True)
+            self._on_watch(topic, queue_id, True)
         return True
 
     def notify_message_arriving(self, arrival: Arrival) -> None:
@@ -97,20 +105,21 @@ class PullRequestHold:
                 ),
             )
 
-    def resume_ready(self) -> None:
+    def resume_ready(self, resume: Resume) -> None:
         """Resume all that are due."""
         while self._due:
             due, self._due = self._due, []
             for pull in due:
                 if not pull.channel.closed:
-                    self._resume(pull)
+                    resume(pull)
 
     def sweep(self, max_queue_offset: Callable[[str, int], int]) -> None:
-        """Resume whose time is over and whose queue is ahead; forget the closed ones."""
+        """Make the pulls due whose time is over, whose queue is ahead or whose connection is
+        closed.
+        """
         now_ms = self._clock.monotonic_ms()
         for key, waiting in list(self._waiting.items()):
             self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
-        self.resume_ready()
 
     def _split(
         self, key: _Key, waiting: list[HeldPullRequest], due: Callable[[HeldPullRequest], bool]
@@ -126,7 +135,11 @@ class PullRequestHold:
             self._waiting[key] = staying
         else:
             del self._waiting[key]
-            self.on_watch(*key, False)
+            self._on_watch(*key, False)
+
+
+def _ignore(_topic: str, _queue_id: int, _wanted: bool) -> None:
+    """Watch no queue."""
 
 
 def _overdue(now_ms: int, end: int) -> Callable[[HeldPullRequest], bool]:

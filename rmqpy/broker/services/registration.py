@@ -3,7 +3,7 @@
 ===========================  ==================================================
 at the start (with an id)    REGISTER_BROKER, the first of many
 after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
-when the topic table grows   one-way, once a loop turn; rarer with a large table (:mod:`.pace`);
+when the topic table grows   one-way, once a loop turn; rarer with a large table (``Throttled``);
                              with answers when somebody waits for them, as whoever makes a topic
 at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
@@ -24,7 +24,7 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.pace import Throttled
+from rmqpy.broker.base.scheduling import Throttled
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -75,9 +75,8 @@ class RegistrationService:
     topics: TopicTable
     scheduler: Scheduler
     network: Network
-    on_answer: Callable[[str, RegistrationAnswer], None] = lambda _server, _answer: None
-    """Hears every answer of every name server: they may disagree."""
-    last_answer: RegistrationAnswer | None = None
+    last_answer: RegistrationAnswer | None = field(default=None, init=False)
+    _listeners: list[Callable[[str, RegistrationAnswer], None]] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
     _awaited: list[Callable[[], None]] = field(factory=list, init=False)
@@ -86,6 +85,10 @@ class RegistrationService:
 
     def __attrs_post_init__(self) -> None:
         self._pace = Throttled(self.scheduler, self._send_announcement)
+
+    def subscribe(self, listener: Callable[[str, RegistrationAnswer], None]) -> None:
+        """Call ``listener`` with each answer of each name server: they may disagree."""
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Register now and go on doing so."""
@@ -216,7 +219,8 @@ class RegistrationService:
             self.last_answer = answer
             if ordered is not None:
                 self.topics.set_ordered(ordered.keys())
-        self.on_answer(server, answer)
+        for listener in self._listeners:
+            listener(server, answer)
 
     @property
     def _timeout_ms(self) -> int:

@@ -4,7 +4,7 @@ Runs on masters only: ``start`` and ``stop`` follow the role. Each level is a qu
 
     unit due? ──no──► again when it is (at least each ``POLL_MS``)
         │ yes
-        ├─ delivered by a former master (:mod:`.delivered`) ───► done
+        ├─ delivered by a former master (``DeliveryDeduplicator``) ───► done
         └─ copy to the real topic, staged in the log ─► waiting ─► acknowledged ─► done
                                                            └─► refused, late: again from here
 
@@ -21,24 +21,94 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 from attrs import define, field
 
 from rmqpy.broker.base.message_copy import copy_of
 from rmqpy.broker.base.store_api import MessageReader
-from rmqpy.broker.services.delivered import DeliveryDeduplicator, ExpectedCopy
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import InvalidRecordError, decode_message
-from rmqpy.codec.properties import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from rmqpy.codec.properties import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_TAGS
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 
-if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
+CLOCK_SKEW_MS: Final = 5_000
+"""How far the clock of the former master may have been ahead."""
+UNITS_AT_ONCE: Final = 1024
+
+
+@define(slots=True, frozen=True)
+class ExpectedCopy:
+    """A delayed message, the queue that it is for, and when it is due."""
+
+    message: StoredMessage
+    topic: str
+    queue_id: int
+    due_ms: int
+
+
+@define(slots=True, eq=False, repr=False)
+class DeliveryDeduplicator:
+    """Finds out whether delayed messages were delivered before; one search per level.
+
+    A new master may know less of the progress than its log: offsets are saved each
+    ``flushDelayOffsetInterval`` and reach slaves later still. A delivered copy is in the queue that
+    the message names, after the message and not before it was due, and equals it in everything that
+    the producer set. A level is delivered in order: once a message turns out not to be delivered,
+    none after it is, and the search ends. Each cursor continues after the last find, because two
+    equal messages are two messages.
+    """
+
+    queues: MessageReader
+    _cursors: dict[tuple[str, int], int] = field(factory=dict, init=False)
+
+    def step(self, awaited: ExpectedCopy) -> bool | None:
+        """Whether the copy is there; None when the search has to go on (call again)."""
+        target = (awaited.topic, awaited.queue_id)
+        cursor = self._cursors.get(target)
+        if cursor is None:
+            since_ms = awaited.due_ms - CLOCK_SKEW_MS
+            cursor = self.queues.offset_by_time(*target, since_ms)
+        tags_code = _tags_code(awaited.message)
+        units = self.queues.queue_units(*target, cursor, UNITS_AT_ONCE)
+        for physical_offset, _, code in units:
+            cursor += 1
+            if (
+                code == tags_code
+                and physical_offset > awaited.message.physical_offset
+                and self._is_copy(physical_offset, awaited.message)
+            ):
+                self._cursors[target] = cursor
+                return True
+        self._cursors[target] = cursor
+        return None if units else False
+
+    def _is_copy(self, physical_offset: int, message: StoredMessage) -> bool:
+        record = self.queues.message_at(physical_offset)
+        if record is None:
+            return False
+        try:
+            found = decode_message(record)
+        except InvalidRecordError:
+            return False
+        return (
+            found.born_timestamp_ms == message.born_timestamp_ms
+            and found.born_host == message.born_host
+            and found.reconsume_times == message.reconsume_times
+            and found.body == message.body
+            and found.properties == message.properties
+        )
+
+
+def _tags_code(message: StoredMessage) -> int:
+    tags = message.properties.get(PROPERTY_TAGS)
+    return java_string_hash(tags) if tags else 0
+
 
 FIRST_STEP_MS: Final = 1_000
 POLL_MS: Final = 100
@@ -76,48 +146,27 @@ class _Level:
         return self.number - 1
 
 
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class DeliverySurroundings:
-    """What delivery uses. ``delays_ms`` has the delay of level n at n - 1."""
+@define(slots=True, kw_only=True, eq=False, repr=False)
+class ScheduleMessageService:
+    """See the module's text."""
 
     delays_ms: tuple[int, ...]
+    """The delay of level n at index n - 1."""
     offsets: DelayOffsetTable
     queues: MessageReader
     messages: InternalMessageWriter
     scheduler: Scheduler
     turn: Turn
-
-
-@define(slots=True, eq=False, repr=False)
-class ScheduleMessageService:
-    """See the module's text."""
-
-    deps: DeliverySurroundings
     _levels: list[_Level] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
-
-    @classmethod
-    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
-        """Over the store and the delay offsets of ``broker``."""
-        return cls(
-            DeliverySurroundings(
-                delays_ms=broker.identity.store.delay_levels_ms,
-                offsets=broker.delay_offsets,
-                queues=broker.store,
-                messages=broker.own_messages,
-                scheduler=deps.scheduler,
-                turn=broker.run_in_turn,
-            )
-        )
 
     def start(self) -> None:
         """This broker is master now. Harmless when it is already."""
         if self._timer is not None:
             return
-        deps = self.deps
         self._levels = [
-            _Level(level, delay_ms, deps.offsets.get(level), DeliveryDeduplicator(deps.queues))
-            for level, delay_ms in enumerate(deps.delays_ms, 1)
+            _Level(level, delay_ms, self.offsets.get(level), DeliveryDeduplicator(self.queues))
+            for level, delay_ms in enumerate(self.delays_ms, 1)
         ]
         self._plan(FIRST_STEP_MS)
 
@@ -128,39 +177,30 @@ class ScheduleMessageService:
             self._timer = None
         self._levels = []
 
-    def progress(self) -> dict[int, tuple[int, int]]:
-        """Level to (offset delivered, end of its queue), of the levels that have messages."""
-        queues, offsets = self.deps.queues, self.deps.offsets
-        ends = {
-            level: queues.max_queue_offset(SCHEDULE_TOPIC, level - 1)
-            for level in range(1, len(self.deps.delays_ms) + 1)
-        }
-        return {level: (offsets.get(level), end) for level, end in ends.items() if end}
-
     def _plan(self, delay_ms: int) -> None:
-        self._timer = self.deps.scheduler.call_later(delay_ms, self._run)
+        self._timer = self.scheduler.call_later(delay_ms, self._run)
 
     def _run(self) -> None:
         wait_ms = POLL_MS
         try:
             if any(self._has_news(level) for level in self._levels):
-                self.deps.turn(self._step)
+                self.turn(self._step)
                 wait_ms = self._wait_ms()
         finally:
             self._plan(wait_ms)
 
     def _has_news(self, level: _Level) -> bool:
-        queues = self.deps.queues
+        queues = self.queues
         return level.next != queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
 
     def _wait_ms(self) -> int:
         """Until the first level wants to be looked at again."""
-        now_ms = self.deps.scheduler.monotonic_ms()
+        now_ms = self.scheduler.monotonic_ms()
         times = [level.not_before_ms for level in self._levels if self._has_news(level)]
         return min(max(BUSY_MS, min(times) - now_ms), POLL_MS) if times else POLL_MS
 
     def _step(self) -> None:
-        now_ms = self.deps.scheduler.monotonic_ms()
+        now_ms = self.scheduler.monotonic_ms()
         budget = STEP_MESSAGES
         for level in self._levels:
             if budget > 0 and level.not_before_ms <= now_ms:
@@ -169,12 +209,12 @@ class ScheduleMessageService:
     def _deliver(self, level: _Level, budget: int) -> int:
         """Up to ``budget`` messages of a level; how many were looked at."""
         self._settle_offset(level)
-        now_ms = self.deps.scheduler.now_ms()
+        now_ms = self.scheduler.now_ms()
         count = min(budget, IN_FLIGHT_MAX - len(level.pending))
-        if count <= 0 or not self.deps.messages.has_room:
+        if count <= 0 or not self.messages.has_room:
             self._rest(level, POLL_MS)
             return 0
-        units = self.deps.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
+        units = self.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
         looked = 0
         for physical_offset, _, due_ms in units:
             if due_ms > now_ms + level.delay_ms:
@@ -191,20 +231,19 @@ class ScheduleMessageService:
 
     def _rest(self, level: _Level, wait_ms: int) -> None:
         """Do not look at a level for some time."""
-        now_ms = self.deps.scheduler.monotonic_ms()
+        now_ms = self.scheduler.monotonic_ms()
         level.not_before_ms = now_ms + min(wait_ms, POLL_MS)
 
     def _settle_offset(self, level: _Level) -> None:
         """A queue that was cut or expired, or a table that was merged, moves the level."""
-        deps = self.deps
-        level.next = max(level.next, deps.offsets.get(level.number))
+        level.next = max(level.next, self.offsets.get(level.number))
         if level.pending:
             return
-        low = deps.queues.min_queue_offset(SCHEDULE_TOPIC, level.queue_id)
-        high = deps.queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
+        low = self.queues.min_queue_offset(SCHEDULE_TOPIC, level.queue_id)
+        high = self.queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
         if not low <= level.next <= high:
             level.next = low if level.next < low else high
-            deps.offsets.correct_delay_offset(level.number, level.next)
+            self.offsets.correct_delay_offset(level.number, level.next)
 
     def _deliver_one(self, level: _Level, physical_offset: int, due_ms: int) -> bool:
         """Deliver the message at ``level.next``; False when the level has to wait."""
@@ -231,7 +270,7 @@ class ScheduleMessageService:
 
     def _awaited(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
         """What is to be delivered; None when that cannot be, which is logged."""
-        record = self.deps.queues.message_at(physical_offset)
+        record = self.queues.message_at(physical_offset)
         if record is None:
             logger.warning("delayed message at %d is not in the log any more", physical_offset)
             return None
@@ -260,7 +299,7 @@ class ScheduleMessageService:
             else:
                 self._again(level, delivery, status)
 
-        self.deps.messages.submit([delivery_of(awaited)], done)
+        self.messages.submit([delivery_of(awaited)], done)
 
     def _again(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
         """Begin again with the first message that is not delivered."""
@@ -274,7 +313,18 @@ class ScheduleMessageService:
 
     def _settle(self, level: _Level) -> None:
         while level.pending and level.pending[0].done:
-            self.deps.offsets.advance(level.number, level.pending.popleft().offset + 1)
+            self.offsets.advance(level.number, level.pending.popleft().offset + 1)
+
+
+def delay_progress(
+    offsets: DelayOffsetTable, queues: MessageReader, level_count: int
+) -> dict[int, tuple[int, int]]:
+    """Return (offset delivered, end of the queue) of each level that has messages."""
+    ends = {
+        level: queues.max_queue_offset(SCHEDULE_TOPIC, level - 1)
+        for level in range(1, level_count + 1)
+    }
+    return {level: (offsets.get(level), end) for level, end in ends.items() if end}
 
 
 def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:

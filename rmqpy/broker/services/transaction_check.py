@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 from attrs import define, evolve, field
 
@@ -70,9 +70,6 @@ from rmqpy.remoting.headers import CheckTransactionStateRequestHeader
 from rmqpy.remoting.java_values import hashmap_ordered
 from rmqpy.store.results import PutResult
 
-if TYPE_CHECKING:
-    from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
-
 STEP_MESSAGES: Final = 128
 STEP_PAUSE_MS: Final = 1
 ROUND_MS: Final = 60_000
@@ -82,9 +79,9 @@ HOUR_MS: Final = 3_600_000
 logger = logging.getLogger(__name__)
 
 
-@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
-class CheckSurroundings:
-    """What the check uses."""
+@define(slots=True, kw_only=True, eq=False, repr=False)
+class TransactionCheckService:
+    """See the module's text."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -94,33 +91,10 @@ class CheckSurroundings:
     messages: InternalMessageWriter
     scheduler: Scheduler
     turn: Turn
-
-
-@define(slots=True, eq=False, repr=False)
-class TransactionCheckService:
-    """See the module's text."""
-
-    deps: CheckSurroundings
     _timer: Timer | None = field(default=None, init=False)
     _rounds: dict[int, _CheckRound] = field(factory=dict, init=False)
     """The round that runs, by the id of the half queue."""
     _asked: int = field(default=0, init=False)
-
-    @classmethod
-    def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
-        """Over the store and the tables of ``broker``."""
-        return cls(
-            CheckSurroundings(
-                identity=broker.identity,
-                topics=broker.topics,
-                clients=broker.clients,
-                offsets=broker.offsets,
-                queues=broker.store,
-                messages=broker.own_messages,
-                scheduler=deps.scheduler,
-                turn=broker.run_in_turn,
-            )
-        )
 
     def start(self) -> None:
         """This broker is master now: the first round begins after one interval."""
@@ -136,25 +110,25 @@ class TransactionCheckService:
         self._rounds.clear()
 
     def _plan(self) -> None:
-        interval_ms = self.deps.identity.broker_settings.transaction_check_interval
-        self._timer = self.deps.scheduler.call_later(interval_ms, self._begin)
+        interval_ms = self.identity.broker_settings.transaction_check_interval
+        self._timer = self.scheduler.call_later(interval_ms, self._begin)
 
     def _begin(self) -> None:
         self._plan()
-        topic = self.deps.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
+        topic = self.topics.create_for_group(TRANSACTION_HALF_TOPIC, 1)
         for queue_id in range(topic.read_queue_nums if topic is not None else 0):
             if queue_id not in self._rounds:
-                running = _CheckRound(self.deps, queue_id, self._ask, self._ended)
+                running = _CheckRound(self, queue_id)
                 self._rounds[queue_id] = running
                 running.step()
 
-    def _ended(self, queue_id: int) -> None:
+    def round_ended(self, queue_id: int) -> None:
         self._rounds.pop(queue_id, None)
 
-    def _ask(self, half: StoredMessage) -> None:
+    def ask_producer(self, half: StoredMessage) -> None:
         """Ask one of the producers that are online, each in its turn."""
         group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
-        channels = [each for each in self.deps.clients.producers(group) if not each.closed]
+        channels = [each for each in self.clients.producers(group) if not each.closed]
         if not channels:
             logger.info("no producer of group %s is online to be asked", group)
             return
@@ -191,19 +165,11 @@ def check_request(half: StoredMessage) -> RemotingCommand:
 class _CheckRound:
     """One walk over one half queue."""
 
-    def __init__(
-        self,
-        deps: CheckSurroundings,
-        queue_id: int,
-        ask: Callable[[StoredMessage], None],
-        ended: Callable[[int], None],
-    ) -> None:
-        self._around = deps
+    def __init__(self, service: TransactionCheckService, queue_id: int) -> None:
+        self._service = service
         self._queue_id = queue_id
-        self._ask = ask
-        self._ended = ended
-        self._began_ms = deps.scheduler.now_ms()
-        self._deadline_ms = deps.scheduler.monotonic_ms() + ROUND_MS
+        self._began_ms = service.scheduler.now_ms()
+        self._deadline_ms = service.scheduler.monotonic_ms() + ROUND_MS
         self._half_begin = self._next = self._committed(TRANSACTION_HALF_TOPIC)
         self._op_begin = self._op_next = self._committed(TRANSACTION_OP_HALF_TOPIC)
         self._named: dict[int, int] = {}
@@ -228,12 +194,12 @@ class _CheckRound:
         """One bounded piece of the round."""
         if self._abandoned:
             return
-        self._around.turn(self._step)
+        self._service.turn(self._step)
 
     def _step(self) -> None:
         if self._abandoned:
             return
-        if self._around.scheduler.monotonic_ms() > self._deadline_ms:
+        if self._service.scheduler.monotonic_ms() > self._deadline_ms:
             self._walked = True
         for _ in range(STEP_MESSAGES):
             if self._walked:
@@ -245,12 +211,12 @@ class _CheckRound:
         if self._walked:
             self._end_if_written()
         else:
-            self._around.scheduler.call_later(STEP_PAUSE_MS, self.step)
+            self._service.scheduler.call_later(STEP_PAUSE_MS, self.step)
 
     # op messages
 
     def _read_ops(self) -> None:
-        units = self._around.queues.queue_units(
+        units = self._service.queues.queue_units(
             TRANSACTION_OP_HALF_TOPIC, self._queue_id, self._op_next, STEP_MESSAGES
         )
         for physical_offset, _, _ in units:
@@ -286,7 +252,7 @@ class _CheckRound:
             self._op_has_spoken(op_offset)
             self._next += 1
             return True
-        units = self._around.queues.queue_units(
+        units = self._service.queues.queue_units(
             TRANSACTION_HALF_TOPIC, self._queue_id, self._next, 1
         )
         if not units:
@@ -298,7 +264,7 @@ class _CheckRound:
         return self._judge(half)
 
     def _judge(self, half: StoredMessage) -> bool:
-        now_ms = self._around.scheduler.now_ms()
+        now_ms = self._service.scheduler.now_ms()
         age_ms = now_ms - half.born_timestamp_ms
         times = _number(half.properties.get(PROPERTY_TRANSACTION_CHECK_TIMES), 0)
         if self._is_hopeless(times, age_ms):
@@ -310,7 +276,7 @@ class _CheckRound:
             return True
         own_immunity_ms = self._own_immunity_ms(half)
         if own_immunity_ms is None:
-            if 0 <= age_ms < self._around.identity.broker_settings.transaction_time_out:
+            if 0 <= age_ms < self._service.identity.broker_settings.transaction_time_out:
                 return False
         elif age_ms < own_immunity_ms:
             return self._write_again(half, immune=True)
@@ -319,7 +285,7 @@ class _CheckRound:
         return self._write_again(half, immune=False)
 
     def _is_hopeless(self, times: int, age_ms: int) -> bool:
-        identity = self._around.identity
+        identity = self._service.identity
         too_often = times >= identity.broker_settings.transaction_check_max
         return too_often or age_ms > identity.store.file_reserved_time * HOUR_MS
 
@@ -329,7 +295,7 @@ class _CheckRound:
             return None
         seconds = _number(text, -1)
         if seconds == -1:
-            return self._around.identity.broker_settings.transaction_time_out
+            return self._service.identity.broker_settings.transaction_time_out
         return seconds * 1000
 
     def _is_first_form_named(self, half: StoredMessage) -> bool:
@@ -363,7 +329,7 @@ class _CheckRound:
         def stored() -> None:
             if not immune:
                 (result,) = placed
-                self._ask(
+                self._service.ask_producer(
                     evolve(
                         half,
                         queue_offset=QueueOffset(result.queue_offset),
@@ -375,7 +341,7 @@ class _CheckRound:
         return self._write(renew_half_message(half, properties), stored, placed)
 
     def _give_up(self, half: StoredMessage) -> bool:
-        if self._around.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
+        if self._service.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
             return False
         logger.warning("half message %d is given up: %s", half.physical_offset, half.properties)
         return self._write(discarded_message(half), lambda: None, [])
@@ -385,7 +351,7 @@ class _CheckRound:
     ) -> bool:
         """Write a message on behalf of the half message at ``_next``, which is done with it."""
         offset = self._next
-        if not self._around.messages.has_room:
+        if not self._service.messages.has_room:
             return False
         self._writing += 1
 
@@ -402,7 +368,7 @@ class _CheckRound:
             if self._walked:
                 self._end_if_written()
 
-        placed += self._around.messages.submit([draft], done)
+        placed += self._service.messages.submit([draft], done)
         if self._failed_at is not None:
             return False
         self._next += 1
@@ -420,19 +386,19 @@ class _CheckRound:
         while op_end in self._ops_done:
             op_end += 1
         self._commit(TRANSACTION_OP_HALF_TOPIC, self._op_begin, op_end)
-        self._ended(self._queue_id)
+        self._service.round_ended(self._queue_id)
 
     def _committed(self, topic: str) -> int:
         """Where the group stands; where the queue begins, if that is later."""
-        committed = self._around.offsets.get(TRANSACTION_GROUP, topic, self._queue_id)
-        return max(committed, self._around.queues.min_queue_offset(topic, self._queue_id))
+        committed = self._service.offsets.get(TRANSACTION_GROUP, topic, self._queue_id)
+        return max(committed, self._service.queues.min_queue_offset(topic, self._queue_id))
 
     def _commit(self, topic: str, former: int, offset: int) -> None:
         if offset != former:
-            self._around.offsets.commit(TRANSACTION_GROUP, topic, self._queue_id, offset)
+            self._service.offsets.commit(TRANSACTION_GROUP, topic, self._queue_id, offset)
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
-        record = self._around.queues.message_at(physical_offset)
+        record = self._service.queues.message_at(physical_offset)
         try:
             return decode_message(record) if record is not None else None
         except InvalidRecordError as fault:

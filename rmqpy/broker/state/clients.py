@@ -109,12 +109,16 @@ class ClientTable:
     """Members of all groups. ``on_change`` hears of each change that concerns the others."""
 
     clock: Clock
-    on_change: ChangeListener = lambda _group: None
     changes: int = field(default=0, init=False)
     """Grows whenever what a consumer group may read has changed, or might have."""
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
+    _on_change: ChangeListener = field(default=lambda _group: None, init=False)
+
+    def subscribe(self, listener: ChangeListener) -> None:
+        """Call ``listener`` at each change that concerns the other members."""
+        self._on_change = listener
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         return self._consumers.get(group)
@@ -165,7 +169,7 @@ class ClientTable:
         if joined or before != (group.message_model, *map(id, group.subscriptions.values())):
             self.changes += 1
         if topics_changed or joined:
-            self.on_change(group)
+            self._on_change(group)
 
     def unregister_producer(self, group: str, channel: Channel) -> None:
         self._leave_producers(group, channel)
@@ -226,4 +230,4 @@ class ClientTable:
         if not group.members:
             del self._consumers[name]
         self._groups_of.get(channel, (set(), set()))[1].discard(name)
-        self.on_change(group)
+        self._on_change(group)

@@ -86,9 +86,13 @@ class ConsumerFilterTable:
     """See the module's text."""
 
     clock: Clock
-    on_change: Callable[[], None] = lambda: None
     _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
     """By group and topic."""
+    _on_change: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` at each change."""
+        self._on_change = listener
 
     def get(self, group: str, topic: str) -> ConsumerFilter | None:
         return self._filters.get((group, topic))
@@ -118,7 +122,7 @@ class ConsumerFilterTable:
         for key in stale:
             del self._filters[key]
         if stale:
-            self.on_change()
+            self._on_change()
 
     def for_retries(self, group: str) -> RecordFilter:
         """For a retry topic: each message by the filter of the topic that it came from."""
@@ -150,7 +154,7 @@ class ConsumerFilterTable:
         except FilterSyntaxError as fault:
             logger.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
             if self._filters.pop(key, None) is not None:
-                self.on_change()
+                self._on_change()
             return
         if old is None and len(self._filters) >= FILTERS_LIMIT:
             logger.warning("the filter of group %s is not kept: %d are", group, FILTERS_LIMIT)
@@ -160,7 +164,7 @@ class ConsumerFilterTable:
 
     def _put(self, key: tuple[str, str], new: ConsumerFilter) -> None:
         self._filters[key] = new
-        self.on_change()
+        self._on_change()
 
     def _bury(self, group: str, keeping: set[str]) -> None:
         now_ms = self.clock.now_ms()

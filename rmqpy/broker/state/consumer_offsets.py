@@ -41,8 +41,12 @@ logger = logging.getLogger(__name__)
 class ConsumerOffsetTable:
     """The table, by ``topic@group`` and queue."""
 
-    on_change: Callable[[], None] = lambda: None
     _table: dict[str, dict[int, int]] = field(factory=dict, init=False)
+    _on_change: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` at each change."""
+        self._on_change = listener
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, -1 when there is none."""
@@ -61,7 +65,7 @@ class ConsumerOffsetTable:
         if queues is None:
             queues = self._new_key(key, group, topic)
         queues[queue_id] = offset
-        self.on_change()
+        self._on_change()
 
     def topics_of(self, group: str) -> list[str]:
         """The topics of which ``group`` has committed offsets."""
@@ -98,7 +102,7 @@ class ConsumerOffsetTable:
                 own.update(queues)
                 changed = True
         if changed:
-            self.on_change()
+            self._on_change()
 
     def _pairs(self) -> Iterable[tuple[str, str]]:
         for key in self._table:
@@ -121,7 +125,7 @@ class ConsumerOffsetTable:
         for key in gone:
             del self._table[key]
         if gone:
-            self.on_change()
+            self._on_change()
 
 
 _NOTHING: Final[Mapping[int, int]] = {}

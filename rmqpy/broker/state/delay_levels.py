@@ -70,8 +70,12 @@ def redirect(draft: OutgoingMessage, properties: dict[str, str], level_max: int)
 class DelayOffsetTable:
     """Level to the queue offset of the first message that is not delivered yet."""
 
-    on_change: Callable[[], None] = lambda: None
     _table: dict[int, int] = field(factory=dict, init=False)
+    _on_change: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` at each change."""
+        self._on_change = listener
 
     def get(self, level: int) -> int:
         return self._table.get(level, 0)
@@ -80,13 +84,13 @@ class DelayOffsetTable:
         """Everything below ``offset`` is delivered; a smaller one than is known is ignored."""
         if offset > self._table.get(level, 0):
             self._table[level] = offset
-            self.on_change()
+            self._on_change()
 
     def correct_delay_offset(self, level: int, offset: int) -> None:
         """The queue does not have what the table says: begin at ``offset``, which may be less."""
         logger.warning("delay level %d: %d is not in its queue: %d", level, self.get(level), offset)
         self._table[level] = offset
-        self.on_change()
+        self._on_change()
 
     def merge(self, other: DelayOffsetSerializeWrapper) -> None:
         """Take over what another member says, level by level, where it is further."""

@@ -6,7 +6,7 @@ is guessed.
 
 Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
 encoded on the loop and written in a worker thread, one write a file at a time; changes during a
-write lead to one more write, for which a large table takes its time (:mod:`.pace`).
+write lead to one more write, for which a large table takes its time (``Throttled``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from attrs import define
 
-from rmqpy.broker.base.pace import Throttled
+from rmqpy.broker.base.scheduling import Throttled
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.atomic import read_with_backup, write_atomically
@@ -52,10 +52,18 @@ class TableWriter:
         self._encode = encode
         self._changed = False
         self._writing = False
-        self.held = False
-        """Nothing is written."""
+        self._suspended = False
         self._closed: Callable[[], None] | None = None
         self._pace = Throttled(scheduler, self._begin)
+
+    def suspend(self) -> None:
+        """Write nothing until :meth:`resume`."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Write again, and now if the writer is free."""
+        self._suspended = False
+        self.changed()
 
     def mark(self) -> None:
         """The table has changed; written by the next :meth:`write`."""
@@ -72,7 +80,7 @@ class TableWriter:
             self._pace.request()
 
     def _begin(self) -> None:
-        if self._writing or not self._changed or self._closed is not None or self.held:
+        if self._writing or not self._changed or self._closed is not None or self._suspended:
             return
         self._changed = False
         self._writing = True
@@ -91,7 +99,7 @@ class TableWriter:
     def _write_last(self, done: Callable[[], None]) -> None:
         self._changed = False
         try:
-            if not self.held:
+            if not self._suspended:
                 self._file.save(self._encode())
         except OSError as error:
             logger.error("%s could not be written: %s", self._file.path, error)

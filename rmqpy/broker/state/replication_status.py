@@ -43,14 +43,20 @@ class ConnectedSlaves(Protocol):
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationStatus:
-    """See the module's text. ``slaves`` None: there is no HA port; ``others``: further lines about
-    replication; both are set by whoever puts the broker together.
-    """
+    """See the module's text. ``slaves`` is None where there is no HA port."""
 
     identity: BrokerContext
     log_end: Callable[[], int]
-    slaves: ConnectedSlaves | None = None
-    others: list[Callable[[], Mapping[str, str]]] = field(factory=list)
+    slaves: ConnectedSlaves | None = field(default=None, init=False)
+    _reports: list[Callable[[], Mapping[str, str]]] = field(factory=list, init=False)
+
+    def serve(self, slaves: ConnectedSlaves) -> None:
+        """Count ``slaves``, the connections of the HA port, from now on."""
+        self.slaves = slaves
+
+    def register_report(self, report: Callable[[], Mapping[str, str]]) -> None:
+        """Add the lines that ``report`` returns to the runtime information."""
+        self._reports.append(report)
 
     @property
     def waits(self) -> bool:
@@ -78,6 +84,10 @@ class ReplicationStatus:
             return ()
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
 
+    def required_marks(self) -> tuple[Watermark, ...]:
+        """What a send waits for besides the store now: nothing where slaves are lacking."""
+        return () if not self.waits or self.not_enough_replicas else self.marks
+
     def lags(self) -> list[tuple[str, int]]:
         """Address of each slave, and by how many bytes it is behind."""
         if self.slaves is None:
@@ -102,6 +112,6 @@ class ReplicationStatus:
                     f" behind {max(0, end - view.acknowledged)} B,"
                     f" connected {view.connected_ms // 1000} s"
                 )
-        for other in self.others:
-            info.update(other())
+        for report in self._reports:
+            info.update(report())
         return info

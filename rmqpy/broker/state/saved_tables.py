@@ -128,11 +128,11 @@ class PersistentTables:
             saved.topics.changed()
             announce()
 
-        tables.topics.on_change = topics_changed
-        tables.groups.on_change = saved.groups.changed
-        tables.offsets.on_change = saved.offsets.mark
-        tables.delays.on_change = saved.delays.mark
-        tables.filters.on_change = saved.filters.mark
+        tables.topics.subscribe(topics_changed)
+        tables.groups.subscribe(saved.groups.changed)
+        tables.offsets.subscribe(saved.offsets.mark)
+        tables.delays.subscribe(saved.delays.mark)
+        tables.filters.subscribe(saved.filters.mark)
         return saved
 
     def close(self, done: Callable[[], None]) -> None:

@@ -32,9 +32,13 @@ class SubscriptionGroupTable:
 
     identity: BrokerContext
     clock: Clock
-    on_change: Callable[[], None] = lambda: None
     data_version: DataVersion = field(init=False)
     _groups: dict[str, SubscriptionGroupConfig] = field(factory=dict, init=False)
+    _on_change: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` at each change."""
+        self._on_change = listener
 
     def __attrs_post_init__(self) -> None:
         self.data_version = DataVersion(self.clock.now_ms())
@@ -107,8 +111,8 @@ class SubscriptionGroupTable:
         self.restore(told)
         self._groups.update(own)
         self.data_version = version
-        self.on_change()
+        self._on_change()
 
     def _changed(self) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
-        self.on_change()
+        self._on_change()

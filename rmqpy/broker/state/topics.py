@@ -57,11 +57,17 @@ class TopicTable:
 
     identity: BrokerContext
     clock: Clock
-    on_change: Callable[[TopicConfig | None], None] = lambda _topic: None
     data_version: DataVersion = field(init=False)
     _topics: dict[str, TopicConfig] = field(factory=dict, init=False)
     _system: set[str] = field(factory=set, init=False)
     _encoded: tuple[DataVersion, int, bytes] | None = field(default=None, init=False)
+    _on_change: Callable[[TopicConfig | None], None] = field(
+        default=lambda _topic: None, init=False
+    )
+
+    def subscribe(self, listener: Callable[[TopicConfig | None], None]) -> None:
+        """Call ``listener`` with each changed topic, or with None when many changed."""
+        self._on_change = listener
 
     def __attrs_post_init__(self) -> None:
         self.data_version = DataVersion(self.clock.now_ms())
@@ -213,7 +219,7 @@ class TopicTable:
         self.restore(told)
         self._topics.update(own)
         self.data_version = version
-        self.on_change(None)
+        self._on_change(None)
 
     def _create(self, topic: TopicConfig) -> TopicConfig | None:
         try:
@@ -232,7 +238,7 @@ class TopicTable:
 
     def _changed(self, topic: TopicConfig | None) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
-        self.on_change(topic)
+        self._on_change(topic)
 
     def _system_topics(self) -> list[TopicConfig]:
         broker = self.identity.broker_settings

@@ -74,7 +74,7 @@ class DLedgerDriver:
         self.membership = membership
         self._alone = len(membership.peers) == 1
         self.options = options
-        self._around = deps
+        self._deps = deps
         self.entries = deps.log.entries
         self._store = deps.store
         self._scheduler = deps.scheduler
@@ -133,7 +133,7 @@ class DLedgerDriver:
 
     def start(self) -> None:
         """Begin as a candidate; in a group of one leadership is there when this returns."""
-        self._around.log.proposer = self
+        self._deps.log.proposer = self
         self.entries.on_stored = self._entries_stored
         self.entries.on_flushed = self._entries_flushed
         self.entries.on_damage = self._damage_met
@@ -141,7 +141,7 @@ class DLedgerDriver:
         if end.index >= 0:  # recovery has made sure of it
             self._step(Synced(end.index, end.term))
         if not self._alone:
-            self._around.on_role(self.node.role)
+            self._deps.on_role(self.node.role)
         self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
@@ -231,7 +231,7 @@ class DLedgerDriver:
         if self._alone and self.node.role is Role.LEADER and self.disk is DiskState.GOOD:
             return
         if "tick" not in self._timers and not self.carrier.stopped:
-            self._timers["tick"] = self._scheduler.call_later(self._around.tick_ms, self._tick)
+            self._timers["tick"] = self._scheduler.call_later(self._deps.tick_ms, self._tick)
 
     def _tick(self) -> None:
         self._timers.pop("tick", None)
@@ -255,7 +255,7 @@ class DLedgerDriver:
         if self.node.counts_stored:
             self._step(Stored(index))
         if self.options.ack_after_sync:
-            self._around.flush()
+            self._deps.flush()
         if not self._busy:
             self._carry_out()
 
@@ -267,7 +267,7 @@ class DLedgerDriver:
         finally:
             self._busy = False
         if self.options.ack_after_sync:
-            self._around.flush()
+            self._deps.flush()
         self._carry_out()
 
     def _answered(self, answer: Answered) -> None:
@@ -309,7 +309,7 @@ class DLedgerDriver:
             return DiskState.FAILED
         if self._scrub.damaged and not self._alone:
             return DiskState.DAMAGED
-        lacks_tables = self._store.queue_ends.is_requested or self._around.lacks_tables()
+        lacks_tables = self._store.queue_ends.is_requested or self._deps.lacks_tables()
         if lacks_tables and not self._alone:
             return DiskState.LACKS_TABLES
         return DiskState.FULL if self._store.disk_full else DiskState.GOOD

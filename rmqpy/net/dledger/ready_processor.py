@@ -57,7 +57,7 @@ class ReadyProcessor:
         receipts: list[tuple[Channel, bytes]],
         note: Callable[[str], None],
     ) -> None:
-        self._around = deps
+        self._deps = deps
         self._store = deps.store
         self._entries = deps.log.entries
         self._node = node
@@ -218,24 +218,24 @@ class ReadyProcessor:
         leads = self._node.role is Role.LEADER and self._node.term == self._led_term
         if self._led_term is not None and not leads:
             self._led_term = None
-            self._around.on_role(Role.CANDIDATE)
+            self._deps.on_role(Role.CANDIDATE)
 
     def _tell_role(self, ready: Ready) -> None:
         if self._node.role is Role.LEADER:
             if self._led_term is None:
                 self._led_term = self._node.term
-                self._around.on_role(Role.LEADER)
+                self._deps.on_role(Role.LEADER)
         elif ready.role is not None:
             if ready.role is Role.FOLLOWER:
                 self._note(f"follows {self._node.leader_id} in term {self._node.term}")
-            self._around.on_role(ready.role)
+            self._deps.on_role(ready.role)
 
     def _append_marker(self, ready: Ready) -> None:
         """The one entry that a leader makes itself: a record that no queue and no index takes."""
         proposal = ready.marker
         if proposal is None:
             return
-        now_ms = self._around.scheduler.now_ms()
+        now_ms = self._deps.scheduler.now_ms()
         draft = OutgoingMessage(
             topic=LEADER_MARKER_TOPIC.encode(),
             queue_id=0,
@@ -243,8 +243,8 @@ class ReadyProcessor:
             properties=b"",
             sys_flag=TRANSACTION_ROLLBACK,
             born_timestamp_ms=now_ms,
-            born_host=self._around.store_host,
-            store_host=self._around.store_host,
+            born_host=self._deps.store_host,
+            store_host=self._deps.store_host,
         )
         records = encode_messages([draft])
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
@@ -278,4 +278,4 @@ class ReadyProcessor:
         else:
             logger.exception("this member leaves its group until a restart")
         self._store.fail(f"the DLedger log cannot be kept: {error}")
-        self._around.on_role(Role.CANDIDATE)
+        self._deps.on_role(Role.CANDIDATE)

@@ -22,7 +22,7 @@ def pair(
     feeds = []
 
     def make(**settings: Any) -> Pair:
-        from rmqpy.broker.assembly.hot_setup import install_fast_path
+        from rmqpy.broker.assembly.wiring import install_fast_path
 
         pending_limit = settings.pop("pending_limit", 10_000)
         given = settings.pop("given_files", {})

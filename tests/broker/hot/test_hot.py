@@ -198,7 +198,7 @@ def test_sync_flush_replies_wait(
 
 
 def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
-    from rmqpy.broker.processors.send import SendProcessor
+    from rmqpy.broker.processors.send import SendReplies
     from rmqpy.model.codes import PutMessageStatus
 
     _, hot = pair()
@@ -207,8 +207,8 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
         hot.receive(0, _sends(40))
         hot.end_turn()
     frames = hot.channels[0].written[-3:]
-    send: SendProcessor = hot.kit.broker._send
-    late = send.late_frames(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    replies = SendReplies(hot.kit.broker.identity)
+    late = replies.on_ack_timeout(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
     commands = FrameDecoder().receive(late)
     assert [command.code for command in commands] == [10] * 3
     for before, after in zip(frames, commands, strict=True):

@@ -91,7 +91,7 @@ class BrokerConfigProcessor:
         if changed == self.identity.configuration:
             return RemotingCommand.response_to(request)
         logger.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
-        self.identity.configuration = changed
+        self.identity.change_configuration(changed)
         self.version = DataVersion(self.version.timestamp, self.version.counter + 1)
         self.changed(changed)
         if REGISTERED_KEY in changes:

@@ -1,10 +1,11 @@
-"""Where topics, groups and clients stand, for tools: codes 202 to 204, 208, 300, 303, 314, 317 and
-328.
+"""Where topics, groups and clients stand, for tools: codes 202 to 204, 208, 300, 303, 314, 317,
+321 and 328.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from attrs import define
 
@@ -21,6 +22,7 @@ from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     Connection,
+    ConsumeQueueData,
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
@@ -30,6 +32,7 @@ from rmqpy.remoting.bodies import (
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
+    QueryConsumeQueueResponseBody,
     QueryConsumeTimeSpanBody,
     QueueTimeSpan,
     TopicConfig,
@@ -45,9 +48,13 @@ from rmqpy.remoting.headers import (
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    QueryConsumeQueueRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+
+UNITS_MAX: Final = 1_000
+"""Units in one answer to QUERY_CONSUME_QUEUE; Java has no bound."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -74,7 +81,47 @@ class StatsQueryProcessor:
             RequestCode.CLONE_GROUP_OFFSET: self.clone_offsets,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self.queue_units,
         }
+
+    def queue_units(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return units of a consume queue; with a consumer group, its subscription too, or the
+        remark that it is not online.
+        """
+        header = QueryConsumeQueueRequestHeader.decode(request.ext_fields)
+        topic, queue_id = header.topic, header.queue_id
+        end = self.queues.max_queue_offset(topic, queue_id)
+        if end <= 0:
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!"
+            )
+        body = QueryConsumeQueueResponseBody(
+            max_queue_index=end, min_queue_index=self.queues.min_queue_offset(topic, queue_id)
+        )
+        if header.consumer_group is not None:
+            self._tell_subscription(body, header.consumer_group, topic)
+        if not body.min_queue_index <= header.index < end:
+            return RemotingCommand.response_to(
+                request, remark=f"Index {header.index} of {queue_id}@{topic} is not exist!"
+            )
+        count = max(0, min(header.count, UNITS_MAX))
+        body.queue_data = [
+            ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=tags_code)
+            for offset, size, tags_code in self.queues.queue_units(
+                topic, queue_id, header.index, count
+            )
+        ]
+        return RemotingCommand.response_to(request, body=body.encode())
+
+    def _tell_subscription(
+        self, body: QueryConsumeQueueResponseBody, group: str, topic: str
+    ) -> None:
+        online = self.clients.consumer_group(group)
+        body.subscription_data = online.subscriptions.get(topic) if online is not None else None
+        if body.subscription_data is None:
+            body.filter_data = f"{group}@{topic} is not online!"
+        else:
+            body.filter_data = "null"
 
     def topic_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = GetTopicStatsInfoRequestHeader.decode(request.ext_fields).topic

@@ -9,7 +9,7 @@ from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, Store
-from rmqpy.broker.replication.table_versions import answer_with_table
+from rmqpy.broker.replication.metadata_sync import answer_with_table
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
