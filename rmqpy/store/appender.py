@@ -16,7 +16,12 @@ from attrs import evolve
 
 from rmqpy.codec import property_crc
 from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.codec.layout import QUEUE_OFFSET_POSITION
+from rmqpy.codec.layout import (
+    PROPERTIES_BYTES_MAX,
+    QUEUE_OFFSET_POSITION,
+    TOPIC_BYTES_MAX,
+    record_size,
+)
 from rmqpy.codec.message import check_record, decode_message, encode_messages
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
@@ -24,15 +29,18 @@ from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import QueueOffset
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.text import format_bytes
+from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.health import StoreHealth, Writer
-from rmqpy.store.put_checks import validate_message
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
+from rmqpy.store.queues.table import is_queue_name
 from rmqpy.store.queues.topic_queue_table import TopicQueueTable
 from rmqpy.store.results import PutResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
 SCANNED_AHEAD = 2 << 30
 """Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
+
+_ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 
 
 class MessageAppender:
@@ -50,7 +58,7 @@ class MessageAppender:
         self._log = parts.opened.log
         self._entries = parts.opened.entries
         self._queues = parts.queues
-        self._dispatch = parts.dispatch
+        self._dispatcher = parts.dispatcher
         self._health = health
         self._silent_ends = silent_ends
         self.tails = TopicQueueTable()
@@ -85,7 +93,12 @@ class MessageAppender:
         self._tails_known = False
 
     def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
-        """See :meth:`MessageStore.put`."""
+        """Stage messages. Return one result per draft, or a single one for a ``batch`` (messages of
+        one topic and queue, of which all or none are stored).
+
+        The reply to a put may leave when the :meth:`acknowledged` watermarks have passed the
+        ``end`` of its result.
+        """
         refused = self._refusal()
         if refused is not None:
             return [refused] * (1 if batch else len(drafts))
@@ -103,6 +116,12 @@ class MessageAppender:
             result if result is not None else self._append((draft,), [next(records)], now_ms)
             for draft, result in zip(drafts, results, strict=True)
         ]
+
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        """Return the watermarks that the reply to a put waits for; fewer if the sender set
+        WAIT=false.
+        """
+        return self._log.acknowledged(wait_store_ok)
 
     def _put_batch(
         self, drafts: Sequence[OutgoingMessage], results: Sequence[PutResult | None]
@@ -183,8 +202,8 @@ class MessageAppender:
             return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
-            if self._dispatch.behind_bytes > SCANNED_AHEAD:
-                to_go = format_bytes(self._dispatch.behind_bytes)
+            if self._dispatcher.behind_bytes > SCANNED_AHEAD:
+                to_go = format_bytes(self._dispatcher.behind_bytes)
                 remark = f"the consume queues are being built again, {to_go} of the log to go"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
@@ -215,16 +234,35 @@ class MessageAppender:
         if entries is not None and entries.committed_index < entries.end.index:
             return False
         self.commit()
-        if self._dispatch.behind_bytes > SCANNED_AHEAD:
+        if self._dispatcher.behind_bytes > SCANNED_AHEAD:
             return False
         ends: dict[tuple[bytes, int], int] = {
             (topic.encode(), queue_id): queue.max_offset
             for (topic, queue_id), queue in self._queues.items()
         }
-        ends |= self._dispatch.queue_ends_ahead()
+        ends |= self._dispatcher.queue_ends_ahead()
         for (topic, queue_id), end in self._silent_ends.ends.items():
             name = topic.encode(), queue_id
             ends[name] = max(end, ends.get(name, 0))
         self.tails.replace(ends)
         self._tails_known = True
         return True
+
+
+def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | None:
+    """Return why ``draft`` is refused, or None if it is valid. ``size_limit`` is maxMessageSize.
+
+    These are the checks that Java makes before the append, in its order.
+    """
+    if len(draft.topic) > TOPIC_BYTES_MAX:
+        return PutResult(_ILLEGAL, remark=f"topic length above {TOPIC_BYTES_MAX}")
+    if not is_queue_name(draft.topic, draft.queue_id):
+        remark = f"no queue can be named {draft.topic!r}, {draft.queue_id}"
+        return PutResult(_ILLEGAL, remark=remark)
+    if len(draft.properties) > PROPERTIES_BYTES_MAX:
+        remark = f"properties above {PROPERTIES_BYTES_MAX} bytes"
+        return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, remark=remark)
+    sizes = (len(draft.body), len(draft.topic), len(draft.properties))
+    if record_size(draft.sys_flag, *sizes) > size_limit:
+        return PutResult(_ILLEGAL, remark=f"message above {size_limit} bytes")
+    return None

@@ -78,7 +78,7 @@ class _DispatchRun:
             self.units.clear()
 
 
-class Dispatch:
+class Dispatcher:
     """``delay_levels``: level → delay in ms. ``index`` None: no key index is kept."""
 
     def __init__(
@@ -94,6 +94,7 @@ class Dispatch:
         self._delay_levels = dict(delay_levels)
         self.queue_cursor = 0
         self.index_cursor = 0
+        self._rebuilt_offset = 0
         self.store_timestamp_ms = 0
         self.open_tail = False
         """The log may end inside a record whose rest is still to come (a slave's)."""
@@ -104,6 +105,7 @@ class Dispatch:
         low = self._log.min_offset
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
+        self._rebuilt_offset = self._log.confirm_offset
 
     def reset_to(self, low: int) -> None:
         """The log begins at ``low``, which may be in front of what was dispatched; queues and index
@@ -122,6 +124,11 @@ class Dispatch:
     def is_behind(self) -> bool:
         """Whether :meth:`run` has something to do."""
         return self.queue_cursor < self._log.confirm_offset or self.index_cursor < self.queue_cursor
+
+    @property
+    def is_rebuilding_queues(self) -> bool:
+        """Whether the consume queues still lack messages that the log had at the start."""
+        return self.queue_cursor < self._rebuilt_offset
 
     @property
     def index_behind_bytes(self) -> int:

@@ -74,6 +74,11 @@ class StoreHealth:
         return next(iter(self._short.values()), None)
 
     @property
+    def is_out_of_space(self) -> bool:
+        """Whether puts are refused because there is no disk space."""
+        return self.is_disk_full or self.is_short
+
+    @property
     def writeable(self) -> bool:
         return (
             self.is_open

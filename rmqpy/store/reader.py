@@ -14,6 +14,7 @@ from collections.abc import Callable
 from attrs import define
 
 from rmqpy.codec.layout import (
+    ENTRY_HEADER_SIZE,
     MAGIC_POSITION,
     PHYSICAL_OFFSET_POSITION,
     QUEUE_FILLER_SIZE,
@@ -28,9 +29,11 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
+from rmqpy.store.health import StoreHealth, Writer
+from rmqpy.store.queues.table import QueueName
 from rmqpy.store.queues.unit_check import is_message, is_plausible_unit, unit_matches_record
-from rmqpy.store.results import GetMessageResult
+from rmqpy.store.results import GetMessageResult, QueryMessageResult
+from rmqpy.store.startup import StoreContext, StoreParts
 
 QUEUE_UNIT_LENGTH_POSITION = 8
 """Where a unit has the size of its record."""
@@ -77,37 +80,34 @@ class _Page:
 
 
 class QueueMessageReader:
-    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as
-    being on disk.
-    """
+    """The read side of a store. See the module's text."""
 
-    def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, settings: StoreSettings, memory_bytes: int
-    ) -> None:
-        self._log = log
-        self._queues = queues
-        self._settings = settings
-        self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
-        self.is_slave = False
-        self.is_settling: Callable[[], bool] = lambda: False
-        """Whether queues may still lack messages that they had before a restart: then nobody is
-        told that his offset is out of bounds.
-        """
-        self.on_dangling_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
-        """Told the queue offset of a unit that does not lead to its message."""
-        self.is_awaiting_repair: Callable[[int], bool] = lambda _offset: False
-        """Whether it is the message that is damaged, and will be whole again soon: then nobody
-        steps over it.
-        """
+    def __init__(self, context: StoreContext, parts: StoreParts, health: StoreHealth) -> None:
+        self._settings = context.settings
+        self._log: CommitLog = parts.opened.log
+        self._entries = parts.opened.entries
+        self._queues = parts.queues
+        self._index = parts.index
+        self._dispatcher = parts.dispatcher
+        self._rebuilds = parts.rebuilds
+        self._health = health
+        ratio = context.settings.access_message_in_memory_max_ratio
+        self._memory_distance = context.memory_bytes * ratio // 100
 
     def change_settings(self, settings: StoreSettings) -> None:
-        """How much a page may hold, from the next one on."""
+        """Apply the limits of ``settings`` to the pages read from now on."""
         self._settings = settings
 
     @property
     def memory_distance(self) -> int:
-        """A message further behind the end of the log counts as being on disk."""
+        """The distance in bytes from the end of the log beyond which a message counts as being on
+        disk: accessMessageInMemoryMaxRatio percent of the machine's memory.
+        """
         return self._memory_distance
+
+    def queue_names(self) -> list[QueueName]:
+        """Return topic and queue id of every consume queue."""
+        return [name for name, _ in self._queues.items()]
 
     def get_message(
         self,
@@ -118,11 +118,14 @@ class QueueMessageReader:
         matcher: Matcher | None,
         wanted: RecordFilter | None = None,
     ) -> GetMessageResult:
-        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes, ``wanted`` the
-        records that remain; None takes all.
+        """Return one page of messages, starting at queue offset ``offset``.
+
+        ``matcher`` filters by tags code; ``wanted`` filters the records that remain. None accepts
+        all. While the consume queues are rebuilt after a start, no offset is reported as out of
+        bounds: the queue may still lack messages that it had before.
         """
         queue = self._queues.find(topic, queue_id)
-        if self.is_settling() and (
+        if self._dispatcher.is_rebuilding_queues and (
             queue is None or not queue.min_offset <= offset < queue.max_offset
         ):
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, max_offset=offset)
@@ -146,7 +149,7 @@ class QueueMessageReader:
         """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says
         so.
         """
-        keep = self.is_slave and not self._settings.offset_check_in_slave
+        keep = self._health.is_slave and not self._settings.offset_check_in_slave
         return GetMessageResult(status, offset if keep else corrected)
 
     def _page(
@@ -185,12 +188,12 @@ class QueueMessageReader:
                 if matcher is not None and not matcher(tags_code):
                     continue
             message = self._message(name, offset + scanned - 1, (physical_offset, size))
-            if message is None and leads and self.is_awaiting_repair(physical_offset):
+            if message is None and leads and self._is_awaiting_repair(physical_offset):
                 scanned -= 1
                 break
             if message is None:
                 if not leads or physical_offset >= log.min_offset:
-                    self.on_dangling_unit(name, offset + scanned - 1)
+                    self._note_dangling_unit(name, offset + scanned - 1)
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -219,7 +222,20 @@ class QueueMessageReader:
             return None
         return message
 
-    def units(
+    def _is_awaiting_repair(self, physical_offset: int) -> bool:
+        """Return whether the message itself is damaged and its entry will be fetched from another
+        member: readers must not skip it.
+        """
+        return self._entries is not None and self._entries.is_awaiting_repair(physical_offset)
+
+    def _note_dangling_unit(self, name: QueueName, queue_offset: int) -> None:
+        """Record that a unit does not lead to its message: the next start rebuilds its queue."""
+        try:
+            self._rebuilds.note(name, queue_offset)
+        except OSError as error:
+            self._health.write_failed(Writer.DERIVED, error)
+
+    def queue_units(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
         """Units (physical offset, size, tags code) from ``offset`` on, up to the confirmed end;
@@ -237,7 +253,9 @@ class QueueMessageReader:
             if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
         ]
 
-    def unit_bytes(self, topic: str, queue_id: int, offset: int, max_count: int) -> tuple[int, int]:
+    def queue_bytes(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> tuple[int, int]:
         """How many messages there are from ``offset`` on (at most ``max_count``, and within one
         file), and their sizes together.
         """
@@ -252,11 +270,13 @@ class QueueMessageReader:
             size = (size << 8) + (column[0] * len(column) if alike and column else sum(column))
         return len(data) // QUEUE_UNIT_SIZE, size
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset after the last message; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message kept; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
@@ -302,6 +322,37 @@ class QueueMessageReader:
             return low
         earlier = self.store_timestamp_at(topic, queue_id, low - 1)
         return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
+
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """Return the whole record that starts at ``physical_offset``; None if none starts there."""
+        return record_at(self._log, physical_offset)
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> QueryMessageResult:
+        """Return messages of a topic by key, newest index file first, at most
+        ``maxMsgsNumBatch``.
+        """
+        result = QueryMessageResult()
+        if self._index is None:
+            return result
+        count = min(max_count, self._settings.max_msgs_num_batch)
+        for offset in self._index.find(topic, key, count, begin_ms, end_ms):
+            record = self.message_at(offset)
+            if record is not None:
+                result.messages.append(record)
+        timestamp_ms, offset = self._index.last_update
+        result.index_last_update_timestamp_ms = timestamp_ms
+        result.index_last_update_physical_offset = offset
+        return result
+
+    def earliest_store_timestamp(self) -> int:
+        """Return the store time (ms) of the first message in the log; -1 if there is none."""
+        for piece in self._log.ranges(self._log.min_offset):
+            position = ENTRY_HEADER_SIZE if piece.dledger else 0
+            record = self.message_at(piece.offset + position)
+            return record_store_timestamp(record) if record is not None else -1
+        return -1
 
 
 def record_store_timestamp(record: memoryview) -> int:

@@ -19,7 +19,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.checkpoint import StoreCheckpoint
 from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.recovery_point import RecoveryPoint
@@ -52,7 +52,7 @@ class StoreParts:
     opened: OpenedLog
     queues: ConsumeQueueTable
     index: KeyIndex | None
-    dispatch: Dispatch
+    dispatcher: Dispatcher
     checkpoint: StoreCheckpoint
     lock: FileLock
     rebuilds: QueueRebuilds
@@ -114,18 +114,25 @@ def _start_locked(
         safe_ms = None if clean else checkpoint.index_timestamp_ms
         index.finish_recovery(opened.written_end, safe_ms)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
-    dispatch = Dispatch(opened.log, queues, index, levels)
+    dispatcher = Dispatcher(opened.log, queues, index, levels)
     queue_cursor, index_cursor = _cursors(opened, queues, index, clean)
     if short is not None:
         opened.notes.append(f"consume queues are built again from offset {short} of the log on")
         queue_cursor = min(queue_cursor, max(short, opened.log.min_offset))
     elif point is not None and clean:
         queue_cursor = max(queue_cursor, min(point.offset, opened.written_end))
-    dispatch.start(queue_cursor, index_cursor)
-    dispatch.run(DISPATCHED_AT_START)
+    dispatcher.start(queue_cursor, index_cursor)
+    dispatcher.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)
     return StoreParts(
-        opened, queues, index, dispatch, checkpoint, lock, rebuilds, queues_durable_to=queue_cursor
+        opened,
+        queues,
+        index,
+        dispatcher,
+        checkpoint,
+        lock,
+        rebuilds,
+        queues_durable_to=queue_cursor,
     )
 
 

@@ -63,4 +63,4 @@ def _attach(
 ) -> None:
     broker.hot = feed
     broker.hold.on_watch = accelerator.watch
-    store.parts.dispatch.accelerator = accelerator
+    store.dispatcher.accelerator = accelerator

@@ -48,9 +48,9 @@ class PeerCertificateCheck:
         """For a store; one that never had an old log, or whose entries in front have expired like
         it, has nothing to compare.
         """
-        if store.old_log is None or store.old_log.mark.end < 0:
+        if store.opened.old_log is None or store.opened.old_log.mark.end < 0:
             return lambda _member: ""
-        return cls(store.old_log.files, store.settings, introduce).reason_not_trusted
+        return cls(store.opened.old_log.files, store.settings, introduce).reason_not_trusted
 
     def reason_not_trusted(self, member: str) -> str:
         """ "" when it may be joined."""
@@ -115,8 +115,8 @@ class MetadataReadyCheck:
     @classmethod
     def of(cls, broker: BrokerServer, store: MessageStore) -> Callable[[], bool]:
         gate = cls(broker)
-        old_log = store.old_log
-        if store.divided_offset is None or old_log is None:
+        old_log = store.opened.old_log
+        if store.opened.divided_offset is None or old_log is None:
             return gate.is_missing_metadata
         topics = f"{StorePaths.from_settings(store.settings).config}/{TOPICS_FILE}"
         if not old_log.files.exists(topics):

@@ -161,7 +161,7 @@ def _rate(broker: BrokerServer, name: str, key: str) -> float:
 def _topic(broker: BrokerServer, topic: str) -> Iterator[Sample]:
     labels = {"cluster": broker.identity.cluster, "broker": broker.identity.name, "topic": topic}
     queues = range(broker.topics.topics[topic].write_queue_nums)
-    ends = {queue: broker.store.max_queue_offset(topic, queue) for queue in queues}
+    ends = {queue: broker.store.reader.max_queue_offset(topic, queue) for queue in queues}
     whole = float(sum(ends.values()))
     if is_retry_topic(topic):
         yield "rocketmq_topic_retry_offset", labels, whole

@@ -23,7 +23,7 @@ from rmqpy.broker.assembly.tools import runtime_information, tool_handlers
 from rmqpy.broker.assembly.wiring import Traffic
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
-from rmqpy.broker.base.store_api import Handler, Store
+from rmqpy.broker.base.store_api import Handler
 from rmqpy.broker.base.turn_slice import AdminTimeBudget
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.processors.fast_failure import FastFailure, reject_if_page_cache_busy
@@ -66,6 +66,7 @@ from rmqpy.net.pending_replies import AckTimeout, PendingReplies, SendGate
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
+from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from rmqpy.broker.processors.access_control import BrokerAccessControl
@@ -87,7 +88,7 @@ class BrokerDependencies:
 
     configuration: BrokerConfiguration
     host: str
-    store: Store
+    store: MessageStore
     scheduler: Scheduler
     network: Network
     files: FileSystem
@@ -120,7 +121,7 @@ class BrokerServer:
         except ValueError as error:
             raise ConfigError(f"brokerIP1={deps.host}: an IP address is needed: {error}") from error
         clock = deps.scheduler
-        self.replication = ReplicationStatus(self.identity, lambda: self.store.max_physical_offset)
+        self.replication = ReplicationStatus(self.identity, lambda: self.store.log.max_offset)
         self.statistics = Statistics()
         self.topics = TopicTable(self.identity, clock)
         self.groups = SubscriptionGroupTable(self.identity, clock)
@@ -139,9 +140,13 @@ class BrokerServer:
             scheduler=deps.scheduler,
             network=deps.network,
         )
-        self._flushing = LogFlusher(self.store, self.gate, deps.scheduler, self._store_failed)
-        self._queue_flushing = QueueFlusher(self.store, deps.scheduler, self._store_failed)
-        self.own_messages = InternalMessageWriter(self.store, clock, self.statistics)
+        self._flushing = LogFlusher(
+            self.store.flush_tracker, self.gate, deps.scheduler, self._store_failed
+        )
+        self._queue_flushing = QueueFlusher(
+            self.store.flush_tracker, deps.scheduler, self._store_failed
+        )
+        self.own_messages = InternalMessageWriter(self.store.appender, clock, self.statistics)
         self.cleaning = StoreCleaning(
             self.identity, self.store, self.topics, deps.scheduler, self._queue_flushing.begin
         )
@@ -163,10 +168,12 @@ class BrokerServer:
             self.identity.store.store_path_root_dir,
             deps.scheduler,
             self.registration.announce,
-            self.store.queues(),
+            self.store.reader.queue_names(),
         )
         self.delivery = ScheduleMessageService.of(self, deps)
-        self.item_statistics = ItemStatistics(self.identity, self.store, self.statistics, clock)
+        self.item_statistics = ItemStatistics(
+            self.identity, self.store.reader, self.statistics, clock
+        )
         self.checks = TransactionCheckService.of(self, deps)
         self.services = MasterServices((self.delivery, self.checks), self.own_messages.fail)
         traffic = Traffic.of(self, deps)
@@ -178,7 +185,7 @@ class BrokerServer:
         self._brief = frozenset(traffic.handlers)
         """Request codes of producers and consumers, which are answered in the turn they come in."""
         self._slice = AdminTimeBudget(clock)
-        self.queue_age = FastFailure(self.identity, self.store, clock)
+        self.queue_age = FastFailure(self.identity, self.store.appender, clock)
         self._periodic = PeriodicWork(deps.scheduler)
         self.hot: FastPathReplies | None = None
         """What answers hot frames beside ``handle``, where there is one (``broker.hot``)."""
@@ -206,8 +213,8 @@ class BrokerServer:
 
     def start(self) -> None:
         """Begin periodic work and register. The ports may be open before or after."""
-        self.store.on_arrival = self.hold.notify_message_arriving
-        for mark in self.store.acknowledged(True):
+        self.store.dispatcher.on_arrival = self.hold.notify_message_arriving
+        for mark in self.store.log.acknowledged(True):
             mark.subscribe(self._log_grown)
         identity, each = self.identity, self._periodic.every
         each("flush", lambda: identity.store.flush_interval_commit_log, self._flushing.begin)
@@ -301,13 +308,13 @@ class BrokerServer:
         self._turning = True
         self._slice.end()
         self.queue_age.turn_ended()
-        self.store.commit()
+        self.store.appender.commit()
         if hot is not None:
             hot.flush_replies()
-        if not self.store.is_healthy:
+        if not self.store.health.is_healthy:
             self._store_failed()
         self.gate.release()
-        if self.store.dispatch_due:
+        if self.store.is_dispatch_due:
             self.dispatch()
         else:
             self.hold.resume_ready()
@@ -349,11 +356,11 @@ class BrokerServer:
 
     def _dispatch_rest(self) -> None:
         """A long way is gone in short steps, with others in between."""
-        behind = self.store.dispatch_behind_bytes
-        if behind and behind != self._behind_bytes and self.store.failure is None:
+        behind = self.store.dispatcher.behind_bytes
+        if behind and behind != self._behind_bytes and self.store.health.failure is None:
             self._dispatch_planned = True
             self._scheduler.call_soon(self.dispatch)
-        elif self.store.checkpoint_due():
+        elif self.store.flush_tracker.is_checkpoint_due:
             self._queue_flushing.begin()
         self._behind_bytes = behind
 
@@ -381,8 +388,8 @@ class BrokerServer:
 
     def _run(self, handler: Handler, channel: Channel, request: RemotingCommand) -> bytes | None:
         try:
-            reject_while_rebuilding(self.store, request.code)
-            reject_if_page_cache_busy(self.store, request.code)
+            reject_while_rebuilding(self.store.dispatcher, request.code)
+            reject_if_page_cache_busy(self.store.appender, request.code)
             response = handler(channel, request)
             if response is None or request.is_oneway:
                 return None
@@ -435,7 +442,7 @@ class BrokerServer:
 
     def _sweep(self) -> None:
         self.dispatch()
-        self.hold.sweep(self.store.max_queue_offset)
+        self.hold.sweep(self.store.reader.max_queue_offset)
 
     def _sample(self) -> None:
         self.statistics.sample(self._scheduler.monotonic_ms(), self._scheduler.now_ms())
@@ -463,7 +470,7 @@ class BrokerServer:
 
     def _store_failed(self) -> None:
         """What was not acknowledged will never be."""
-        reason = self.store.failure or self.store.disk_full_reason
+        reason = self.store.health.failure or self.store.health.disk_full_reason
         if reason != self._reported_failure:
             self._reported_failure = reason
             logger.error("the store takes no messages: %s", reason)
@@ -472,9 +479,9 @@ class BrokerServer:
 
     def _retry_full_disk(self) -> None:
         """What found no room on the disk is written as soon as there is some."""
-        if self.store.disk_full_reason is not None:
+        if self.store.health.disk_full_reason is not None:
             self.turn_ended()
-        elif self._reported_failure is not None and self.store.failure is None:
+        elif self._reported_failure is not None and self.store.health.failure is None:
             self._reported_failure = None
             logger.warning("there is room on the disk again: messages are taken")
 

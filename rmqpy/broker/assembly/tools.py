@@ -28,7 +28,7 @@ def tool_handlers(broker: BrokerServer, deps: BrokerDependencies) -> HandlerTabl
         clients=broker.clients,
         offsets=broker.offsets,
         statistics=broker.statistics,
-        queues=broker.store,
+        queues=broker.store.reader,
         groups=broker.groups,
         clock=deps.scheduler,
     )
@@ -46,7 +46,7 @@ def tool_handlers(broker: BrokerServer, deps: BrokerDependencies) -> HandlerTabl
         topics=broker.topics,
         clients=broker.clients,
         offsets=broker.offsets,
-        queues=broker.store,
+        queues=broker.store.reader,
         calls=broker.calls,
     )
     settings = BrokerConfigProcessor(
@@ -60,7 +60,7 @@ def tool_handlers(broker: BrokerServer, deps: BrokerDependencies) -> HandlerTabl
         **relays.handlers(),
         **broker.item_statistics.handlers(),
         **positions.handlers(),
-        **QueueContentsProcessor(queues=broker.store, clients=broker.clients).handlers(),
+        **QueueContentsProcessor(queues=broker.store.reader, clients=broker.clients).handlers(),
         **settings.handlers(),
         **administration.handlers(),
         **broker.information.handlers(),

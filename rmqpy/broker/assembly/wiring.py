@@ -40,7 +40,7 @@ class Traffic:
     @classmethod
     def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> Self:
         """The processors over the tables of ``broker``."""
-        clock, identity, store = deps.scheduler, broker.identity, broker.store
+        clock, identity, reader = deps.scheduler, broker.identity, broker.store.reader
         drafts = SendRequestParser(
             identity=identity,
             topics=broker.topics,
@@ -57,13 +57,13 @@ class Traffic:
             identity=identity,
             topics=broker.topics,
             groups=broker.groups,
-            queues=store,
+            queues=reader,
             messages=broker.own_messages,
             statistics=broker.statistics,
             pick_queue=deps.pick_queue,
         )
         transactions = TransactionProcessor(
-            identity=identity, queues=store, messages=broker.own_messages, clock=clock
+            identity=identity, queues=reader, messages=broker.own_messages, clock=clock
         )
         replies = ReplyMessageProcessor(
             identity=identity,
@@ -80,12 +80,12 @@ class Traffic:
                 **sends.handlers(),
                 **pulls.handlers(),
                 **heartbeats.handlers(),
-                **QueryProcessor(identity, store).handlers(),
-                **OffsetProcessor(broker.offsets, store).handlers(),
+                **QueryProcessor(identity, reader).handlers(),
+                **OffsetProcessor(broker.offsets, reader).handlers(),
                 **broker.delay_offsets.handlers(),
                 **send_back.handlers(),
                 **transactions.handlers(),
-                **LogCompareProcessor(store).handlers(),
+                **LogCompareProcessor(broker.store.log).handlers(),
                 **replies.handlers(),
             },
         )
@@ -96,7 +96,7 @@ def _sends(broker: BrokerServer, drafts: SendRequestParser, clock: Clock) -> Sen
         SendSurroundings(
             identity=broker.identity,
             drafts=drafts,
-            sink=broker.store,
+            sink=broker.store.appender,
             gate=broker.gate,
             replication=broker.replication,
             statistics=broker.statistics,
@@ -106,7 +106,7 @@ def _sends(broker: BrokerServer, drafts: SendRequestParser, clock: Clock) -> Sen
 
 
 def _pulls(broker: BrokerServer, deps: BrokerDependencies) -> PullProcessor:
-    clock, identity, store = deps.scheduler, broker.identity, broker.store
+    clock, identity, reader = deps.scheduler, broker.identity, broker.store.reader
     return PullProcessor(
         PullSurroundings(
             identity=identity,
@@ -115,7 +115,7 @@ def _pulls(broker: BrokerServer, deps: BrokerDependencies) -> PullProcessor:
             clients=broker.clients,
             offsets=broker.offsets,
             filters=broker.filters,
-            queues=store,
+            queues=reader,
             hold=broker.hold,
             slow_readers=broker.slow_readers,
             statistics=broker.statistics,

@@ -46,7 +46,7 @@ class BrokerAccessControl:
     def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> BrokerAccessControl:
         """For ``aclEnable=true``. Adds the account requests to ``broker``."""
         configuration = deps.configuration
-        keeper = AccessChecker(broker_demands(broker.store))
+        keeper = AccessChecker(broker_demands(broker.store.reader))
         secure = configuration.security.security_mode is SecurityMode.SECURE
         files = AccessFiles(
             *access_paths(

@@ -27,7 +27,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.base.store_api import StoreWriter
 from rmqpy.broker.base.turn_slice import AdminTimeBudget
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -48,9 +48,9 @@ PUTS: Final = frozenset(
 """What Java's SendMessageProcessor handles."""
 
 
-def reject_if_page_cache_busy(store: Store, code: int) -> None:
+def reject_if_page_cache_busy(writer: StoreWriter, code: int) -> None:
     """Raises Refusal for a send while the page cache is busy."""
-    if code in PUTS and store.page_cache_busy:
+    if code in PUTS and writer.page_cache_busy:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
         )
@@ -61,7 +61,7 @@ class FastFailure:
     """A ``net.server.OverloadFilter``."""
 
     _identity: BrokerContext
-    _store: Store
+    _writer: StoreWriter
     _clock: Clock
     refused: int = 0
     _slice: AdminTimeBudget = field(init=False)
@@ -74,14 +74,14 @@ class FastFailure:
         limits = self._limits()
         if not limits:
             return NEVER_MS
-        return 1 if self._store.page_cache_busy else min(limits.values())
+        return 1 if self._writer.page_cache_busy else min(limits.values())
 
     def sift(
         self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
         """Refuse what is too old; the others, in their order."""
         limits = self._limits()
-        behind_slow_write = bool(limits) and self._store.page_cache_busy
+        behind_slow_write = bool(limits) and self._writer.page_cache_busy
         kept: list[RemotingCommand] = []
         answers: list[bytes] = []
         for command in commands:

@@ -135,7 +135,6 @@ class PullProcessor:
         deps = self.deps
         began_ms = deps.clock.monotonic_ms()
         result = deps.queues.get_message(
-            header.consumer_group,
             header.topic,
             header.queue_id,
             header.queue_offset,

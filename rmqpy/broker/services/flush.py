@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from attrs import define
 
-from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.base.store_api import StoreFlush
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.commitlog.interface import FlushTask
@@ -46,7 +46,9 @@ T = TypeVar("T", bound=_Task)
 class _Flushing(ABC, Generic[T]):
     """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, store: StoreFlush, scheduler: Scheduler, on_failure: Callable[[], None]
+    ) -> None:
         self._store = store
         self._scheduler = scheduler
         self._on_failure = on_failure
@@ -140,7 +142,11 @@ class LogFlusher(_Flushing[FlushTask]):
     """Of the commit log."""
 
     def __init__(
-        self, store: Store, gate: SendGate, scheduler: Scheduler, on_failure: Callable[[], None]
+        self,
+        store: StoreFlush,
+        gate: SendGate,
+        scheduler: Scheduler,
+        on_failure: Callable[[], None],
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
@@ -176,7 +182,7 @@ class LogFlusher(_Flushing[FlushTask]):
     def _awaited(self) -> bool:
         return any(
             mark.name == FLUSHED and self._gate.waits_for(mark)
-            for mark in self._store.acknowledged(True)
+            for mark in self._store.log.acknowledged(True)
         )
 
     def _take(self) -> FlushTask | None:
@@ -188,7 +194,7 @@ class LogFlusher(_Flushing[FlushTask]):
 
     def _failed(self, error: BaseException) -> None:
         logger.error("making the commit log durable failed: %s", error)
-        self._store.fail(f"making the commit log durable failed: {error}")
+        self._store.flush_failed(error)
 
     def _go_on(self) -> None:
         self.begin_if_awaited()
@@ -205,4 +211,4 @@ class QueueFlusher(_Flushing[QueueFlush]):
 
     def _failed(self, error: BaseException) -> None:
         logger.error("making the consume queues durable failed: %s", error)
-        self._store.on_queue_flush_failed(error)
+        self._store.queue_flush_failed(error)

@@ -103,7 +103,7 @@ class ScheduleMessageService:
             DeliverySurroundings(
                 delays_ms=broker.identity.store.delay_levels_ms,
                 offsets=broker.delay_offsets,
-                queues=broker.store,
+                queues=broker.store.reader,
                 messages=broker.own_messages,
                 scheduler=deps.scheduler,
                 turn=broker.run_in_turn,

@@ -115,7 +115,7 @@ class TransactionCheckService:
                 topics=broker.topics,
                 clients=broker.clients,
                 offsets=broker.offsets,
-                queues=broker.store,
+                queues=broker.store.reader,
                 messages=broker.own_messages,
                 scheduler=deps.scheduler,
                 turn=broker.run_in_turn,

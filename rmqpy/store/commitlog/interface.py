@@ -136,3 +136,20 @@ class CommitLog(Protocol):
 
     def close(self) -> None:
         """Release files; nothing is written or flushed here."""
+
+
+def read_span(log: CommitLog, offset: int, size: int) -> bytes:
+    """Return the bytes ``[offset, offset+size)`` of the log as stored, across files. Raises
+    KeyError if any of them is not readable.
+    """
+    pieces = []
+    end = offset + size
+    file_size = log.rows[0].file_size
+    while offset < end:
+        piece = min(end - offset, file_size - offset % file_size)
+        view = log.read(PhysicalOffset(offset), piece)
+        if view is None:
+            raise KeyError(f"the log has not all of {offset}..{offset + piece}")
+        pieces.append(bytes(view))
+        offset += piece
+    return b"".join(pieces)
