@@ -1,7 +1,7 @@
-"""What a store has to make durable, and what it then vouches for in its checkpoint.
+"""FlushTracker: what a store must make durable, and what its checkpoint then guarantees.
 
 A flush of the log and a flush of the derived files are taken here, run by the caller where they may
-block, and reported back. Derived files come first, then the checkpoint that vouches for them.
+block, and reported back. The derived files are synced first, then the checkpoint that covers them.
 
 Invariant: the checkpoint never names a time up to which not everything is durable.
 """
@@ -29,14 +29,14 @@ from rmqpy.store.startup import StoreParts
 UNSAVED_MAX = 128 << 20
 """Bytes of the log after the last recovery point from which a new one is due."""
 FLUSHES_MAX = 16
-"""Flush tasks that may be under way at a time."""
+"""Flush tasks that may run at the same time."""
 
 
 @define(slots=True, frozen=True)
 class QueueFlush:
-    """Make consume queues, full index files and the checkpoint durable.
+    """A task that makes consume queues, full index files and the checkpoint durable.
 
-    ``run`` blocks and touches no state of the store: it may run in a worker thread; afterwards the
+    ``run`` blocks and touches no state of the store: it may run in a worker thread. Afterwards the
     caller reports it with :meth:`FlushTracker.queues_flushed`.
     """
 
@@ -58,7 +58,7 @@ class QueueFlush:
 
 
 class FlushTracker:
-    """See the module's text."""
+    """Hands out the flush tasks of a store. See the module's text."""
 
     def __init__(
         self, parts: StoreParts, files: FileSystem, paths: StorePaths, health: StoreHealth
@@ -73,9 +73,11 @@ class FlushTracker:
         )
         self._point_offset = self._taken_offset = parts.dispatcher.queue_cursor
         self.queues_durable_to = parts.queues_durable_to
-        """The consume queues have the log up to here on disk: in front of it it may be removed."""
+        """The offset up to which the consume queues on disk cover the log: files before it may be
+        removed.
+        """
         self._begun_again = False
-        """The log has, since the flush that is under way was taken."""
+        """Whether the log was reset since the running flush was taken."""
         self.log: Final[CommitLog] = parts.opened.log
         """The log, whose watermarks say who waits for a flush."""
         self._queues = parts.queues
@@ -137,7 +139,9 @@ class FlushTracker:
         return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
 
     def _point_saver(self) -> Callable[[], None]:
-        """Saves the recovery point as it is now, once the flush that is being taken is done."""
+        """Return a function that saves the recovery point as of now, to be called after the
+        flush.
+        """
         self._taken_offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         point = self.recovery_point()
         if point is None:
@@ -145,12 +149,12 @@ class FlushTracker:
         return lambda: point.save(self._files, self._paths.recovery_point)
 
     def save_point(self) -> None:
-        """Everything is durable. Blocks."""
+        """Save the recovery point, because everything is durable. Blocks."""
         self._point_saver()()
 
     def recovery_point(self) -> RecoveryPoint | None:
-        """Up to where log and consume queues are durable when the queues are synced; None where a
-        DLedger log has its own ways.
+        """Return the point up to which log and consume queues are durable once the queues are
+        synced, or None for a DLedger log, which recovers by its checkpoint.
         """
         row = self._segments
         if row is None:
@@ -169,7 +173,7 @@ class FlushTracker:
         return self._dispatcher.queue_cursor - self._point_offset >= UNSAVED_MAX
 
     def on_log_reset(self, low: int) -> None:
-        """The log begins at ``low``, perhaps in front of what the queues have."""
+        """Take note that the log starts at ``low`` now, perhaps before what the queues have."""
         self.queues_durable_to = min(self.queues_durable_to, low)
         self._begun_again = True
 

@@ -1,10 +1,10 @@
-"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's
-read side).
+"""QueueMessageReader: messages, offsets, and offsets by time of a queue (the read side of Java's
+DefaultMessageStore).
 
-A page ends before the message that would exceed its limit (two limits: for messages near the log's
-end, which the page cache holds, and for old ones); its first message passes whatever its size. A
-unit that does not lead to its message is stepped over, and told of; in front of a damaged message
-that another member of the group will send again, the page ends.
+A page ends before the message that would exceed its limit (there are two limits: for messages near
+the end of the log, which the page cache holds, and for old ones); its first message is included
+whatever its size. A unit that does not lead to its message is skipped and recorded. The page ends
+before a damaged message that another member of the group will send again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ from rmqpy.store.results import GetMessageResult, QueryMessageResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
 QUEUE_UNIT_LENGTH_POSITION = 8
-"""Where a unit has the size of its record."""
+"""The position of the record size in a unit."""
 
 SCAN_WINDOW_BYTES = 16000
-"""How far one read looks for messages that match a filter (maxFilterMessageSize)."""
+"""The bytes of units that one read searches for messages that match a filter
+(maxFilterMessageSize).
+"""
 
 
 Matcher = Callable[[int], bool]
@@ -69,7 +71,7 @@ class _Page:
         )
 
     def is_full(self, size: int, far: bool) -> bool:
-        """Whether a message of ``size`` bytes must go to the next page."""
+        """Return whether a message of ``size`` bytes belongs on the next page."""
         if self.count == 0:
             return False
         if self.count >= self.wanted:
@@ -146,8 +148,9 @@ class QueueMessageReader:
         return result
 
     def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
-        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says
-        so.
+        """Return a result that sends the reader to the ``corrected`` offset.
+
+        A slave may lag behind its master: it corrects offsets only if offsetCheckInSlave is true.
         """
         keep = self._health.is_slave and not self._settings.offset_check_in_slave
         return GetMessageResult(status, offset if keep else corrected)
@@ -179,8 +182,8 @@ class QueueMessageReader:
                 continue
             leads = is_plausible_unit(log, physical_offset, size)
             if leads and physical_offset + size > end:
-                # Not committed yet after a restart in DLedger mode: it comes back into sight, do
-                # not step over it.
+                # Not committed yet after a restart in DLedger mode: it becomes readable again, so
+                # it must not be skipped.
                 break
             scanned += 1
             if leads:
@@ -214,7 +217,7 @@ class QueueMessageReader:
     def _message(
         self, name: QueueName, queue_offset: int, place: tuple[int, int]
     ) -> memoryview | None:
-        """The message of a unit; None when it is gone, or the unit does not lead to it."""
+        """Return the message of a unit; None if it was removed or the unit does not lead to it."""
         if not is_plausible_unit(self._log, *place) or place[0] < self._log.min_offset:
             return None
         message = self._log.read(PhysicalOffset(place[0]), place[1])
@@ -238,8 +241,8 @@ class QueueMessageReader:
     def queue_units(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
-        """Units (physical offset, size, tags code) from ``offset`` on, up to the confirmed end;
-        empty when there are none.
+        """Return up to ``max_count`` units (physical offset, size, tags code) from queue offset
+        ``offset``, up to the confirmed end of the log; fewer at the end of a file.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
@@ -256,8 +259,8 @@ class QueueMessageReader:
     def queue_bytes(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> tuple[int, int]:
-        """How many messages there are from ``offset`` on (at most ``max_count``, and within one
-        file), and their sizes together.
+        """Return how many messages there are from ``offset`` (at most ``max_count``, and within one
+        file), and the sum of their sizes.
         """
         queue = self._queues.find(topic, queue_id)
         units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
@@ -266,7 +269,7 @@ class QueueMessageReader:
         size = 0  # the sum of each of its four bytes, over all units at once
         for place in range(first, first + 4):
             column = data[place::QUEUE_UNIT_SIZE]
-            alike = column.count(column[:1]) == len(column)  # cheap, and most often so
+            alike = column.count(column[:1]) == len(column)  # cheap to test, and usual
             size = (size << 8) + (column[0] * len(column) if alike and column else sum(column))
         return len(data) // QUEUE_UNIT_SIZE, size
 
@@ -281,15 +284,15 @@ class QueueMessageReader:
         return queue.min_offset if queue is not None else 0
 
     def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether the message at this queue offset is near enough to the log's end; False when
-        there is none.
+        """Return whether the message at this queue offset is within :attr:`memory_distance` of the
+        end of the log; False if there is none.
         """
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
 
     def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Store time (ms) of a message; -1 when there is none."""
+        """Return the store time (ms) of a message; -1 if there is none."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         name = (topic, queue_id)
@@ -299,8 +302,8 @@ class QueueMessageReader:
         return record_store_timestamp(message) if message is not None else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the
-        earlier on a tie); 0 when the queue is empty.
+        """Return the queue offset of the message stored at ``timestamp_ms``, or else that of the
+        nearer neighbour (the earlier one on a tie); 0 if the queue is empty.
 
         Searches the whole queue by store time; the Java broker first picks a queue file by its
         modification time, which a copied file does not keep.
@@ -356,14 +359,14 @@ class QueueMessageReader:
 
 
 def record_store_timestamp(record: memoryview) -> int:
-    """STORETIMESTAMP of a record."""
+    """Return the STORETIMESTAMP of a record."""
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
     place = store_timestamp_position(sys_flag)
     return int.from_bytes(record[place : place + 8], signed=True)
 
 
 def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
-    """The whole record that begins at ``physical_offset``; None when none does."""
+    """Return the whole record that starts at ``physical_offset``; None if none starts there."""
     if physical_offset < 0:
         return None
     head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)

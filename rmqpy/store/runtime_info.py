@@ -1,8 +1,8 @@
-"""RuntimeInfo: what a store says about itself, under the names that Java's tools read.
+"""RuntimeInfo: the state of a store, under the names that Java's tools read.
 
-Ours beside Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure`` (nothing is
-accepted any more, and why), ``storeRefusesPuts``, ``cleaningFailure``,
-``queuesToBuildAgain`` (how many consume queues the next start builds again in part).
+These are additions to Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
+(the reason why nothing is accepted any more), ``storeRefusesPuts``, ``cleaningFailure``,
+``queuesToBuildAgain`` (how many consume queues the next start rebuilds in part).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqpy.store.retention import RetentionCleaner
 
 @define(slots=True, frozen=True)
 class RuntimeInfo:
-    """See the module's text."""
+    """The runtime information of one store. See the module's text."""
 
     paths: StorePaths
     opened: OpenedLog
@@ -30,7 +30,9 @@ class RuntimeInfo:
     rebuilds: QueueRebuilds
 
     def read(self, earliest_ms: int) -> dict[str, str]:
-        """Now; ``earliest_ms`` is the store time of the first message, -1 without one."""
+        """Return the current values. ``earliest_ms`` is the store time of the first message, -1 if
+        there is none.
+        """
         log = self.opened.log
         log_ratio = self.retention.disk_use(self.paths.commit_log)
         info = {
