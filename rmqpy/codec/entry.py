@@ -117,14 +117,6 @@ def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader
     )
 
 
-def is_filler(view: Buffer, position: int = 0) -> bool:
-    """Whether a filler begins at ``position``."""
-    if len(view) - position < layout.ENTRY_FILLER_SIZE:
-        return False
-    magic, _ = _FILLER.unpack_from(view, position)
-    return bool(magic == layout.ENTRY_FILLER_MAGIC)
-
-
 def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
     """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises
     InvalidRecordError.

@@ -1,11 +1,11 @@
-"""StorePuts: messages on their way into the log: checked, numbered, staged, written.
+"""MessageAppender: checks messages, gives them queue offsets, stages them, and writes them.
 
-The topic-queue table (``tails``) gives each message its queue offset. It is learned from the ends
-of the consume queues and from what the log has in front of them, and anew after each change of
-role; until it is known nothing is put.
+The topic-queue table (``tails``) gives each message its queue offset. It is derived from the ends
+of the consume queues and from the part of the log that they do not have yet, and again after each
+change of role; nothing is put until it is known.
 
-Invariants: a queue offset is taken only when the log has taken the message; nothing is staged while
-the store does not take messages (:mod:`rmqpy.store.health`).
+Invariants: a queue offset is consumed only when the log has accepted the message; nothing is staged
+while the store does not accept messages (:mod:`rmqpy.store.health`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from attrs import evolve
 
 from rmqpy.codec import property_crc
 from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.codec.layout import QUEUE_OFFSET_POSITION
+from rmqpy.codec.layout import (
+    PROPERTIES_BYTES_MAX,
+    QUEUE_OFFSET_POSITION,
+    TOPIC_BYTES_MAX,
+    record_size,
+)
 from rmqpy.codec.message import check_record, decode_message, encode_messages
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
@@ -24,19 +29,24 @@ from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import QueueOffset
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.text import format_bytes
+from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.health import StoreHealth, Writer
-from rmqpy.store.put_checks import validate_message
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
+from rmqpy.store.queues.table import is_queue_name
 from rmqpy.store.queues.topic_queue_table import TopicQueueTable
 from rmqpy.store.results import PutResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
 SCANNED_AHEAD = 2 << 30
-"""Puts wait while the consume queues lag more than this; below, the log tells the queue offsets."""
+"""Puts wait while the consume queues lag by more than this; up to it, the queue offsets are read
+from the log.
+"""
+
+_ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 
 
 class MessageAppender:
-    """See the module's text."""
+    """The write side of a store. See the module's text."""
 
     def __init__(
         self,
@@ -50,19 +60,19 @@ class MessageAppender:
         self._log = parts.opened.log
         self._entries = parts.opened.entries
         self._queues = parts.queues
-        self._dispatch = parts.dispatch
+        self._dispatcher = parts.dispatcher
         self._health = health
         self._silent_ends = silent_ends
         self.tails = TopicQueueTable()
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
-        """Whether records get the checksum of 5.x: only Python writes it."""
+        """Whether records carry the checksum of 5.x, which only Python writes."""
         self._write_ms = 0
         self._tails_known = False
         self._learn_tails()
 
     def is_ready(self) -> bool:
-        """Whether a put would not be refused for the state of the store."""
+        """Return whether the state of the store allows a put."""
         return (
             self._health.writeable
             and not self.page_cache_busy
@@ -71,21 +81,28 @@ class MessageAppender:
 
     @property
     def page_cache_busy(self) -> bool:
-        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills. Who sends
-        behind it has waited as long; the next write, of nothing or in time, ends it.
+        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills.
+
+        The senders after that write have waited as long. The next write that is empty or fast
+        enough ends the state.
         """
         return self._write_ms > self._settings.os_page_cache_busy_time_out_mills
 
     def change_settings(self, settings: StoreSettings) -> None:
-        """Limits of the next puts."""
+        """Apply the limits of ``settings`` to the next puts."""
         self._settings = settings
 
     def forget_tails(self) -> None:
-        """The role has changed: the next put learns the queue offsets again."""
+        """Let the next put derive the queue offsets again, because the role has changed."""
         self._tails_known = False
 
     def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
-        """See :meth:`MessageStore.put`."""
+        """Stage messages. Return one result per draft, or a single one for a ``batch`` (messages of
+        one topic and queue, of which all or none are stored).
+
+        The reply to a put may leave when the :meth:`acknowledged` watermarks have passed the
+        ``end`` of its result.
+        """
         refused = self._refusal()
         if refused is not None:
             return [refused] * (1 if batch else len(drafts))
@@ -104,6 +121,12 @@ class MessageAppender:
             for draft, result in zip(drafts, results, strict=True)
         ]
 
+    def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
+        """Return the watermarks that the reply to a put waits for; fewer if the sender set
+        WAIT=false.
+        """
+        return self._log.acknowledged(wait_store_ok)
+
     def _put_batch(
         self, drafts: Sequence[OutgoingMessage], results: Sequence[PutResult | None]
     ) -> PutResult:
@@ -117,8 +140,8 @@ class MessageAppender:
         return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
 
     def put_record(self, record: bytes) -> PutResult:
-        """Append a whole record that somebody else has encoded; queue offset, physical offset and
-        store timestamp become this store's.
+        """Append a whole record that another program has encoded. Its queue offset, physical offset
+        and store timestamp are replaced by those of this store.
         """
         refused = self._refusal()
         if refused is not None:
@@ -183,9 +206,9 @@ class MessageAppender:
             return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
-            if self._dispatch.behind_bytes > SCANNED_AHEAD:
-                to_go = format_bytes(self._dispatch.behind_bytes)
-                remark = f"the consume queues are being built again, {to_go} of the log to go"
+            if self._dispatcher.behind_bytes > SCANNED_AHEAD:
+                to_go = format_bytes(self._dispatcher.behind_bytes)
+                remark = f"the consume queues are being rebuilt, {to_go} of the log to go"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
     @property
@@ -194,8 +217,10 @@ class MessageAppender:
         return self._health.is_healthy and not self._write_ms and not self._log.has_staged
 
     def commit(self) -> None:
-        """Write what was staged since the last call. After a failed write nothing more is accepted;
-        what found the disk full stays staged, and is written by the first call that finds room.
+        """Write what was staged since the last call.
+
+        After a failed write nothing more is accepted. If the disk was full, the bytes stay staged
+        and are written by the first call that finds space.
         """
         if self.is_idle or self._health.failure is not None:
             return
@@ -208,23 +233,44 @@ class MessageAppender:
         self._write_ms = self._clock.monotonic_ms() - began_ms
 
     def _learn_tails(self) -> bool:
-        """Topic-queue table := consume queue ends. False while messages that were found on disk are
-        not committed: their queue offsets would be given twice.
+        """Fill the topic-queue table from the ends of the consume queues.
+
+        Return False while messages that were found on disk are not committed: their queue offsets
+        would be assigned twice.
         """
         entries = self._entries
         if entries is not None and entries.committed_index < entries.end.index:
             return False
         self.commit()
-        if self._dispatch.behind_bytes > SCANNED_AHEAD:
+        if self._dispatcher.behind_bytes > SCANNED_AHEAD:
             return False
         ends: dict[tuple[bytes, int], int] = {
             (topic.encode(), queue_id): queue.max_offset
             for (topic, queue_id), queue in self._queues.items()
         }
-        ends |= self._dispatch.queue_ends_ahead()
+        ends |= self._dispatcher.queue_ends_ahead()
         for (topic, queue_id), end in self._silent_ends.ends.items():
             name = topic.encode(), queue_id
             ends[name] = max(end, ends.get(name, 0))
         self.tails.replace(ends)
         self._tails_known = True
         return True
+
+
+def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | None:
+    """Return why ``draft`` is refused, or None if it is valid. ``size_limit`` is maxMessageSize.
+
+    These are the checks that Java makes before the append, in its order.
+    """
+    if len(draft.topic) > TOPIC_BYTES_MAX:
+        return PutResult(_ILLEGAL, remark=f"topic length above {TOPIC_BYTES_MAX}")
+    if not is_queue_name(draft.topic, draft.queue_id):
+        remark = f"no queue can be named {draft.topic!r}, {draft.queue_id}"
+        return PutResult(_ILLEGAL, remark=remark)
+    if len(draft.properties) > PROPERTIES_BYTES_MAX:
+        remark = f"properties above {PROPERTIES_BYTES_MAX} bytes"
+        return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, remark=remark)
+    sizes = (len(draft.body), len(draft.topic), len(draft.properties))
+    if record_size(draft.sys_flag, *sizes) > size_limit:
+        return PutResult(_ILLEGAL, remark=f"message above {size_limit} bytes")
+    return None

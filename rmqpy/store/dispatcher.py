@@ -1,13 +1,13 @@
-"""Dispatch (Java ReputMessageService): from the log to its derived files, and the news of arrivals.
+"""Dispatch (Java ReputMessageService): from the log to its derived files, and reports of arrivals.
 
 Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one
-for the key index. Normally they move together; when the index has to be built again it follows
+for the key index. Normally they move together; when the index must be rebuilt, its cursor follows
 alone, in bounded steps, so that serving never waits for it.
 
-Invariants: a cursor stands at a record's framing start or at a file start; it does not pass
-``confirm_offset`` (after a restart in DLedger mode it may begin behind it: the derived files know
-what was committed before, the log does not yet); a record that cannot be read stops both by a
-StoreError (nothing is skipped).
+Invariants: a cursor is at the start of a record's frame or at the start of a file; it does not pass
+``confirm_offset`` (after a restart in DLedger mode it may start after it: the derived files know
+what was committed before, the log does not know it yet); a record that cannot be read stops both
+with a StoreError (nothing is skipped).
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from rmqpy.store.results import Arrival
 STEP_RECORDS = 4096
 ALL = 1 << 62
 SMALL_LAG_BYTES = 1 << 20
-"""An index that lags no more than this behind the queues follows at once."""
+"""An index that is at most this far behind the queues catches up at once."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 DEFAULT_DELAY_MS = 1000
-"""Of a level that messageDelayLevel does not name."""
+"""The delay of a level that messageDelayLevel does not name."""
 
 ACCELERATED_STEP_RECORDS = 8
-"""Records taken here before the accelerator is asked again."""
+"""Records that one step in Python dispatches before the accelerator is tried again."""
 
 ArrivalListener = Callable[[Arrival], None]
 
 
 class Accelerator(Protocol):
-    """Does a step of dispatch faster, with the same result, as far as it can."""
+    """Performs a step of dispatch faster, with the same result, as far as it can."""
 
     def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
-        """Bring records of ``piece`` from its start on to the queues, the index and, as far as
-        queues are watched, the listener. Returns the offset behind the last one and its store time;
-        None when not even the first could be taken.
+        """Dispatch records of ``piece``, from its start, to the queues, to the index and, for
+        watched queues, to the listener. Return the offset after the last one and its store time, or
+        None if not even the first could be dispatched.
         """
 
     def register_queues(self, scan: Scan) -> None:
-        """These records were dispatched without the accelerator."""
+        """Take note that these records were dispatched without the accelerator."""
 
 
 @define(slots=True)
@@ -78,8 +78,11 @@ class _DispatchRun:
             self.units.clear()
 
 
-class Dispatch:
-    """``delay_levels``: level → delay in ms. ``index`` None: no key index is kept."""
+class Dispatcher:
+    """Brings the records of a log to its consume queues and key index.
+
+    ``delay_levels`` maps level to delay in ms. If ``index`` is None, there is no key index.
+    """
 
     def __init__(
         self,
@@ -94,9 +97,10 @@ class Dispatch:
         self._delay_levels = dict(delay_levels)
         self.queue_cursor = 0
         self.index_cursor = 0
+        self._rebuilt_offset = 0
         self.store_timestamp_ms = 0
         self.open_tail = False
-        """The log may end inside a record whose rest is still to come (a slave's)."""
+        """Whether the log may end inside a record whose rest has not arrived yet (on a slave)."""
         self._on_arrival: ArrivalListener | None = None
         self._accelerator: Accelerator | None = None
 
@@ -109,20 +113,22 @@ class Dispatch:
         self._accelerator = accelerator
 
     def start(self, queue_cursor: int, index_cursor: int) -> None:
+        """Set the cursors, which are moved up to the start of the log."""
         low = self._log.min_offset
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
+        self._rebuilt_offset = self._log.confirm_offset
 
     def reset_to(self, low: int) -> None:
-        """The log begins at ``low``, which may be in front of what was dispatched; queues and index
-        skip what they have.
+        """Follow a log that starts at ``low`` now, which may be before the cursors. Queues and
+        index skip what they already have.
         """
         if low < self.queue_cursor:
             self.queue_cursor = self.index_cursor = low
 
     @property
     def behind_bytes(self) -> int:
-        """Readable log that the consume queues do not have yet."""
+        """The number of readable bytes of the log that the consume queues do not have yet."""
         behind = self._log.confirm_offset - self.queue_cursor
         return behind if behind > 0 else 0
 
@@ -132,23 +138,32 @@ class Dispatch:
         return self.queue_cursor < self._log.confirm_offset or self.index_cursor < self.queue_cursor
 
     @property
+    def is_rebuilding_queues(self) -> bool:
+        """Whether the consume queues still lack messages that the log had at the start."""
+        return self.queue_cursor < self._rebuilt_offset
+
+    @property
     def index_behind_bytes(self) -> int:
-        """Readable log that the key index does not have yet."""
+        """The number of bytes of the log that the consume queues have and the key index does
+        not.
+        """
         return max(0, self.queue_cursor - self.index_cursor) if self._index is not None else 0
 
     def run(self, bytes_max: int = ALL) -> None:
-        """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` nearer. Raises
+        """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` closer to it. Raises
         StoreError for a record that cannot be read.
         """
         stop = min(self._log.confirm_offset, self.queue_cursor + bytes_max)
         while self.queue_cursor < stop and (self._step_ahead() or self._step()):
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
-            with suppress(StoreError):  # the queues do not wait for what was damaged behind them
+            with suppress(StoreError):  # damage after the index cursor must not stop the queues
                 self.index_step()
 
     def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
-        """What the queues' next offsets will be as far as the log in front of the cursor tells."""
+        """Return the next offsets of the queues that have messages between the cursor and
+        ``confirm_offset``.
+        """
         ends: dict[tuple[bytes, int], int] = {}
         offset, stop = self.queue_cursor, self._log.confirm_offset
         while offset < stop:
@@ -164,7 +179,7 @@ class Dispatch:
         return ends
 
     def index_step(self) -> bool:
-        """Let a lagging index follow by one bounded step; True when it still lags."""
+        """Move a lagging index forward by one bounded step. Return True if it still lags."""
         if self._index is None or self.index_cursor >= self.queue_cursor:
             return False
         for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
@@ -176,21 +191,21 @@ class Dispatch:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every whole record that is readable has been taken."""
+        """Whether every complete record that is readable has been dispatched."""
         if self.behind_bytes and self.open_tail:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
 
     def _step_ahead(self) -> bool:
-        """What was written last, by the accelerator."""
+        """Let the accelerator dispatch what was written last. Return False if it could not."""
         if self._accelerator is None:
             return False
         piece = self._log.recent(PhysicalOffset(self.queue_cursor))
         return piece is not None and self._accelerate(piece)
 
     def _step(self) -> bool:
-        """False: what is left is the begin of a record."""
+        """Dispatch one step. Return False if only the start of a record is left."""
         for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
             if self._accelerate(piece):
                 return True
@@ -214,7 +229,7 @@ class Dispatch:
         raise AssertionError(f"nothing to read at {self.queue_cursor} below confirm_offset")
 
     def _accelerate(self, piece: ScanRange) -> bool:
-        """Let the accelerator take the step; False when it has to be made here."""
+        """Let the accelerator perform the step. Return False if Python must perform it."""
         together = self._index is None or self.index_cursor == self.queue_cursor
         if self._accelerator is None or not together:
             return False
@@ -226,7 +241,9 @@ class Dispatch:
         return True
 
     def _scan(self, piece: ScanRange, meeting: int = 0) -> Scan:
-        """One step's records; not beyond ``meeting``, where the index waits for the queues."""
+        """Return the records of one step, up to ``meeting`` at most, where the index waits for the
+        queues.
+        """
         view = piece.view
         if piece.offset < meeting < piece.offset + len(view):
             view = view[: meeting - piece.offset]
@@ -236,7 +253,9 @@ class Dispatch:
         )
 
     def _waits_for_rest(self, piece: ScanRange, scan: Scan) -> bool:
-        """Whether the log ends inside the record at the scan's end, which may still become one."""
+        """Return whether the log ends inside the record at the end of ``scan``, whose rest may
+        still arrive.
+        """
         position = scan.end - piece.offset
         if not self.open_tail or scan.stop is not StopReason.TRUNCATED:
             return False
@@ -249,7 +268,7 @@ class Dispatch:
 
     @staticmethod
     def _behind(piece: ScanRange, scan: Scan) -> int:
-        """Where the next step starts."""
+        """Return the offset at which the next step starts."""
         if scan.stop in (StopReason.END, StopReason.LIMIT):
             return scan.end
         rest = piece.file_end - scan.end
@@ -317,7 +336,7 @@ class Dispatch:
 
 
 def set_deliver_times(scan: Scan, delay_levels: Mapping[int, int]) -> None:
-    """The tags code in the delay topic is the time when the message is due."""
+    """Replace the tags code of messages in the delay topic by the time (ms) when they are due."""
     if _SCHEDULE_TOPIC not in scan.topic:
         return
     max_level = max(delay_levels, default=0)

@@ -1,7 +1,7 @@
-"""What a store has to make durable, and what it then vouches for in its checkpoint.
+"""FlushTracker: what a store must make durable, and what its checkpoint then guarantees.
 
 A flush of the log and a flush of the derived files are taken here, run by the caller where they may
-block, and reported back. Derived files come first, then the checkpoint that vouches for them.
+block, and reported back. The derived files are synced first, then the checkpoint that covers them.
 
 Invariant: the checkpoint never names a time up to which not everything is durable.
 """
@@ -10,30 +10,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from attrs import define
 
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.checkpoint import StoreCheckpoint, Times
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.files.recovery_point import RecoveryPoint
+from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.index.index_file import IndexSync
 from rmqpy.store.queues.consume_queue import QueueSync
 from rmqpy.store.startup import StoreParts
 
+UNSAVED_MAX = 128 << 20
+"""Bytes of the log after the last recovery point from which a new one is due."""
 FLUSHES_MAX = 16
-"""Flush tasks that may be under way at a time."""
+"""Flush tasks that may run at the same time."""
 
 
 @define(slots=True, frozen=True)
 class QueueFlush:
-    """Make consume queues, full index files and the checkpoint durable.
+    """A task that makes consume queues, full index files and the checkpoint durable.
 
-    ``run`` blocks and touches no state of the store: it may run in a worker thread; afterwards the
-    store is told by ``MessageStore.queues_flushed``.
+    ``run`` blocks and touches no state of the store: it may run in a worker thread. Afterwards the
+    caller reports it with :meth:`FlushTracker.queues_flushed`.
     """
 
     queues: tuple[QueueSync, ...]
@@ -54,49 +58,70 @@ class QueueFlush:
 
 
 class FlushTracker:
-    """See the module's text."""
+    """Hands out the flush tasks of a store. See the module's text."""
 
-    def __init__(self, parts: StoreParts, files: FileSystem, paths: StorePaths) -> None:
+    def __init__(
+        self, parts: StoreParts, files: FileSystem, paths: StorePaths, health: StoreHealth
+    ) -> None:
         self._files = files
         self._paths = paths
+        self._health = health
+        self._rebuilds = parts.rebuilds
         classic = parts.opened.classic
         self._segments = (
             classic.segments if classic is not None and parts.opened.entries is None else None
         )
-        self._point_offset = self._taken_offset = parts.dispatch.queue_cursor
+        self._point_offset = self._taken_offset = parts.dispatcher.queue_cursor
         self.queues_durable_to = parts.queues_durable_to
-        """The consume queues have the log up to here on disk: in front of it it may be removed."""
+        """The offset up to which the consume queues on disk cover the log: files before it may be
+        removed.
+        """
         self._begun_again = False
-        """The log has, since the flush that is under way was taken."""
-        self._log: CommitLog = parts.opened.log
+        """Whether the log was reset since the running flush was taken."""
+        self.log: Final[CommitLog] = parts.opened.log
+        """The log, whose watermarks say who waits for a flush."""
         self._queues = parts.queues
         self._index = parts.index
-        self._dispatch: Dispatch = parts.dispatch
+        self._dispatcher: Dispatcher = parts.dispatcher
         self._checkpoint = parts.checkpoint
         self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
         self._saved_times = parts.checkpoint.times
 
-    def take(self) -> FlushTask | None:
-        """The work that makes the log durable; None when it is."""
-        task = self._log.flush_task()
+    def flush_task(self) -> FlushTask | None:
+        """Return a task that makes the log durable, or None if it is durable.
+
+        After a failure there is none either: after a failed sync the system may forget what it has
+        not written.
+        """
+        if self._health.failure is not None:
+            return None
+        task = self.log.flush_task()
         if task is not None:
-            self._flush_times.append((task.offset, self._dispatch.store_timestamp_ms))
+            self._flush_times.append((task.offset, self._dispatcher.store_timestamp_ms))
         return task
 
-    def done(self, offset: PhysicalOffset) -> None:
-        """A flush task has been run: what was dispatched when it was taken is durable."""
-        self._log.flushed(offset)
+    def flushed(self, offset: PhysicalOffset) -> None:
+        """Record that a flush task was run without an error: the messages that had been dispatched
+        when it was taken are durable.
+        """
+        self.log.flushed(offset)
         while self._flush_times and self._flush_times[0][0] <= offset:
             _, stored_ms = self._flush_times.popleft()
             if stored_ms:
                 self._checkpoint.physic_timestamp_ms = stored_ms
 
-    def take_queues(self) -> QueueFlush | None:
-        """The work that makes the derived files durable, and notes it in the checkpoint; None when
-        nothing has changed since. One at a time.
+    def flush_failed(self, error: BaseException) -> None:
+        """Record that a flush task failed. That is final: the store accepts no more messages."""
+        self._health.fail(f"making the commit log durable failed: {error}")
+
+    def queue_flush_task(self) -> QueueFlush | None:
+        """Return a task that makes the derived files durable and records that in the checkpoint, or
+        None if nothing has changed since the last one, or after a failure. Take one at a time.
         """
+        if self._health.failure is not None:
+            return None
         checkpoint = self._checkpoint
-        stored_ms = self._dispatch.store_timestamp_ms
+        stored_ms = self._dispatcher.store_timestamp_ms
         syncs = (queue.take_sync() for queue in self._queues)
         queues = tuple(sync for sync in syncs if sync is not None)
         index = self._index.take_sync() if self._index is not None else None
@@ -106,28 +131,30 @@ class FlushTracker:
             index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
         )
         self._begun_again = False
-        cursor = self._dispatch.queue_cursor
+        cursor = self._dispatcher.queue_cursor
         if not (queues or index or times != self._saved_times):
             self.queues_durable_to = cursor
             return None
-        low = self._log.min_offset
+        low = self.log.min_offset
         return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
 
     def _point_saver(self) -> Callable[[], None]:
-        """Saves the recovery point as it is now, once the flush that is being taken is done."""
-        self._taken_offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        """Return a function that saves the recovery point as of now, to be called after the
+        flush.
+        """
+        self._taken_offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         point = self.recovery_point()
         if point is None:
             return lambda: None
         return lambda: point.save(self._files, self._paths.recovery_point)
 
     def save_point(self) -> None:
-        """Everything is durable. Blocks."""
+        """Save the recovery point, because everything is durable. Blocks."""
         self._point_saver()()
 
     def recovery_point(self) -> RecoveryPoint | None:
-        """Up to where log and consume queues are durable when the queues are synced; None where a
-        DLedger log has its own ways.
+        """Return the point up to which log and consume queues are durable once the queues are
+        synced, or None for a DLedger log, which recovers by its checkpoint.
         """
         row = self._segments
         if row is None:
@@ -135,20 +162,40 @@ class FlushTracker:
         ends: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in self._queues.items():
             ends.setdefault(topic, {})[queue_id] = queue.max_offset
-        offset = min(self._dispatch.queue_cursor, self._log.flushed_offset)
+        offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         return RecoveryPoint.of(row, offset, ends)
 
     @property
-    def grown_bytes(self) -> int:
-        """How much a recovery would have to walk through that the last point does not spare it."""
-        return self._dispatch.queue_cursor - self._point_offset
+    def is_checkpoint_due(self) -> bool:
+        """Whether so much was dispatched since the last recovery point that a recovery would take
+        long: flush the queues.
+        """
+        return self._dispatcher.queue_cursor - self._point_offset >= UNSAVED_MAX
 
-    def begin_again(self, low: int) -> None:
-        """The log begins at ``low``, perhaps in front of what the queues have."""
+    def on_log_reset(self, low: int) -> None:
+        """Take note that the log starts at ``low`` now, perhaps before what the queues have."""
         self.queues_durable_to = min(self.queues_durable_to, low)
         self._begun_again = True
 
-    def queues_done(self, task: QueueFlush) -> None:
+    def flush_queues(self) -> None:
+        """Run a whole queue flush. Blocks; short if little has changed."""
+        task = self.queue_flush_task()
+        if task is None:
+            return
+        try:
+            task.run()
+        except OSError as error:
+            self.queue_flush_failed(error)
+            return
+        self.queues_flushed(task)
+
+    def queue_flush_failed(self, error: BaseException) -> None:
+        """Record that a queue flush failed. That is final, unless the checkpoint found no space."""
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+            self._health.fail(f"making the consume queues durable failed: {error}")
+
+    def queues_flushed(self, task: QueueFlush) -> None:
+        """Record that a queue flush was run without an error."""
         for sync in task.queues:
             sync.queue.synced(sync)
         if task.index is not None and self._index is not None:
@@ -158,3 +205,8 @@ class FlushTracker:
         self._saved_times = task.times
         self._point_offset = self._taken_offset
         _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times
+        if not self._dispatcher.is_rebuilding_queues:
+            try:
+                self._rebuilds.done()
+            except OSError as error:
+                self._health.write_failed(Writer.DERIVED, error)

@@ -1,16 +1,16 @@
-"""Whether the store takes messages, and why not (Java RunningFlags).
+"""StoreHealth: whether the store accepts messages, and why not (Java RunningFlags).
 
 =============  =====================================  ==============================================
-state          comes from                             ends
+state          caused by                              ends
 =============  =====================================  ==============================================
-failed         a write or sync that failed            never: what may be lost cannot be told
+failed         a write or sync that failed            never: what may be lost is unknown
 short of room  a write that found the disk full       when the same bytes could be written
 disk full      disk use above the warning level       when it is below again
 slave          the role                               with the role
 shut down      the end of the store                   never
 =============  =====================================  ==============================================
 
-In every one of them puts are refused and reads go on.
+In each of these states puts are refused and reads continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer(Enum):
-    """Who may find the disk full. The value stands in remarks."""
+    """The writers that may find the disk full. The value appears in remarks."""
 
     LOG = "the commit log"
     DERIVED = "the consume queues"
@@ -32,25 +32,27 @@ class Writer(Enum):
 
 @define(slots=True, eq=False, repr=False)
 class StoreHealth:
-    """See the module's text."""
+    """The state of one store. See the module's text."""
 
     is_open: bool = True
     is_slave: bool = False
     is_disk_full: bool = False
     failure: str | None = None
-    """Why nothing is accepted any more."""
+    """The reason why nothing is accepted any more; None if there is none."""
     is_healthy: bool = field(default=True, init=False)
-    """Whether everything that had to be written could be."""
+    """Whether everything that had to be written was written."""
     _short: dict[Writer, str] = field(factory=dict)
 
     def fail(self, reason: str) -> None:
-        """What could not be written or synced must not be acknowledged; the first reason stays."""
+        """Stop accepting messages: what could not be written or synced must not be acknowledged.
+        The first reason is kept.
+        """
         if self.failure is None:
             self.failure = reason
         self.is_healthy = False
 
     def write_failed(self, writer: Writer, error: OSError) -> None:
-        """A write failed: for good, unless the disk was full."""
+        """Record a failed write. That is final, unless the disk was full."""
         reason = f"writing {writer.value} failed: {error}"
         if error.errno in NO_ROOM:
             self._short[writer] = reason
@@ -59,22 +61,28 @@ class StoreHealth:
             self.fail(reason)
 
     def wrote(self, writer: Writer) -> None:
-        """Everything that this writer had to write is written."""
+        """Record that everything this writer had to write is written."""
         self._short.pop(writer, None)
         self.is_healthy = self.failure is None and not self._short
 
     @property
     def is_short(self) -> bool:
-        """Whether something waits for room on the disk."""
+        """Whether a writer waits for disk space."""
         return bool(self._short)
 
     @property
     def disk_full_reason(self) -> str | None:
-        """What waits for room on the disk."""
+        """The first failed write that waits for disk space; None if there is none."""
         return next(iter(self._short.values()), None)
 
     @property
+    def is_out_of_space(self) -> bool:
+        """Whether puts are refused because there is no disk space."""
+        return self.is_disk_full or self.is_short
+
+    @property
     def writeable(self) -> bool:
+        """Whether the store accepts messages."""
         return (
             self.is_open
             and not self.is_slave
@@ -85,7 +93,7 @@ class StoreHealth:
 
     @property
     def refusal(self) -> str | None:
-        """Why puts are refused; None when they are not."""
+        """The reason why puts are refused; None if they are accepted."""
         if not self.is_open:
             return "the store has been shut down"
         if self.is_slave:

@@ -1,10 +1,10 @@
-"""Reading by queue: pages of messages, positions, positions by time (Java DefaultMessageStore's
-read side).
+"""QueueMessageReader: messages, offsets, and offsets by time of a queue (the read side of Java's
+DefaultMessageStore).
 
-A page ends before the message that would exceed its limit (two limits: for messages near the log's
-end, which the page cache holds, and for old ones); its first message passes whatever its size. A
-unit that does not lead to its message is stepped over, and told of; in front of a damaged message
-that another member of the group will send again, the page ends.
+A page ends before the message that would exceed its limit (there are two limits: for messages near
+the end of the log, which the page cache holds, and for old ones); its first message is included
+whatever its size. A unit that does not lead to its message is skipped and recorded. The page ends
+before a damaged message that another member of the group will send again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from attrs import define
 
 from rmqpy.codec.layout import (
+    ENTRY_HEADER_SIZE,
     MAGIC_POSITION,
     PHYSICAL_OFFSET_POSITION,
     QUEUE_FILLER_SIZE,
@@ -28,15 +29,19 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
-from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
+from rmqpy.store.health import StoreHealth, Writer
+from rmqpy.store.queues.table import QueueName
 from rmqpy.store.queues.unit_check import is_message, is_plausible_unit, unit_matches_record
-from rmqpy.store.results import GetMessageResult
+from rmqpy.store.results import GetMessageResult, QueryMessageResult
+from rmqpy.store.startup import StoreContext, StoreParts
 
 QUEUE_UNIT_LENGTH_POSITION = 8
-"""Where a unit has the size of its record."""
+"""The position of the record size in a unit."""
 
 SCAN_WINDOW_BYTES = 16000
-"""How far one read looks for messages that match a filter (maxFilterMessageSize)."""
+"""The bytes of units that one read searches for messages that match a filter
+(maxFilterMessageSize).
+"""
 
 
 Matcher = Callable[[int], bool]
@@ -66,7 +71,7 @@ class _Page:
         )
 
     def is_full(self, size: int, far: bool) -> bool:
-        """Whether a message of ``size`` bytes must go to the next page."""
+        """Return whether a message of ``size`` bytes belongs on the next page."""
         if self.count == 0:
             return False
         if self.count >= self.wanted:
@@ -77,37 +82,34 @@ class _Page:
 
 
 class QueueMessageReader:
-    """``memory_bytes`` is this machine's RAM; what lies further behind the log's end counts as
-    being on disk.
-    """
+    """The read side of a store. See the module's text."""
 
-    def __init__(
-        self, log: CommitLog, queues: ConsumeQueueTable, settings: StoreSettings, memory_bytes: int
-    ) -> None:
-        self._log = log
-        self._queues = queues
-        self._settings = settings
-        self._memory_distance = memory_bytes * settings.access_message_in_memory_max_ratio // 100
-        self.is_slave = False
-        self.is_settling: Callable[[], bool] = lambda: False
-        """Whether queues may still lack messages that they had before a restart: then nobody is
-        told that his offset is out of bounds.
-        """
-        self.on_dangling_unit: Callable[[QueueName, int], None] = lambda _name, _offset: None
-        """Told the queue offset of a unit that does not lead to its message."""
-        self.is_awaiting_repair: Callable[[int], bool] = lambda _offset: False
-        """Whether it is the message that is damaged, and will be whole again soon: then nobody
-        steps over it.
-        """
+    def __init__(self, context: StoreContext, parts: StoreParts, health: StoreHealth) -> None:
+        self._settings = context.settings
+        self._log: CommitLog = parts.opened.log
+        self._entries = parts.opened.entries
+        self._queues = parts.queues
+        self._index = parts.index
+        self._dispatcher = parts.dispatcher
+        self._rebuilds = parts.rebuilds
+        self._health = health
+        ratio = context.settings.access_message_in_memory_max_ratio
+        self._memory_distance = context.memory_bytes * ratio // 100
 
     def change_settings(self, settings: StoreSettings) -> None:
-        """How much a page may hold, from the next one on."""
+        """Apply the limits of ``settings`` to the pages read from now on."""
         self._settings = settings
 
     @property
     def memory_distance(self) -> int:
-        """A message further behind the end of the log counts as being on disk."""
+        """The distance in bytes from the end of the log beyond which a message counts as being on
+        disk: accessMessageInMemoryMaxRatio percent of the machine's memory.
+        """
         return self._memory_distance
+
+    def queue_names(self) -> list[QueueName]:
+        """Return topic and queue id of every consume queue."""
+        return [name for name, _ in self._queues.items()]
 
     def get_message(
         self,
@@ -118,11 +120,14 @@ class QueueMessageReader:
         matcher: Matcher | None,
         wanted: RecordFilter | None = None,
     ) -> GetMessageResult:
-        """One page from queue offset ``offset`` on. ``matcher`` sees tags codes, ``wanted`` the
-        records that remain; None takes all.
+        """Return one page of messages, starting at queue offset ``offset``.
+
+        ``matcher`` filters by tags code; ``wanted`` filters the records that remain. None accepts
+        all. While the consume queues are rebuilt after a start, no offset is reported as out of
+        bounds: the queue may still lack messages that it had before.
         """
         queue = self._queues.find(topic, queue_id)
-        if self.is_settling() and (
+        if self._dispatcher.is_rebuilding_queues and (
             queue is None or not queue.min_offset <= offset < queue.max_offset
         ):
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, max_offset=offset)
@@ -143,10 +148,11 @@ class QueueMessageReader:
         return result
 
     def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
-        """A slave may be behind its master: it corrects nobody unless offsetCheckInSlave says
-        so.
+        """Return a result that sends the reader to the ``corrected`` offset.
+
+        A slave may lag behind its master: it corrects offsets only if offsetCheckInSlave is true.
         """
-        keep = self.is_slave and not self._settings.offset_check_in_slave
+        keep = self._health.is_slave and not self._settings.offset_check_in_slave
         return GetMessageResult(status, offset if keep else corrected)
 
     def _page(
@@ -176,8 +182,8 @@ class QueueMessageReader:
                 continue
             leads = is_plausible_unit(log, physical_offset, size)
             if leads and physical_offset + size > end:
-                # Not committed yet after a restart in DLedger mode: it comes back into sight, do
-                # not step over it.
+                # Not committed yet after a restart in DLedger mode: it becomes readable again, so
+                # it must not be skipped.
                 break
             scanned += 1
             if leads:
@@ -185,12 +191,12 @@ class QueueMessageReader:
                 if matcher is not None and not matcher(tags_code):
                     continue
             message = self._message(name, offset + scanned - 1, (physical_offset, size))
-            if message is None and leads and self.is_awaiting_repair(physical_offset):
+            if message is None and leads and self._is_awaiting_repair(physical_offset):
                 scanned -= 1
                 break
             if message is None:
                 if not leads or physical_offset >= log.min_offset:
-                    self.on_dangling_unit(name, offset + scanned - 1)
+                    self._note_dangling_unit(name, offset + scanned - 1)
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
@@ -211,7 +217,7 @@ class QueueMessageReader:
     def _message(
         self, name: QueueName, queue_offset: int, place: tuple[int, int]
     ) -> memoryview | None:
-        """The message of a unit; None when it is gone, or the unit does not lead to it."""
+        """Return the message of a unit; None if it was removed or the unit does not lead to it."""
         if not is_plausible_unit(self._log, *place) or place[0] < self._log.min_offset:
             return None
         message = self._log.read(PhysicalOffset(place[0]), place[1])
@@ -219,11 +225,24 @@ class QueueMessageReader:
             return None
         return message
 
-    def units(
+    def _is_awaiting_repair(self, physical_offset: int) -> bool:
+        """Return whether the message itself is damaged and its entry will be fetched from another
+        member: readers must not skip it.
+        """
+        return self._entries is not None and self._entries.is_awaiting_repair(physical_offset)
+
+    def _note_dangling_unit(self, name: QueueName, queue_offset: int) -> None:
+        """Record that a unit does not lead to its message: the next start rebuilds its queue."""
+        try:
+            self._rebuilds.note(name, queue_offset)
+        except OSError as error:
+            self._health.write_failed(Writer.DERIVED, error)
+
+    def queue_units(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
-        """Units (physical offset, size, tags code) from ``offset`` on, up to the confirmed end;
-        empty when there are none.
+        """Return up to ``max_count`` units (physical offset, size, tags code) from queue offset
+        ``offset``, up to the confirmed end of the log; fewer at the end of a file.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
@@ -237,9 +256,11 @@ class QueueMessageReader:
             if physical_offset + size <= end or size == QUEUE_FILLER_SIZE
         ]
 
-    def unit_bytes(self, topic: str, queue_id: int, offset: int, max_count: int) -> tuple[int, int]:
-        """How many messages there are from ``offset`` on (at most ``max_count``, and within one
-        file), and their sizes together.
+    def queue_bytes(
+        self, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> tuple[int, int]:
+        """Return how many messages there are from ``offset`` (at most ``max_count``, and within one
+        file), and the sum of their sizes.
         """
         queue = self._queues.find(topic, queue_id)
         units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
@@ -248,28 +269,30 @@ class QueueMessageReader:
         size = 0  # the sum of each of its four bytes, over all units at once
         for place in range(first, first + 4):
             column = data[place::QUEUE_UNIT_SIZE]
-            alike = column.count(column[:1]) == len(column)  # cheap, and most often so
+            alike = column.count(column[:1]) == len(column)  # cheap to test, and usual
             size = (size << 8) + (column[0] * len(column) if alike and column else sum(column))
         return len(data) // QUEUE_UNIT_SIZE, size
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset after the last message; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message kept; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether the message at this queue offset is near enough to the log's end; False when
-        there is none.
+        """Return whether the message at this queue offset is within :attr:`memory_distance` of the
+        end of the log; False if there is none.
         """
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
 
     def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Store time (ms) of a message; -1 when there is none."""
+        """Return the store time (ms) of a message; -1 if there is none."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         name = (topic, queue_id)
@@ -279,8 +302,8 @@ class QueueMessageReader:
         return record_store_timestamp(message) if message is not None else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the message stored at ``timestamp_ms``, else of the nearer neighbour (the
-        earlier on a tie); 0 when the queue is empty.
+        """Return the queue offset of the message stored at ``timestamp_ms``, or else that of the
+        nearer neighbour (the earlier one on a tie); 0 if the queue is empty.
 
         Searches the whole queue by store time; the Java broker first picks a queue file by its
         modification time, which a copied file does not keep.
@@ -303,16 +326,47 @@ class QueueMessageReader:
         earlier = self.store_timestamp_at(topic, queue_id, low - 1)
         return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
 
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """Return the whole record that starts at ``physical_offset``; None if none starts there."""
+        return record_at(self._log, physical_offset)
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> QueryMessageResult:
+        """Return messages of a topic by key, newest index file first, at most
+        ``maxMsgsNumBatch``.
+        """
+        result = QueryMessageResult()
+        if self._index is None:
+            return result
+        count = min(max_count, self._settings.max_msgs_num_batch)
+        for offset in self._index.find(topic, key, count, begin_ms, end_ms):
+            record = self.message_at(offset)
+            if record is not None:
+                result.messages.append(record)
+        timestamp_ms, offset = self._index.last_update
+        result.index_last_update_timestamp_ms = timestamp_ms
+        result.index_last_update_physical_offset = offset
+        return result
+
+    def earliest_store_timestamp(self) -> int:
+        """Return the store time (ms) of the first message in the log; -1 if there is none."""
+        for piece in self._log.ranges(self._log.min_offset):
+            position = ENTRY_HEADER_SIZE if piece.dledger else 0
+            record = self.message_at(piece.offset + position)
+            return record_store_timestamp(record) if record is not None else -1
+        return -1
+
 
 def record_store_timestamp(record: memoryview) -> int:
-    """STORETIMESTAMP of a record."""
+    """Return the STORETIMESTAMP of a record."""
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
     place = store_timestamp_position(sys_flag)
     return int.from_bytes(record[place : place + 8], signed=True)
 
 
 def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
-    """The whole record that begins at ``physical_offset``; None when none does."""
+    """Return the whole record that starts at ``physical_offset``; None if none starts there."""
     if physical_offset < 0:
         return None
     head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)

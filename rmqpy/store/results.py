@@ -1,4 +1,4 @@
-"""What the store answers: results of puts, reads and queries."""
+"""The results of puts, reads and queries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rmqpy.model.ids import PhysicalOffset, QueueOffset
 
 @define(slots=True, frozen=True)
 class PutResult:
-    """One put, one request. ``physical_offsets`` has an element a message (one, or a batch's).
+    """The result of one put. ``physical_offsets`` has one element per message (one, or those of a
+    batch).
 
-    ``end`` is the log offset behind the last byte: the reply may leave when the watermarks of
-    :meth:`MessageStore.acknowledgement` have passed it. Meaningful only when ``status`` is PUT_OK.
+    ``end`` is the log offset after the last byte: the reply may leave when the watermarks of
+    :meth:`MessageAppender.acknowledged` have passed it. It is valid only if ``status`` is PUT_OK.
     """
 
     status: PutMessageStatus
@@ -25,8 +26,8 @@ class PutResult:
 
 @define(slots=True, eq=False, repr=False)
 class GetMessageResult:
-    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy before
-    the next turn.
+    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy them
+    before the next turn.
     """
 
     status: GetMessageStatus
@@ -36,10 +37,11 @@ class GetMessageResult:
     messages: list[memoryview] = field(factory=list)
     suggest_pulling_from_slave: bool = False
     behind_bytes: int = 0
-    """From the last message that was looked at to the end of the log; 0 where none was."""
+    """The bytes from the last message examined to the end of the log; 0 if none was examined."""
 
     @property
     def size(self) -> int:
+        """The number of bytes of all messages."""
         return sum(map(len, self.messages))
 
 
@@ -56,7 +58,7 @@ class QueryMessageResult:
 
 @define(slots=True, frozen=True)
 class Arrival:
-    """A message has become readable: news for long polling."""
+    """A message that has become readable, for long polling."""
 
     topic: str
     queue_id: int

@@ -1,7 +1,8 @@
-"""Cleaning: which files go, and when (Java CleanCommitLogService, CleanConsumeQueueService).
+"""RetentionCleaner: which files are removed, and when (Java CleanCommitLogService,
+CleanConsumeQueueService).
 
 ========  ===================================================  ================================
-trigger   when                                                 what goes
+trigger   when                                                 what is removed
 ========  ===================================================  ================================
 time      the hour is one of deleteWhen                        expired log files
 space     disk use above diskMaxUsedSpaceRatio                 expired log files
@@ -11,24 +12,24 @@ force     disk use above diskSpaceCleanForciblyRatio, and      log files of any 
 full      disk use above diskSpaceWarningLevelRatio            as force; puts are refused too
 ========  ===================================================  ================================
 
-A log file is expired fileReservedTime hours after it was last written. Files go from the front, at
-most 10 a round, never the one that is written, and none that the consume queues do not have on disk
-as a whole: where a silent queue goes on could not be told any more. What the log no longer has,
-consume queues and key index let go in the same round.
+A log file expires fileReservedTime hours after it was last written. Files are removed oldest first,
+at most 10 per round, never the one that is written, and none that the consume queues on disk do not
+cover completely: otherwise the next offset of a queue without new messages would be lost. Consume
+queues and key index discard in the same round what the log no longer has.
 
-Across the divide the old files go first, all of them in the end (the last one when the new log has
-an entry: until then it alone says where the divide is); as long as there is one, no file of the new
-log goes (its first name is the divide), and afterwards the new log's files are kept one hour
-longer, as DLedger's own cleaning keeps them.
+In a joined log the old files are removed first, finally all of them (the last one only when the new
+log has an entry: until then that file alone determines the divided offset). While an old file
+exists, no file of the new log is removed (the name of its first file is the divided offset);
+afterwards the files of the new log are kept one hour longer, as DLedger's own cleaning keeps them.
 
-A round is a row of small steps, so that the loop is never held up: unlinking runs where it may
-block, pauses are timers. A file leaves the row first, then the disk, one after the other in order
-and each durably: stopped anywhere, the rows on disk have no gap. Readers keep what they hold.
+A round is a sequence of small steps, so that the loop is never blocked: unlinking runs where it may
+block, and pauses are timers. A file leaves the log first and then the disk, in order and each
+durably: wherever this stops, the files on disk have no gap. Readers keep the views they hold.
 
-A member that comes back when all that its old log holds has expired with the others drops that log
-whole: its leader's begins further on (:meth:`RetentionCleaner.drop_old`).
+A member that returns when everything in its old log has expired on the other members drops that log
+as a whole, because its leader's log starts later (:meth:`RetentionCleaner.drop_old`).
 
-Invariant: while a file that has left its row could not be removed from the disk, no other goes.
+Invariant: while a file that has left the log cannot be removed from the disk, no other is removed.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from rmqpy.store.queues.table import ConsumeQueueTable
 FILES_A_ROUND = 10
 MANUAL_ROUNDS = 20
 QUEUES_AT_ONCE = 64
-"""Queues that are looked at without a pause."""
+"""Queues that are examined without a pause."""
 HOUR_MS = 3_600_000
 
 
 class ExpiredFile(Protocol):
-    """A file that has left its row."""
+    """A file that has left its log, queue or index."""
 
     @property
     def path(self) -> str: ...
@@ -69,7 +70,9 @@ class ExpiredFile(Protocol):
 
 @define(slots=True, frozen=True)
 class DeletionTask:
-    """Remove a file from the disk. ``run`` blocks and touches no state of the store."""
+    """A task that removes a file from the disk. ``run`` blocks and touches no state of the
+    store.
+    """
 
     files: FileSystem
     file: ExpiredFile
@@ -77,24 +80,24 @@ class DeletionTask:
     def run(self) -> None:
         self.files.unlink(self.file.path)
         self.files.sync_dir(self.file.path.rpartition("/")[0])
-        # A large file's space is given back when its last user closes it: here.
+        # The space of a large file is freed when its last user closes it: here.
         self.file.close()
 
 
 @define(slots=True, frozen=True)
 class CleaningPause:
-    """Go on after ``delay_ms``."""
+    """A step of a round: continue after ``delay_ms``."""
 
     delay_ms: int
 
 
 Round = Generator[DeletionTask | CleaningPause, BaseException | None, None]
-"""The steps of a round. What is sent back is the error of a removal, if it had one."""
+"""The steps of a round. The caller sends back the error of a removal, or None."""
 
 
 @define(slots=True, eq=False, repr=False)
 class RetentionCleaner:
-    """See the module's text. One round at a time."""
+    """Removes the expired files of one store, one round at a time. See the module's text."""
 
     _files: FileSystem
     _paths: StorePaths
@@ -107,22 +110,24 @@ class RetentionCleaner:
     _forced: bool = False
     _hanging: DeletionTask | None = None
     _removing: DeletionTask | None = None
-    """Is being removed where it may block."""
+    """The removal that runs now, where it may block."""
 
     _tried_ms: int = 0
     _seen_min_offset: int = -1
     wants_flush: bool = False
-    """A file waits for the consume queues to be durable: let them be, before the next round."""
+    """Whether a file can only be removed after a flush of the consume queues."""
     removed_count: int = 0
     failure: str | None = field(default=None)
-    """Why the last removal failed."""
+    """The reason why the last removal failed; None if it succeeded."""
 
     def delete_manually(self) -> None:
-        """Request 329: expired files go in the next rounds, whatever the hour."""
+        """Remove expired files in the next rounds, whatever the hour (request 329)."""
         self._manual_rounds = MANUAL_ROUNDS
 
     def check_disk(self, settings: StoreSettings) -> float:
-        """Look at the disks; returns the higher use. Refuses puts while one is nearly full."""
+        """Measure the use of both disks and return the higher one. Puts are refused while a disk is
+        nearly full.
+        """
         use = max(map(self.disk_use, (self._paths.commit_log, self._paths.root)))
         full = use > settings.disk_space_warning_level_ratio / 100
         self._health.is_disk_full = full
@@ -130,12 +135,13 @@ class RetentionCleaner:
         return use
 
     def disk_use(self, path: str) -> float:
+        """Return the used fraction of the disk that holds ``path``."""
         total, free = self._files.disk_usage(path)
         return 1 - free / total if total else 0.0
 
     def drop_old(self, log: ClassicCommitLog) -> None:
-        """Remove all files of the log in front of the divide, whatever their age: their group has
-        let go of them. Blocks; raises OSError, and may be called again then.
+        """Remove all files of the log before the divide, whatever their age, because their group
+        has discarded them. Blocks; raises OSError, and may be called again then.
         """
         for removal in (self._hanging, self._removing):
             if removal is not None:
@@ -150,7 +156,7 @@ class RetentionCleaner:
         self._files.sync_dir(file.path.rpartition("/")[0])
 
     def round(self, settings: StoreSettings, now_ms: int) -> Round:
-        """The steps of one round at ``now_ms``."""
+        """Yield the steps of one round at ``now_ms``."""
         use = self.check_disk(settings)
         if self._hanging is not None:
             if now_ms - self._tried_ms < settings.redelete_hanged_file_interval:
@@ -176,7 +182,7 @@ class RetentionCleaner:
             if count:
                 yield CleaningPause(settings.delete_commit_log_files_interval)
                 if self._due_file(settings, now_ms, nothing_went=False) is not file:
-                    break  # a member's log may have begun again meanwhile, or its file been mended
+                    break  # meanwhile the log may have been reset, or the file repaired
             try:
                 removal = DeletionTask(self._files, self._log.release_oldest())
             except StoreError as fault:
@@ -189,7 +195,7 @@ class RetentionCleaner:
     def _due_file(
         self, settings: StoreSettings, now_ms: int, *, nothing_went: bool
     ) -> MappedFile | None:
-        """The first file of the log, if it is to go in this round."""
+        """Return the first file of the log if it is to be removed in this round."""
         oldest = self._log.oldest_file(nothing_went=nothing_went)
         if oldest is None:
             return None
@@ -198,7 +204,7 @@ class RetentionCleaner:
         forced = self._forced and settings.clean_file_forcibly_enable
         if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
             return None
-        in_order = more_hours != AT_ONCE_HOURS  # else the queues' ends are asked for anyway
+        in_order = more_hours != AT_ONCE_HOURS  # otherwise the queue ends are requested anyway
         if in_order and file.end_offset > self._flushes.queues_durable_to:
             self.wants_flush = True
             return None

@@ -1,8 +1,8 @@
-"""RuntimeInfo: what a store says about itself, under the names that Java's tools read.
+"""RuntimeInfo: the state of a store, under the names that Java's tools read.
 
-Ours beside Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure`` (nothing is
-accepted any more, and why), ``storeRefusesPuts``, ``cleaningFailure``,
-``queuesToBuildAgain`` (how many consume queues the next start builds again in part).
+These are additions to Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
+(the reason why nothing is accepted any more), ``storeRefusesPuts``, ``cleaningFailure``,
+``queuesToBuildAgain`` (how many consume queues the next start rebuilds in part).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from attrs import define
 
 from rmqpy.model.text import format_bytes
 from rmqpy.store.commitlog.opening import OpenedLog
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.rebuilds import QueueRebuilds
@@ -20,27 +20,29 @@ from rmqpy.store.retention import RetentionCleaner
 
 @define(slots=True, frozen=True)
 class RuntimeInfo:
-    """See the module's text."""
+    """The runtime information of one store. See the module's text."""
 
     paths: StorePaths
     opened: OpenedLog
-    dispatch: Dispatch
-    cleaning: RetentionCleaner
+    dispatcher: Dispatcher
+    retention: RetentionCleaner
     health: StoreHealth
     rebuilds: QueueRebuilds
 
     def read(self, earliest_ms: int) -> dict[str, str]:
-        """Now; ``earliest_ms`` is the store time of the first message, -1 without one."""
+        """Return the current values. ``earliest_ms`` is the store time of the first message, -1 if
+        there is none.
+        """
         log = self.opened.log
-        log_ratio = self.cleaning.disk_use(self.paths.commit_log)
+        log_ratio = self.retention.disk_use(self.paths.commit_log)
         info = {
             "commitLogDiskRatio": f"{log_ratio:.2f}",
             f"commitLogDiskRatio_{self.paths.commit_log}": f"{log_ratio:.2f}",
-            "consumeQueueDiskRatio": f"{self.cleaning.disk_use(self.paths.root):.2f}",
+            "consumeQueueDiskRatio": f"{self.retention.disk_use(self.paths.root):.2f}",
             "commitLogMinOffset": str(log.min_offset),
             "commitLogMaxOffset": str(log.confirm_offset),
-            "dispatchBehindBytes": str(self.dispatch.behind_bytes),
-            "indexBehindBytes": str(self.dispatch.index_behind_bytes),
+            "dispatchBehindBytes": str(self.dispatcher.behind_bytes),
+            "indexBehindBytes": str(self.dispatcher.index_behind_bytes),
             "remainHowManyDataToFlush": format_bytes(
                 max(0, log.confirm_offset - log.flushed_offset)
             ),
@@ -52,8 +54,8 @@ class RuntimeInfo:
             info["storeFailure"] = self.health.failure
         elif not self.health.is_slave and self.health.refusal is not None:
             info["storeRefusesPuts"] = self.health.refusal
-        if self.cleaning.failure is not None:
-            info["cleaningFailure"] = self.cleaning.failure
+        if self.retention.failure is not None:
+            info["cleaningFailure"] = self.retention.failure
         if self.rebuilds:
             info["queuesToBuildAgain"] = str(len(self.rebuilds))
         return info

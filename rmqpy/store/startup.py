@@ -1,9 +1,9 @@
-"""Starting a store: in which order a directory is read, judged, and changed.
+"""Starting a store: the order in which a directory is read, checked, and changed.
 
-1. lock the directory; read what is there (checkpoint, consume queues, index): nothing is changed;
-2. open the log: it recovers, or refuses, and then nothing has been changed either;
-3. ``abort`` is there: from now on a stop is unclean until a shutdown says otherwise;
-4. bring the derived files in line with the log, dispatch what they lack.
+1. Lock the directory and read checkpoint, consume queues and index. Nothing is changed.
+2. Open the log: it recovers, or it refuses, and then nothing was changed either.
+3. Create ``abort``: from now on a stop is unclean, until a shutdown removes the file.
+4. Align the derived files with the log, and dispatch what they lack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.checkpoint import StoreCheckpoint
 from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.recovery_point import RecoveryPoint
@@ -29,13 +29,15 @@ from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
-"""Bytes of the log that are dispatched before a start returns; the rest follows beside the work."""
+"""Bytes of the log that are dispatched before a start returns; the rest follows while the store
+works.
+"""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class StoreContext:
-    """What a store needs from outside. ``force`` gives up everything behind damage in the middle of
-    the log.
+    """What a store needs from outside. With ``force``, everything after damage in the middle of the
+    log is given up. ``memory_bytes`` is the memory of this machine.
     """
 
     settings: StoreSettings
@@ -47,21 +49,26 @@ class StoreContext:
 
 @define(slots=True, eq=False, repr=False)
 class StoreParts:
-    """A store that has been started, in pieces."""
+    """The parts of a store that has been started."""
 
     opened: OpenedLog
     queues: ConsumeQueueTable
     index: KeyIndex | None
-    dispatch: Dispatch
+    dispatcher: Dispatcher
     checkpoint: StoreCheckpoint
     lock: FileLock
     rebuilds: QueueRebuilds
     queues_durable_to: int
-    """The consume queues have the log up to here on disk; the rest is dispatched again."""
+    """The offset up to which the consume queues on disk cover the log; the rest is dispatched
+    again.
+    """
 
 
 def open_directory(context: StoreContext) -> StoreParts:
-    """Raises StoreError when the directory is not what it must be; it is unlocked again then."""
+    """Lock and recover a store directory, and return its parts.
+
+    Raises StoreError if the directory is not a valid store; it is unlocked again then.
+    """
     paths = StorePaths.from_settings(context.settings)
     with ExitStack() as undo:
         lock = context.files.lock(paths.lock)
@@ -104,7 +111,8 @@ def _start_locked(
         point = None
     torn = queues.set_torn_aside(paths.quarantine)
     opened.notes += [
-        f"{directory} is not whole: moved to {paths.quarantine}, built again" for directory in torn
+        f"{directory} is incomplete: moved to {paths.quarantine}, rebuilt from the log"
+        for directory in torn
     ]
     rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
     opened.notes += rebuilds.cut(queues, opened.log)
@@ -114,33 +122,40 @@ def _start_locked(
         safe_ms = None if clean else checkpoint.index_timestamp_ms
         index.finish_recovery(opened.written_end, safe_ms)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
-    dispatch = Dispatch(opened.log, queues, index, levels)
+    dispatcher = Dispatcher(opened.log, queues, index, levels)
     queue_cursor, index_cursor = _cursors(opened, queues, index, clean)
     if short is not None:
-        opened.notes.append(f"consume queues are built again from offset {short} of the log on")
+        opened.notes.append(f"consume queues are rebuilt from offset {short} of the log")
         queue_cursor = min(queue_cursor, max(short, opened.log.min_offset))
     elif point is not None and clean:
         queue_cursor = max(queue_cursor, min(point.offset, opened.written_end))
-    dispatch.start(queue_cursor, index_cursor)
-    dispatch.run(DISPATCHED_AT_START)
+    dispatcher.start(queue_cursor, index_cursor)
+    dispatcher.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)
     return StoreParts(
-        opened, queues, index, dispatch, checkpoint, lock, rebuilds, queues_durable_to=queue_cursor
+        opened,
+        queues,
+        index,
+        dispatcher,
+        checkpoint,
+        lock,
+        rebuilds,
+        queues_durable_to=queue_cursor,
     )
 
 
 def _opening(settings: StoreSettings) -> type[Opening]:
     if not settings.enable_dledger_commit_log:
         return Opening
-    # A classic broker shall not pay for it when it starts.
+    # Imported here to keep the start of a classic broker fast.
     from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
 
     return DLedgerOpening
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:
-    """From where on the log has to be dispatched again for queues that have less than the recovery
-    point says; None when there are none.
+    """Return the offset from which the log must be dispatched again for queues that have less than
+    the recovery point says; None if there are none.
     """
     if point is None:
         return None
@@ -170,13 +185,13 @@ def _load_index(context: StoreContext, paths: StorePaths, undo: ExitStack) -> Ke
 
 
 def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> None:
-    """No unit may lead behind the log's end. After an unclean stop none may stay either that is not
-    known to be durable: those are made again by dispatch.
+    """Cut units that lead beyond the end of the log. After an unclean stop, also cut those that are
+    not known to be durable: dispatch writes them again.
     """
     queues.finish_recovery()
     cut = queues.truncate(opened.written_end)
     if cut:
-        opened.notes.append(f"{cut} consume queues cut to the log's end {opened.written_end}")
+        opened.notes.append(f"{cut} consume queues cut to the end of the log, {opened.written_end}")
     if not clean:
         queues.truncate(max(opened.dispatch_from, opened.log.min_offset))
         for queue in queues:
@@ -186,10 +201,10 @@ def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> 
 def _cursors(
     opened: OpenedLog, queues: ConsumeQueueTable, index: KeyIndex | None, clean: bool
 ) -> tuple[int, int]:
-    """Where dispatch goes on: for the consume queues, for the key index.
+    """Return the offsets at which dispatch continues: for the consume queues and for the key index.
 
-    What a queue has already it drops again, so starting too early only costs time. A queue that
-    ended at a hole needs everything behind its own end.
+    A queue ignores units that it already has, so starting too early only costs time. A queue that
+    ended at a gap needs everything after its own end.
     """
     low = opened.log.min_offset
     from_queues = max(queues.max_physical_offset, low)
@@ -206,9 +221,10 @@ def _cursors(
 
 
 def _frame_start(opened: OpenedLog, offset: int) -> int:
-    """``offset`` as a cursor: the entry's position for a message offset at or behind the divide.
+    """Return ``offset`` as a cursor: the position of the entry if it is a message offset at or
+    after the divide.
 
-    Ends of records are ends of entries; only the index remembers where a message begins.
+    Ends of records are ends of entries; only the index stores where a message starts.
     """
     entries = opened.entries
     if entries is None or offset <= entries.base_offset:

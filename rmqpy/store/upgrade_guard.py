@@ -1,6 +1,6 @@
-"""What a broker has to know of an upgrade: whether one is half done in its directory.
+"""Refuses to start a broker in a directory with an unfinished upgrade.
 
-The journal is written by ``rmqpy.upgrade``; here are its place, and the states in which the
+The journal is written by ``rmqpy.upgrade``. This module knows its path, and the states in which the
 directory is neither the old store nor the new one.
 """
 
@@ -18,12 +18,12 @@ ROLLING_BACK = "rolling_back"
 
 
 def upgrade_work(root: str) -> str:
-    """Where the upgrade keeps its files."""
+    """Return the directory in which the upgrade keeps its files."""
     return f"{own_folder(root)}/upgrade"
 
 
 def check_no_unfinished_upgrade(files: FileSystem, root: str) -> None:
-    """Raises StoreError when a plan was begun here and neither finished nor taken back."""
+    """Raise StoreError if a plan was started here and neither finished nor rolled back."""
     path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
     if not files.exists(path):
         return

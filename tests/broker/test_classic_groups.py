@@ -23,6 +23,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import RegisterBrokerResponseHeader
+from rmqpy.store.commitlog.interface import read_span
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 
 DEADLINE_S = 60
@@ -148,18 +149,17 @@ def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample:
                 for number in range(40):
                     result = await producer.send(Message(topic="TBW102", body=b"%d" % number))
                     assert result.status.name == "SEND_OK"
-            ends = {each.broker.identity.name: each.store.max_physical_offset for each in masters}
+            ends = {each.broker.identity.name: each.store.log.max_offset for each in masters}
             await until(
                 lambda: all(
-                    each.store.max_physical_offset == ends[each.broker.identity.name]
-                    for each in slaves
+                    each.store.log.max_offset == ends[each.broker.identity.name] for each in slaves
                 )
             )
             assert ends["broker-a"] > 0 and ends["broker-b"] > 0
             for slave in slaves:
-                name, end = slave.broker.identity.name, slave.store.max_physical_offset
+                name, end = slave.broker.identity.name, slave.store.log.max_offset
                 (master,) = (each for each in masters if each.broker.identity.name == name)
-                assert slave.store.read_log(0, end) == master.store.read_log(0, end)
+                assert read_span(slave.store.log, 0, end) == read_span(master.store.log, 0, end)
 
     in_loop(main)
 
@@ -225,11 +225,11 @@ def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> No
             slave = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
             await until(lambda: "connected" in info(slave)["haState"])
             await send(server, b"for both", 20)
-            common = master.store.max_physical_offset
-            await until(lambda: slave.store.max_physical_offset == common)
+            common = master.store.log.max_offset
+            await until(lambda: slave.store.log.max_offset == common)
             await slave.stop()
             await send(server, b"for the master", 5)
-            end = master.store.max_physical_offset
+            end = master.store.log.max_offset
             other = await ground.namesrv()
             alone = await ground.broker(other, lines("broker-a", "ASYNC_MASTER"), "two")
             await send(other, b"for the slave!", 5)
@@ -239,10 +239,10 @@ def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> No
             await until(lambda: "part at offset" in info(again)["haState"])
             parted = int(info(again)["haState"].split("part at offset ")[1].split(":")[0])
             assert common <= parted < common + 200
-            before = again.store.read_log(0, again.store.max_physical_offset)
+            before = read_span(again.store.log, 0, again.store.log.max_offset)
             await asyncio.sleep(1.2)  # the next attempt is refused as well
-            assert again.store.read_log(0, again.store.max_physical_offset) == before
-            assert master.store.max_physical_offset == end
+            assert read_span(again.store.log, 0, again.store.log.max_offset) == before
+            assert master.store.log.max_offset == end
             assert info(master)["haSlaveCount"] == "0"
 
     in_loop(main)

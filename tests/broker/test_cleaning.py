@@ -42,7 +42,7 @@ def test_files_wait_for_the_consume_queues_to_be_durable(build: Build) -> None:
         assert kit.send(b"x" * 500).code == 0
     kit.scheduler.jump_wall_clock(73 * HOUR_MS)
     before = log_files(kit)
-    durable_to = kit.store._flushes.queues_durable_to
+    durable_to = kit.store.flush_tracker.queues_durable_to
     rounds = []
     kit.broker.cleaning._flush_queues = lambda: rounds.append(kit.scheduler.now_ms())
     kit.ask(329)
@@ -62,14 +62,14 @@ def test_requests_306_and_316(build: Build) -> None:
         kit.send(b"x" * 500)
     kit.broker.topics.delete("Unknown")
     assert kit.ask(306).code == 0
-    assert {topic for topic, _ in kit.store.queues()} == {"Idle", "Unknown", "T"}
+    assert {topic for topic, _ in kit.store.reader.queue_names()} == {"Idle", "Unknown", "T"}
     assert kit.ask(316).code == 0
-    assert {topic for topic, _ in kit.store.queues()} == {"Idle", "T"}
+    assert {topic for topic, _ in kit.store.reader.queue_names()} == {"Idle", "T"}
     kit.scheduler.jump_wall_clock(73 * HOUR_MS)
     kit.ask(329)
     kit.scheduler.advance(20_000)
     assert kit.ask(306).code == 0
-    assert {topic for topic, _ in kit.store.queues()} == {"T"}
+    assert {topic for topic, _ in kit.store.reader.queue_names()} == {"T"}
 
 
 def test_a_disk_without_room_and_with_room_again(kit: Kit) -> None:

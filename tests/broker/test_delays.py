@@ -23,10 +23,10 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
 def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-    end = kit.store.max_queue_offset(topic, queue_id)
-    start = kit.store.min_queue_offset(topic, queue_id)
-    units = kit.store.queue_units(topic, queue_id, start, end - start)
-    return [decode_message(kit.store.message_at(unit[0])) for unit in units]
+    end = kit.store.reader.max_queue_offset(topic, queue_id)
+    start = kit.store.reader.min_queue_offset(topic, queue_id)
+    units = kit.store.reader.queue_units(topic, queue_id, start, end - start)
+    return [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
 
 
 def send_delayed(kit: Kit, level: int, name: str = "U", **fields: Any) -> RemotingCommand:
@@ -58,7 +58,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(kit: Kit) -> None:
         b"REAL_TOPIC\x01T\x02UNIQ_KEY\x01U\x02CLUSTER\x01C\x02DELAY\x013\x02WAIT\x01true"
         b"\x02REAL_QID\x012"
     )
-    ((_, _, due_ms),) = kit.store.queue_units(SCHEDULE, 2, 0, 9)
+    ((_, _, due_ms),) = kit.store.reader.queue_units(SCHEDULE, 2, 0, 9)
     assert due_ms == waiting.store_timestamp_ms + 10_000
     assert messages(kit, "T", 2) == []
 
@@ -227,7 +227,7 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
         max_message_size=32768,
         mapped_file_size_consume_queue=2000,
     )
-    before = {q: kit.store.max_queue_offset("Delay", q) for q in (0, 1)}
+    before = {q: kit.store.reader.max_queue_offset("Delay", q) for q in (0, 1)}
     kit.scheduler.advance(3_600_000)
     come = {q: messages(kit, "Delay", q)[before[q] :] for q in (0, 1)}
     assert [m.body.startswith(b"Delay|" + waiting) for q in (0, 1) for m in come[q]] == [True] * 2

@@ -21,6 +21,7 @@ from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.commitlog.interface import read_span
 from rmqpy.testing.memory_channel import MemoryChannel
 
 FILE = 1 << 16
@@ -72,7 +73,7 @@ class FakeMaster:
         assert command.code == RequestCode.RMQPY_COMPARE_LOG
         if self.log is None:
             return RemotingCommand.response_to(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-        return LogCompareProcessor(self.log).compare(MemoryChannel(), command)
+        return LogCompareProcessor(self.log.log).compare(MemoryChannel(), command)
 
 
 @define
@@ -155,7 +156,7 @@ def copy(store: Any, scene: Scene, end: int, begin: int = 0) -> None:
     for start in range(begin, end, 1000):
         stop = min(start + 1000, end)
         scene.following.store(
-            TransferFrame(PhysicalOffset(start), store.read_log(start, stop - start))
+            TransferFrame(PhysicalOffset(start), read_span(store.log, start, stop - start))
         )
 
 
@@ -201,23 +202,23 @@ def test_what_is_not_our_master_is_refused_by_name(
     made = scene({"m1": master})
     store = master_log(build, 10)
     if not master.end:
-        master.end = 0 if "ends at 0" in reason else store.max_physical_offset
-    copy(store, made, store.max_physical_offset)
-    before = made.kit.store.max_physical_offset
+        master.end = 0 if "ends at 0" in reason else store.log.max_offset
+    copy(store, made, store.log.max_offset)
+    before = made.kit.store.log.max_offset
     made.tell(0, "m1")
     made.run(20_000)
     assert made.dialled == []
     assert reason in made.state and "m1:10911" in made.state
     assert reason in made.following.runtime_info()["haLastFault"]
-    assert made.kit.store.max_physical_offset == before
+    assert made.kit.store.log.max_offset == before
     tries = made.asked.count("m1:10911")
     assert 2 <= tries <= 12, "later and later"
 
 
 def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Build) -> None:
     theirs, ours = master_log(build, 40), master_log(build, 30)
-    made = scene({"m1": FakeMaster(end=theirs.max_physical_offset, log=theirs)})
-    copy(ours, made, ours.max_physical_offset)
+    made = scene({"m1": FakeMaster(end=theirs.log.max_offset, log=theirs)})
+    copy(ours, made, ours.log.max_offset)
     made.tell(0, "m1")
     made.run(1_000)
     assert len(made.dialled) == 1, "the same up to where ours ends"
@@ -228,29 +229,29 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Bui
         other.send((b"%d" if number < 20 else b"x%d") % number * 50)
     parted = next(
         offset
-        for offset in range(ours.max_physical_offset)
-        if other.store.read_log(offset, 1) != ours.read_log(offset, 1)
+        for offset in range(ours.log.max_offset)
+        if read_span(other.store.log, offset, 1) != read_span(ours.log, offset, 1)
     )
-    second = scene({"m1": FakeMaster(end=other.store.max_physical_offset, log=other.store)})
-    copy(ours, second, ours.max_physical_offset)
+    second = scene({"m1": FakeMaster(end=other.store.log.max_offset, log=other.store)})
+    copy(ours, second, ours.log.max_offset)
     second.tell(0, "m1")
     second.run(1_000)
     assert second.dialled == []
     assert f"the two logs part at offset {parted}:" in second.state
     begins = [
-        int.from_bytes(ours.read_log(place - 28, 36)[28:])
+        int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
         for place in range(28, parted + 29)
-        if int.from_bytes(ours.read_log(place, 8)) == place - 28
+        if int.from_bytes(read_span(ours.log, place, 8)) == place - 28
     ]
     assert f"(in the message at {begins[-1]})" in second.state
     for place in (begins[3], begins[3] + 1, begins[4] - 1):
-        assert frame_start(ours, place) == begins[3]
+        assert frame_start(ours.log, place) == begins[3]
 
 
 def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: Build) -> None:
     store = master_log(build, 10)
-    made = scene({"m1": FakeMaster(end=store.max_physical_offset)})
-    copy(store, made, store.max_physical_offset)
+    made = scene({"m1": FakeMaster(end=store.log.max_offset)})
+    copy(store, made, store.log.max_offset)
     made.tell(0, "m1")
     made.run(300)
     assert len(made.dialled) == 1
@@ -261,14 +262,14 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: B
     store = master_log(build, 10)
     made = scene({})
     queue = ("T", 0)
-    half = store.max_physical_offset - 30
+    half = store.log.max_offset - 30
     copy(store, made, half)
     made.kit.broker.server.dispatch()
-    assert made.kit.store.max_queue_offset(*queue) == 9
-    assert made.kit.store.failure is None
-    copy(store, made, store.max_physical_offset, half)
+    assert made.kit.store.reader.max_queue_offset(*queue) == 9
+    assert made.kit.store.health.failure is None
+    copy(store, made, store.log.max_offset, half)
     made.kit.broker.server.dispatch()
-    assert made.kit.store.max_queue_offset(*queue) == 10
+    assert made.kit.store.reader.max_queue_offset(*queue) == 10
     refused = made.kit.send()
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -276,19 +277,19 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: B
 def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Build) -> None:
     store = master_log(build, 10)
     made = scene({})
-    copy(store, made, store.max_physical_offset - 30)
+    copy(store, made, store.log.max_offset - 30)
     made.kit.store.shutdown()
     assert not made.kit.files.exists("/store/abort")
     again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
-    assert again.store.max_physical_offset < store.max_physical_offset - 30
-    assert again.store.max_queue_offset("T", 0) == 9
+    assert again.store.log.max_offset < store.log.max_offset - 30
+    assert again.store.reader.max_queue_offset("T", 0) == 9
 
 
 def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> None:
     made = scene({"m1": FakeMaster(end=500)})
     made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
     made.kit.broker.server.dispatch()
-    assert "BAD_MAGIC where a record must begin" in made.kit.store.failure
+    assert "BAD_MAGIC where a record must begin" in made.kit.store.health.failure
     made.tell(0, "m1")
     made.run(300)
     made.following.ended(None, "closed")
@@ -297,21 +298,23 @@ def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> No
 
 def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Build) -> None:
     master = build(start=False)
-    while master.store.max_physical_offset < 2 * FILE:
+    while master.store.log.max_offset < 2 * FILE:
         master.send(b"m" * 5000)
-    begin, end = 2 * FILE, master.store.max_physical_offset
+    begin, end = 2 * FILE, master.store.log.max_offset
     made = scene({})
     copy(master.store, made, end, begin)
     made.kit.broker.server.dispatch()
-    assert made.kit.store.min_physical_offset == begin
-    assert made.kit.store.max_physical_offset == end
-    assert made.kit.store.max_queue_offset("T", 0) == master.store.max_queue_offset("T", 0)
-    found = made.kit.store.min_queue_offset("T", 0)
+    assert made.kit.store.log.min_offset == begin
+    assert made.kit.store.log.max_offset == end
+    assert made.kit.store.reader.max_queue_offset("T", 0) == master.store.reader.max_queue_offset(
+        "T", 0
+    )
+    found = made.kit.store.reader.min_queue_offset("T", 0)
     assert found > 0
     made.kit.store.shutdown()
     again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
-    assert again.store.max_physical_offset == end
-    assert again.store.min_queue_offset("T", 0) == found
+    assert again.store.log.max_offset == end
+    assert again.store.reader.min_queue_offset("T", 0) == found
 
 
 @pytest.mark.parametrize(

@@ -99,12 +99,12 @@ def as_ours(message: StoredMessage) -> dict[str, Any]:
 
 def in_order(kit: Kit, topics: Iterable[str]) -> list[StoredMessage]:
     found = []
-    for topic, queue_id in kit.store.queues():
+    for topic, queue_id in kit.store.reader.queue_names():
         if topic in topics:
-            first = kit.store.min_queue_offset(topic, queue_id)
-            count = kit.store.max_queue_offset(topic, queue_id) - first
-            units = kit.store.queue_units(topic, queue_id, first, count)
-            found += [decode_message(kit.store.message_at(unit[0])) for unit in units]
+            first = kit.store.reader.min_queue_offset(topic, queue_id)
+            count = kit.store.reader.max_queue_offset(topic, queue_id) - first
+            units = kit.store.reader.queue_units(topic, queue_id, first, count)
+            found += [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
     return sorted(found, key=lambda message: message.physical_offset)
 
 
@@ -133,7 +133,7 @@ def test_delays_and_half_messages(
     since = first["commitLogOffset"]
     cut(root, since)
     kit = opened(build, root, first["storeTimestamp"])
-    assert kit.store.max_physical_offset == since
+    assert kit.store.log.max_offset == since
     group = "PID_tx_a" if name.startswith("A") else "PID_tx_b"
     for _ in range(80):
         if kit.scheduler.monotonic_ms() % 10_000 == 0:
@@ -246,11 +246,11 @@ def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
         loaded = load_broker_configuration(None, settings, {"HOME": str(root)})
         process = BrokerRuntime(loaded.configuration, scheduler)
         await process.start()
-        assert process.store.divided_offset is not None
+        assert process.store.opened.divided_offset is not None
         async with asyncio.timeout(20):
-            while process.store.max_queue_offset("Delay", 1) < 3:
+            while process.store.reader.max_queue_offset("Delay", 1) < 3:
                 await asyncio.sleep(0.01)
-        made = we_made(process, ["Delay"], process.store.divided_offset)
+        made = we_made(process, ["Delay"], process.store.opened.divided_offset)
         await process.stop()
         await scheduler.close()
         return made

@@ -136,7 +136,7 @@ async def read_queues(
                 for message in page.messages:
                     found[topic, queue_id, message.queue_offset] = as_read(message)
                 offset = page.next_begin_offset
-    divided = broker.store.divided_offset
+    divided = broker.store.opened.divided_offset
     await broker.stop()
     await namesrv.stop()
     await scheduler.close()

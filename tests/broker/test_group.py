@@ -194,7 +194,7 @@ class Group:
         assert member.store is not None
         found: list[bytes] = []
         while True:
-            page = member.store.get_message("G", "T", 0, len(found), 32, None)
+            page = member.store.reader.get_message("G", "T", 0, len(found), 32, None)
             if not page.messages:
                 return found
             found += [decode_message(message).body for message in page.messages]
@@ -392,7 +392,7 @@ def test_an_old_tail_is_committed_by_a_marker_that_no_reader_sees(group: Group) 
         group.start(number)
     second = group.elect()
     assert group.read(second) == [b"a", b"b"]
-    entries = second.store.entries if second.store is not None else None
+    entries = second.store.opened.entries if second.store is not None else None
     assert entries is not None
     assert entries.end.index == 2
     marker = decode_message(entries.entry(2)[1])
@@ -432,7 +432,7 @@ def test_a_failed_disk_ends_leadership(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a")
     assert leader.store is not None
-    leader.store.fail("planted")
+    leader.store.health.fail("planted")
     group.run(20)
     assert leader.driver is not None and leader.driver.node.role is not Role.LEADER
     second = group.elect()
@@ -456,7 +456,9 @@ def test_clients_of_dledger(group: Group) -> None:
     assert isinstance(done, AppendEntryResponse)
     assert (done.code, done.index) == (200, 1)
     assert group.read(leader) == [b"a", b"a"], "it has the next place in its queue"
-    position = leader.store.entries.entry(1)[0].position if leader.store.entries else -1
+    position = (
+        leader.store.opened.entries.entry(1)[0].position if leader.store.opened.entries else -1
+    )
     assert done.position == position
     damaged = bytearray(record)
     damaged[88] ^= 1
@@ -642,9 +644,9 @@ def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Gr
     leader = group.elect()
     group.send(leader, *(b"x" * 700 + b"%d" % number for number in range(20)))
     for expired in (False, True):
-        assert leader.store is not None and leader.store.entries is not None
+        assert leader.store is not None and leader.store.opened.entries is not None
         if expired:
-            file = leader.store.entries.release_first_file()
+            file = leader.store.opened.entries.release_first_file()
             leader.files.unlink(file.path)
         group.kill(leader.number)
         group.start(leader.number)
@@ -691,8 +693,8 @@ def test_a_damaged_entry_met_at_the_start_is_fetched(
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
     victim = next(member for member in group.members if member is not leader)
-    assert victim.store is not None and victim.store.entries is not None
-    position = victim.store.entries.entry(index)[0].position
+    assert victim.store is not None and victim.store.opened.entries is not None
+    position = victim.store.opened.entries.entry(index)[0].position
     group.kill(victim.number)
     name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
     node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
@@ -721,8 +723,8 @@ def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
     victim = next(member for member in group.members if member is not leader)
-    assert victim.store is not None and victim.store.entries is not None
-    position = victim.store.entries.entry(19)[0].position
+    assert victim.store is not None and victim.store.opened.entries is not None
+    position = victim.store.opened.entries.entry(19)[0].position
     group.kill(victim.number)
     name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
     node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
@@ -743,8 +745,8 @@ def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
     leader = group.elect()
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
-    assert leader.store is not None and leader.store.entries is not None
-    header, _ = leader.store.entries.entry(3)
+    assert leader.store is not None and leader.store.opened.entries is not None
+    header, _ = leader.store.opened.entries.entry(3)
     for member in group.members:
         group.kill(member.number)
     name, place = divmod(header.position + 48 + 100, FILE_SIZE)
@@ -770,8 +772,8 @@ def test_a_damaged_entry_is_fetched_again(
     victim = leader
     if who == "follower":
         victim = next(member for member in group.members if member is not leader)
-    assert victim.store is not None and victim.store.entries is not None
-    header, _ = victim.store.entries.entry(3)
+    assert victim.store is not None and victim.store.opened.entries is not None
+    header, _ = victim.store.opened.entries.entry(3)
     name, place = divmod(header.position + 48 + 100, FILE_SIZE)
     node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
     node.data[place] ^= 0x40

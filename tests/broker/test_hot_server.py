@@ -153,7 +153,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
             assert {answer.code for answer in answers} == {0}
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
             assert offsets == list(range(300))
-            assert kit.store.max_queue_offset("T", number) == 300
+            assert kit.store.reader.max_queue_offset("T", number) == 300
 
     serving(main)
 
@@ -173,7 +173,7 @@ def test_known_sends_do_not_reach_the_processors(
         client.writer.write(b"".join(send(n) for n in range(300)))
         await client.read(300)
         assert len(handled) == 1
-        assert kit.store.max_queue_offset("T", 0) == 301
+        assert kit.store.reader.max_queue_offset("T", 0) == 301
 
     serving(main)
 
@@ -207,7 +207,7 @@ def test_with_access_control_only_what_is_signed_is_taken(
         client.writer.write(b"".join([send(1), signed(forger, 2), signed(signer, 3)]))
         answers = {answer.opaque: answer.code for answer in await client.read(3)}
         assert answers == {1: 1, 2: 1, 3: 0}
-        assert kit.store.max_queue_offset("T", 0) == 302
+        assert kit.store.reader.max_queue_offset("T", 0) == 302
 
     serving(main, files=files, acl_enable=True, rocketmq_home="/rocketmq")
 

@@ -27,7 +27,7 @@ def test_puts_by_topic_and_queue(kit: Kit) -> None:
     assert view(kit, "TOPIC_PUT_NUMS", "T") is None
     for number in range(30):
         kit.send(b"x" * number, queue_id=number % 2)
-    size = kit.store.max_physical_offset
+    size = kit.store.log.max_offset
     kit.scheduler.advance(10_500)
     found = view(kit, "TOPIC_PUT_NUMS", "T")
     assert found is not None and found.stats_minute.sum == 30
@@ -55,21 +55,23 @@ def test_reads_by_group(kit: Kit) -> None:
     found = view(kit, "GROUP_GET_NUMS", "T@CG")
     assert found is not None
     assert (found.stats_minute.sum, found.stats_minute.avgpt) == (10, 5.0)
-    assert view(kit, "GROUP_GET_SIZE", "T@CG").stats_minute.sum == kit.store.max_physical_offset
+    assert view(kit, "GROUP_GET_SIZE", "T@CG").stats_minute.sum == kit.store.log.max_offset
     assert view(kit, "BROKER_GET_NUMS", "C").stats_minute.sum == 10
 
 
 def test_the_time_that_reads_take(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         kit.send(b"x", queue_id=1)
-    read = kit.store.get_message
+    read = kit.store.reader.get_message
 
     def slow(*arguments: Any) -> Any:
         kit.scheduler.advance(30)
         return read(*arguments)
 
     kit.pull(queue_id=1)
-    monkeypatch.setattr(type(kit.store), "get_message", lambda _, *arguments: slow(*arguments))
+    monkeypatch.setattr(
+        type(kit.store.reader), "get_message", lambda _, *arguments: slow(*arguments)
+    )
     kit.pull(queue_id=1)
     kit.pull(queue_id=1, queue_offset=4)
     kit.scheduler.advance(10_500)

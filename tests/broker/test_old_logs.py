@@ -294,10 +294,10 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     world.start(away)
     world.advance(10_000)
     assert not log_files(away) and away.running is not None and leader.running is not None
-    assert away.running.store.failure is None and away.running.driver is not None
+    assert away.running.store.health.failure is None and away.running.driver is not None
     assert any("old commit log" in text for _, text in away.running.driver.events)
-    low = leader.running.store.min_physical_offset
-    assert away.running.store.min_physical_offset == low > 0
+    low = leader.running.store.log.min_offset
+    assert away.running.store.log.min_offset == low > 0
     world.crash(away, power=False)
     world.start(away)
     world.producer.start()
@@ -329,10 +329,10 @@ def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None
     host.skew_ms = 0
     world.start(host)
     assert host.running is not None and host.running.driver is not None
-    assert host.running.driver.damaged and host.running.store.confirm_offset <= entry.position
+    assert host.running.driver.damaged and host.running.store.log.confirm_offset <= entry.position
     world.advance(15_000)
     assert not host.running.driver.damaged and not log_files(host)
-    assert host.running.store.min_physical_offset > entry.position
+    assert host.running.store.log.min_offset > entry.position
     world.producer.start()
     world.settle()
     world.read_all()
@@ -360,7 +360,7 @@ def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
     leader = settled(world)
     host = next(each for each in world.hosts.values() if each is not leader)
     assert host.running is not None and host.running.driver is not None and leader.running
-    divided = host.running.store.divided_offset
+    divided = host.running.store.opened.divided_offset
     assert divided is not None and divided >= PLAN.file_size
     before = {path: host.disk.read_bytes(path) for path in log_files(host)}
     body = bytes(100)
@@ -373,5 +373,5 @@ def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
     )  # fmt: skip
     command = RemotingCommand.request(request.CODE, body=encode(request))
     host.running.driver.handle(MemoryChannel(), [command])
-    assert "rmqpy upgrade join" in str(host.running.store.failure)
+    assert "rmqpy upgrade join" in str(host.running.store.health.failure)
     assert {path: host.disk.read_bytes(path) for path in log_files(host)} == before

@@ -107,7 +107,7 @@ def test_tags_select_by_their_hash(kit: Kit) -> None:
 def test_a_moved_offset_is_recorded_as_an_event(kit: Kit) -> None:
     kit.send()
     assert kit.pull(queue_offset=9).code == 21
-    found = kit.store.get_message("g", "OFFSET_MOVED_EVENT", 0, 0, 32, None)
+    found = kit.store.reader.get_message("OFFSET_MOVED_EVENT", 0, 0, 32, None)
     event = decode_message(found.messages[0])
     assert json.loads(event.body) == {
         "consumerGroup": "CG",
@@ -349,7 +349,7 @@ def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: Kit) -> None:
     suspended(kit, queue_offset=1)
     kit.broker.server.handle(MemoryChannel(), [kit.send_command(b"late")])
     kit.broker.server._turning = False
-    kit.store.commit()
+    kit.store.appender.commit()
     assert kit.channel.take() == []
     kit.scheduler.run_until_idle()
     assert bodies(kit.channel.take_one()) == [b"late"]

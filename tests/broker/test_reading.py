@@ -111,7 +111,7 @@ def test_query_by_key(kit: Kit) -> None:
 
 def test_view_by_offset(kit: Kit) -> None:
     send_three(kit)
-    second = kit.store.get_message("g", "T", 0, 1, 1, None).messages[0]
+    second = kit.store.reader.get_message("T", 0, 1, 1, None).messages[0]
     offset = decode_message(second).physical_offset
     answer = kit.ask(33, ViewMessageRequestHeader(offset=offset))
     assert decode_message(answer.body).body == b"m1"
@@ -238,7 +238,7 @@ def test_runtime_information(kit: Kit) -> None:
     assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 15 seconds ]"
     assert table["putMessageTimesTotal"] == table["msgPutTotalTodayNow"] == "3"
     assert table["msgGetTotalTodayNow"] == "3"
-    assert table["commitLogMaxOffset"] == str(kit.store.max_physical_offset)
+    assert table["commitLogMaxOffset"] == str(kit.store.log.max_offset)
     assert len(table["putTps"].split(" ")) == 3
     assert table["getFoundTps"].split(" ")[0] == "0.0"
     assert table["commitLogDirCapacity"] == "Total : 1024.0 GiB, Free : 512.0 GiB."

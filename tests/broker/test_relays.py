@@ -259,7 +259,7 @@ def test_a_reply_is_pushed_to_who_asked(kit: Kit) -> None:
     got = kit.channel.take_one()
     place = (got.ext_fields["msgId"], got.ext_fields["queueOffset"])
     assert (got.code, place) == (0, (stored_at(0), "0"))
-    assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 1
+    assert kit.store.reader.max_queue_offset("C_REPLY_TOPIC", 0) == 1
 
 
 @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ def test_a_reply_that_nobody_waits_for(kit: Kit, properties: str, remark: str) -
     reply(kit, properties)
     got = kit.channel.take_one()
     assert (got.code, got.remark) == (1, remark)
-    assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 1
+    assert kit.store.reader.max_queue_offset("C_REPLY_TOPIC", 0) == 1
 
 
 def test_replies_need_not_be_stored(build: Build) -> None:
     kit = build(store_reply_message_enable=False)
     reply(kit, "K\x01v")
-    assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 0
+    assert kit.store.reader.max_queue_offset("C_REPLY_TOPIC", 0) == 0
 
 
 def test_an_asker_that_does_not_take_it(kit: Kit) -> None:

@@ -185,7 +185,7 @@ def test_a_master_and_its_slave(secured: Callable[[Any], None]) -> None:
         async with asyncio.timeout(20):
             while slave.broker.topics.get("Orders") is None:
                 await asyncio.sleep(0.05)
-        assert slave.store.max_physical_offset == master.store.max_physical_offset
+        assert slave.store.log.max_offset == master.store.log.max_offset
 
     secured(test)
 

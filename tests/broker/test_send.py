@@ -23,7 +23,7 @@ STORE_HOST = (bytes([10, 0, 0, 2]), 10911)
 
 
 def stored(kit: Kit, physical_offset: int) -> StoredMessage:
-    record = kit.store.message_at(physical_offset)
+    record = kit.store.reader.message_at(physical_offset)
     assert record is not None
     return decode_message(record)
 
@@ -66,7 +66,7 @@ def test_the_sends_of_a_turn_are_answered_in_one_write(kit: Kit) -> None:
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2", "3", "4"]
     counters = kit.broker.statistics.counters
     assert counters.put_messages == 5
-    assert counters.put_bytes == kit.store.max_physical_offset
+    assert counters.put_bytes == kit.store.log.max_offset
 
 
 def test_nothing_is_answered_before_the_turn_ends(kit: Kit) -> None:
@@ -110,14 +110,14 @@ def test_a_batch_between_single_messages_keeps_its_place(kit: Kit) -> None:
     )
     offsets = [int(answer.ext_fields["queueOffset"]) for answer in kit.channel.take()]
     assert sorted(offsets) == [0, 1, 3]
-    found = kit.store.get_message("g", "T", 0, 0, 32, None)
+    found = kit.store.reader.get_message("T", 0, 0, 32, None)
     assert [decode_message(view).body for view in found.messages] == [b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x40rubbish", batch(b"a")[:-1]])
 def test_a_batch_that_cannot_be_split_is_illegal(kit: Kit, body: bytes) -> None:
     assert kit.send(body, code=320, batch=True).code == 13
-    assert kit.store.max_physical_offset == 0
+    assert kit.store.log.max_offset == 0
 
 
 def test_an_unknown_topic_is_made_from_its_pattern(kit: Kit) -> None:
@@ -180,7 +180,7 @@ def test_refusals(kit: Kit, fields: dict[str, Any], code: int) -> None:
     answer = kit.send(**fields)
     assert (answer.code, bool(answer.remark)) == (code, True)
     assert answer.ext_fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-    assert kit.store.max_physical_offset == 0
+    assert kit.store.log.max_offset == 0
     assert "commitlog/.." not in " ".join(kit.files.nodes)
 
 
@@ -253,7 +253,7 @@ def test_every_put_status_has_its_answer() -> None:
 def test_a_warning_of_the_store_carries_the_place_of_the_message(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = kit.store.put
+    put = kit.store.appender.put
 
     def without_slave(drafts: Any, batch: bool = False) -> list[PutResult]:
         return [
@@ -266,7 +266,7 @@ def test_a_warning_of_the_store_carries_the_place_of_the_message(
             for result in put(drafts, batch)
         ]
 
-    monkeypatch.setattr(kit.store, "put", without_slave)
+    monkeypatch.setattr(kit.store.appender, "put", without_slave)
     answer = kit.send()
     assert answer.code == 11
     assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
@@ -292,7 +292,7 @@ def test_a_put_that_raises_is_answered_and_the_broker_lives(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kit.store, "put", broken)
+        patch.setattr(kit.store.appender, "put", broken)
         answer = kit.send()
         assert (answer.code, answer.remark) == (1, "RuntimeError: planted")
         answer = kit.send(batch(b"a"), code=320, batch=True)
@@ -328,7 +328,7 @@ def test_a_synchronous_master_without_slaves_says_so(build: Build) -> None:
     answer = kit.send()
     assert answer.code == 11
     assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
-    assert kit.store.max_queue_offset("T", 0) == 1
+    assert kit.store.reader.max_queue_offset("T", 0) == 1
     assert kit.send(properties="WAIT\x01false").code == 0
 
 
@@ -353,10 +353,10 @@ def test_a_synchronous_master_answers_when_a_slave_has_it(build: Build) -> None:
     kit, slaves = with_slaves(build)
     kit.tell(kit.send_command(b"first"), kit.send_command(b"second"))
     assert answers(kit) == []
-    first_end = kit.store.max_physical_offset // 2
+    first_end = kit.store.log.max_offset // 2
     slaves.replicated.advance(first_end + 10)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
-    slaves.replicated.advance(kit.store.max_physical_offset)
+    slaves.replicated.advance(kit.store.log.max_offset)
     assert [answer.code for answer in answers(kit)] == [0]
 
 
@@ -379,11 +379,11 @@ def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: Build)
 def test_a_slave_too_far_behind_is_not_waited_for(build: Build) -> None:
     kit, slaves = with_slaves(build, ha_slave_fallbehind_max=300)
     kit.tell(kit.send_command(b"x" * 50))
-    slaves.replicated.advance(kit.store.max_physical_offset)
+    slaves.replicated.advance(kit.store.log.max_offset)
     assert [answer.code for answer in answers(kit)] == [0]
     assert kit.send(b"x" * 300).code == 11
     slaves.has_slaves = False
-    slaves.replicated.advance(kit.store.max_physical_offset)
+    slaves.replicated.advance(kit.store.log.max_offset)
     assert kit.send().code == 11
 
 
@@ -392,10 +392,10 @@ def test_a_slave_that_comes_back_is_waited_for_again(build: Build) -> None:
     slaves.has_slaves = False
     assert kit.send().code == 11
     slaves.has_slaves = True
-    slaves.replicated.advance(kit.store.max_physical_offset)
+    slaves.replicated.advance(kit.store.log.max_offset)
     kit.tell(kit.send_command())
     assert answers(kit) == []
-    slaves.replicated.advance(kit.store.max_physical_offset)
+    slaves.replicated.advance(kit.store.log.max_offset)
     assert [answer.code for answer in answers(kit)] == [0]
 
 
@@ -403,7 +403,7 @@ def test_a_master_tells_of_its_slaves(build: Build) -> None:
     kit, slaves = with_slaves(build)
     slaves.slaves = (SlaveView("10.0.0.3:5000", 12_000, 0, 100),)
     kit.tell(kit.send_command())
-    end = kit.store.max_physical_offset
+    end = kit.store.log.max_offset
     assert kit.broker.replication.runtime_info() == {
         "haSlaveCount": "1",
         "haReplicatedOffset": "0",
@@ -430,7 +430,7 @@ def test_sync_flush_answers_after_the_flush_that_it_begins(build: Build) -> None
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
     kit.scheduler.advance(COMPANY_MS + 7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1"]
-    assert kit.store.flushed_offset == kit.store.max_physical_offset
+    assert kit.store.log.flushed_offset == kit.store.log.max_offset
 
 
 def test_the_next_flush_begins_when_the_same_number_waits_again(build: Build) -> None:
@@ -454,10 +454,10 @@ def test_who_waits_for_company_is_flushed_before_the_stop(build: Build) -> None:
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
     stopped: list[int] = []
     flushing = kit.broker.log_flusher
-    flushing.stop(lambda: stopped.append(kit.store.flushed_offset))
+    flushing.stop(lambda: stopped.append(kit.store.log.flushed_offset))
     assert stopped == []
     kit.scheduler.advance(7)
-    assert stopped == [kit.store.max_physical_offset]
+    assert stopped == [kit.store.log.max_offset]
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1"]
 
 
@@ -491,9 +491,9 @@ def test_a_failed_flush_is_final(build: Build) -> None:
 
 def test_async_flush_runs_on_its_interval(kit: Kit) -> None:
     kit.send()
-    assert kit.store.flushed_offset == 0
+    assert kit.store.log.flushed_offset == 0
     kit.scheduler.advance(500)
-    assert kit.store.flushed_offset == kit.store.max_physical_offset
+    assert kit.store.log.flushed_offset == kit.store.log.max_offset
 
 
 def test_who_sends_behind_a_slow_write_is_refused(
@@ -514,7 +514,7 @@ def test_who_sends_behind_a_slow_write_is_refused(
     assert answer.code == 2
     assert answer.remark == "[REJECTREQUEST]system busy, start flow control for a while"
     assert kit.send(b"after").code == 0
-    assert kit.store.max_queue_offset("T", 0) == 3
+    assert kit.store.reader.max_queue_offset("T", 0) == 3
 
 
 def test_no_more_replies_wait_than_may(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ RETRY, DLQ = "%RETRY%CG", "%DLQ%CG"
 
 
 def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-    end = kit.store.max_queue_offset(topic, queue_id)
-    units = kit.store.queue_units(topic, queue_id, 0, end)
-    return [decode_message(kit.store.message_at(unit[0])) for unit in units]
+    end = kit.store.reader.max_queue_offset(topic, queue_id)
+    units = kit.store.reader.queue_units(topic, queue_id, 0, end)
+    return [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
 
 
 def send_back(kit: Kit, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:
@@ -115,9 +115,9 @@ def test_a_consumer_that_is_too_old_has_no_say(kit: Kit) -> None:
 def test_a_group_without_retry_queues_drops_them(kit: Kit) -> None:
     kit.broker.groups.put(SubscriptionGroupConfig(group_name="CG", retry_queue_nums=0))
     kit.send(b"once")
-    end = kit.store.max_physical_offset
+    end = kit.store.log.max_offset
     assert send_back(kit, 0).code == 0
-    assert kit.store.max_physical_offset == end
+    assert kit.store.log.max_offset == end
 
 
 @pytest.mark.parametrize(

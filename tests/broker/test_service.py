@@ -70,7 +70,7 @@ def test_one_broken_request_harms_no_other(kit: Kit, monkeypatch: pytest.MonkeyP
     def broken(*_: Any) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(kit.store, "max_queue_offset", broken)
+    monkeypatch.setattr(kit.store.reader, "max_queue_offset", broken)
     question = RemotingCommand.request(30)
     question.ext_fields = {"topic": "T", "queueId": "0"}
     kit.tell(kit.send_command(), question, kit.send_command())
@@ -93,7 +93,7 @@ def test_a_failed_dispatch_stops_the_store_not_the_broker(
     kit.send()
 
     def broken() -> None:
-        kit.store.fail("planted")
+        kit.store.health.fail("planted")
         raise StoreError("/store/consumequeue", "damage", "none", "repair it")
 
     with monkeypatch.context() as patch:
@@ -221,7 +221,7 @@ def test_derived_files_that_cannot_be_flushed_stop_the_store(kit: Kit) -> None:
     kit.send()
     kit.files.fail_sync("/consumequeue/")
     kit.scheduler.advance(60_000)
-    assert kit.store.failure is not None
+    assert kit.store.health.failure is not None
     assert kit.send().code == 14
 
 

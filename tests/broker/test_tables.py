@@ -130,10 +130,10 @@ def test_a_slave_changes_nothing(kit: Kit) -> None:
 
 def test_deleting_a_topic_takes_its_queues(kit: Kit) -> None:
     kit.send()
-    assert ("T", 0) in kit.store.queues()
+    assert ("T", 0) in kit.store.reader.queue_names()
     assert kit.ask(215, DeleteTopicRequestHeader(topic="T")).code == 0
     assert "T" not in kit.broker.topics
-    assert ("T", 0) not in kit.store.queues()
+    assert ("T", 0) not in kit.store.reader.queue_names()
     assert kit.ask(215, DeleteTopicRequestHeader(topic="TBW102")).code == 1
 
 

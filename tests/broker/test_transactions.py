@@ -32,12 +32,12 @@ ROUND_MS = 60_000
 
 
 def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-    end = kit.store.max_queue_offset(topic, queue_id)
-    start = kit.store.min_queue_offset(topic, queue_id)
+    end = kit.store.reader.max_queue_offset(topic, queue_id)
+    start = kit.store.reader.min_queue_offset(topic, queue_id)
     found = []
     while start < end:
-        units = kit.store.queue_units(topic, queue_id, start, end - start)
-        found += [decode_message(kit.store.message_at(unit[0])) for unit in units]
+        units = kit.store.reader.queue_units(topic, queue_id, start, end - start)
+        found += [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
         start += len(units)
     return found
 
@@ -266,7 +266,7 @@ def test_op_messages_of_5x_name_many(kit: Kit) -> None:
         send_half(kit, f"U{number}")
     op = op_message(0, 0, kit.broker.identity, kit.scheduler.now_ms())
     op.body = b"0,2,"
-    kit.broker.server.run_in_turn(lambda: kit.store.put([op]))
+    kit.broker.server.run_in_turn(lambda: kit.store.appender.put([op]))
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert len(messages(kit, HALF)) == 4
     assert committed(kit) == (3, 1)
@@ -357,7 +357,7 @@ def test_half_messages_of_a_java_broker_are_resolved(
     pending = half_without_end(probe, before[0])
     probe.heartbeat(group=None, producer="PID_tx_a" if name.startswith("A") else "PID_tx_b")
     probe.scheduler.advance(60_000)
-    ends = {topic: probe.store.max_queue_offset(topic, 0) for topic in (HALF, OP)}
+    ends = {topic: probe.store.reader.max_queue_offset(topic, 0) for topic in (HALF, OP)}
     assert committed(probe)[0] == ends[HALF]
     given_up = [m.properties["UNIQ_KEY"] for m in messages(probe, GIVEN_UP)]
     assert set(pending) <= set(given_up)

@@ -9,6 +9,7 @@ import pytest
 
 from rmqpy.codec import entry
 from rmqpy.codec.errors import InvalidRecordError
+from rmqpy.codec.scan import is_end_filler
 from rmqpy.model.ids import LedgerIndex, Term
 
 ENTRY = bytes.fromhex(
@@ -43,9 +44,10 @@ def test_entries_count_up_and_keep_their_places() -> None:
 def test_filler_is_zero_to_the_end() -> None:
     raw = entry.encode_filler_head(100) + bytes(92)
     assert raw == b"\xff\xff\xff\xff\0\0\0\x64" + bytes(92)
-    assert entry.is_filler(raw)
-    assert not entry.is_filler(ENTRY)
-    assert not entry.is_filler(raw[:7])
+    assert is_end_filler(memoryview(raw), 0, 100, dledger=True)
+    assert not is_end_filler(memoryview(raw), 0, 99, dledger=True)
+    assert not is_end_filler(memoryview(ENTRY), 0, len(ENTRY), dledger=True)
+    assert not is_end_filler(memoryview(raw[:7]), 0, 100, dledger=True)
     with pytest.raises(AssertionError):
         entry.encode_filler_head(7)
 
@@ -92,7 +94,7 @@ def test_golden_ledgers_are_written_again_byte_for_byte(
     for path in sorted((ledger / "data").iterdir()):
         base, data = int(path.name), path.read_bytes()
         position = 0
-        while not entry.is_filler(data, position) and data[position : position + 4] != bytes(4):
+        while not _closes(data, position) and data[position : position + 4] != bytes(4):
             header = entry.decode_entry_header(data, position, base + position)
             assert header.index == index
             body = data[position + 48 : position + header.size]
@@ -103,7 +105,11 @@ def test_golden_ledgers_are_written_again_byte_for_byte(
             assert unit == index_file[32 * index : 32 * index + 32]
             terms.add(header.term)
             index, position = index + 1, position + header.size
-        if entry.is_filler(data, position):
+        if _closes(data, position):
             rest = len(data) - position
             assert entry.encode_filler_head(rest) + bytes(rest - 8) == data[position:]
     assert (index, terms) == (552, {1, 2, 3})
+
+
+def _closes(data: bytes, position: int) -> bool:
+    return is_end_filler(memoryview(data), position, len(data) - position, dledger=True)

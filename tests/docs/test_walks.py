@@ -113,17 +113,17 @@ async def traced_send(site: Site, *brokers: BrokerRuntime) -> None:
     stores = [broker.broker.store for broker in brokers]
 
     def equal() -> bool:
-        ends = {store.max_physical_offset for store in stores}
-        return len(ends) == 1 and all(not store.dispatch_behind_bytes for store in stores)
+        ends = {store.log.max_offset for store in stores}
+        return len(ends) == 1 and all(not store.dispatcher.behind_bytes for store in stores)
 
     producer = await site.producer()
     queue = (await send(producer)).queue
     await producer.send(Message(topic=TOPIC, body=b"walk"), queue)
     await until(equal)
-    end = stores[0].max_physical_offset
+    end = stores[0].log.max_offset
     with site.calls.on():
         await producer.send(Message(topic=TOPIC, body=b"walk"), queue)
-        await until(lambda: equal() and stores[0].max_physical_offset > end)
+        await until(lambda: equal() and stores[0].log.max_offset > end)
 
 
 async def send_classic(site: Site) -> None:
@@ -177,7 +177,7 @@ async def pull_across(site: Site) -> None:
     await written(site, **single_member())
     broker = await site.broker(**single_member())
     async with PullConsumer("walkers", site.name_server) as consumer:
-        await until(lambda: not broker.broker.store.dispatch_behind_bytes)
+        await until(lambda: not broker.broker.store.dispatcher.behind_bytes)
         queue = (await consumer.queues(TOPIC))[0]
         with site.calls.on():
             page = await consumer.pull(queue, 0)
@@ -200,7 +200,7 @@ def single_member() -> dict[str, str]:
 async def recovery(site: Site) -> None:
     broker = await site.broker()
     await send(await site.producer())
-    await until(lambda: not broker.broker.store.dispatch_behind_bytes)
+    await until(lambda: not broker.broker.store.dispatcher.behind_bytes)
     # A table that is being written is renamed meanwhile.
     tables = shutil.ignore_patterns("*.tmp")
     shutil.copytree(site.root / "a" / "store", site.root / "killed" / "store", ignore=tables)

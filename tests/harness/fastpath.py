@@ -192,7 +192,7 @@ def files_with(given: dict[str, str]) -> MemoryFiles:
 
 def lead(kit: Any, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
-    log = kit.store.dledger
+    log = kit.store.opened.dledger
     log.proposer = Alone(log.entries, limit)
     log.entries.on_stored = log.entries.commit_to
     kit.store.set_role(slave=False)
@@ -226,11 +226,11 @@ def assert_same_state(pair: Pair) -> None:
     assert _files(hot.kit) == _files(pure.kit)
     mine, theirs = pure.kit.store, hot.kit.store
     assert _tails(theirs) == _tails(mine)
-    assert theirs.max_physical_offset == mine.max_physical_offset
-    assert theirs.confirm_offset == mine.confirm_offset
-    if mine.entries is not None:
-        assert theirs.entries.end == mine.entries.end
-        assert theirs.entries.begin_index == mine.entries.begin_index
+    assert theirs.log.max_offset == mine.log.max_offset
+    assert theirs.log.confirm_offset == mine.log.confirm_offset
+    if mine.opened.entries is not None:
+        assert theirs.opened.entries.end == mine.opened.entries.end
+        assert theirs.opened.entries.begin_index == mine.opened.entries.begin_index
     counters = hot.kit.broker.statistics.counters
     expected = pure.kit.broker.statistics.counters
     for name in (
@@ -248,7 +248,7 @@ def assert_same_state(pair: Pair) -> None:
 
 
 def _tails(store: Any) -> dict[Any, int]:
-    return {key: offset for key, offset in store.tails.items() if offset}
+    return {key: offset for key, offset in store.appender.tails.items() if offset}
 
 
 def _files(kit: Any) -> dict[str, bytes]:

@@ -121,7 +121,7 @@ class Site:
             await self._check(address)
         assert self.worst_ms < HEALTH_MS
         assert self.scheduler.supervisor.failures == 0
-        assert self.broker.store.failure is None
+        assert self.broker.store.health.failure is None
 
     async def _watch(self, address: str) -> None:
         while not self.over:

@@ -99,18 +99,18 @@ class Rig:
     def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
         """Put messages and end the turn; their physical offsets. The clock moves 10 ms a turn."""
         self.clock.advance(10)
-        results = store.put([self.draft(number, **changes) for number in numbers])
+        results = store.appender.put([self.draft(number, **changes) for number in numbers])
         assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
-        store.commit()
+        store.appender.commit()
         store.dispatch()
         return [int(result.physical_offsets[0]) for result in results]
 
     @staticmethod
     def flush(store: MessageStore) -> None:
-        task = store.flush_task()
+        task = store.flush_tracker.flush_task()
         if task is not None:
             task.run()
-            store.flushed(task.offset)
+            store.flush_tracker.flushed(task.offset)
 
     def tree(self) -> dict[str, bytes]:
         """Every file below the root, but the lock."""

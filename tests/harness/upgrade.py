@@ -92,9 +92,9 @@ class Rig:
 
     def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
         self.clock.advance(10)
-        results = store.put([self.draft(number, **changes) for number in numbers])
+        results = store.appender.put([self.draft(number, **changes) for number in numbers])
         assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
-        store.commit()
+        store.appender.commit()
         store.dispatch()
         return [int(result.physical_offsets[0]) for result in results]
 

@@ -86,9 +86,9 @@ class Member:
             dledger_peers=";".join(f"{name}-{ADDRESSES[name]}" for name in MEMBERS),
         )
         store = open_store(StoreContext(store_settings, files, scheduler, 1 << 34))
-        assert store.dledger is not None
+        assert store.opened.dledger is not None
         deps = DriverDependencies(
-            log=store.dledger,
+            log=store.opened.dledger,
             store=store,
             scheduler=scheduler,
             network=Nobody(),
@@ -139,7 +139,7 @@ class Member:
             "matched": (follower._matched, follower._matched_term, follower.matched_index),
             "held": sorted(follower._held),
             "dead": self.driver.carrier.dead,
-            "store": (self.store.failure, self.store.disk_full_reason),
+            "store": (self.store.health.failure, self.store.health.disk_full_reason),
         }
 
 

@@ -150,7 +150,7 @@ class GroupWatch(Checker):
         places = self.promises.queues.get(queue, [])
         if running is None or not 0 < offset <= len(places):
             return False
-        return places[offset - 1].physical_offset < running.store.min_physical_offset
+        return places[offset - 1].physical_offset < running.store.log.min_offset
 
     def _given_damaged(self, broker: str, queue: Queue, record: MessageRecord) -> None:
         """Readers check bodies; between a bit's flip and the scrub they may meet such a one."""

@@ -62,7 +62,7 @@ class SingleNodeProposer:
 
     def start(self) -> None:
         """The whole tail commits, and the log takes messages."""
-        entries, log = self.store.entries, self.store.dledger
+        entries, log = self.store.opened.entries, self.store.opened.dledger
         assert entries is not None and log is not None
         remembered = entries.member_files.load_hard_state()
         self.term = Term(max(remembered.current_term, entries.end.term, 0))
@@ -73,7 +73,7 @@ class SingleNodeProposer:
         log.proposer = self
 
     def propose(self, count: int) -> Proposal:
-        entries = self.store.entries
+        entries = self.store.opened.entries
         assert entries is not None
         self.proposed += 1
         return Proposal(self.term, LedgerIndex(entries.end.index + 1))
@@ -92,11 +92,11 @@ class SingleNodeProposer:
 def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
     """Every record that a consumer gets, queue by queue; each queue is dense from its min on."""
     found = {}
-    for topic, queue_id in store.queues():
+    for topic, queue_id in store.reader.queue_names():
         records = []
-        offset = low = store.min_queue_offset(topic, queue_id)
-        while offset < store.max_queue_offset(topic, queue_id):
-            page = store.get_message("group", topic, queue_id, offset, PAGE, None)
+        offset = low = store.reader.min_queue_offset(topic, queue_id)
+        while offset < store.reader.max_queue_offset(topic, queue_id):
+            page = store.reader.get_message(topic, queue_id, offset, PAGE, None)
             assert page.messages, (topic, queue_id, offset, page.status)
             records += [bytes(message) for message in page.messages]
             offset = page.next_begin_offset

@@ -15,7 +15,7 @@ from attrs import define, field
 from rmqpy.dledger.member import Role
 from rmqpy.dledger.node import Node
 from rmqpy.store.commitlog.dledger import DLEDGER_MORE_HOURS
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.ledger.entry_store import EntryStore
 from rmqpy.store.retention import HOUR_MS
 from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
@@ -59,7 +59,7 @@ class MemberView:
     rotten: set[int] = field(factory=set)
     """Those of them with a bit that had flipped: the last one may be taken for a torn tail."""
 
-    _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
+    _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatcher] | None = None
 
     def look(self) -> None:
         """After an event of this member."""
@@ -93,15 +93,15 @@ class MemberView:
         running = self.host.running
         assert running is not None and running.node is not None
         store, disk = running.store, self.host.disk
-        assert store.entries is not None
+        assert store.opened.entries is not None
         disk.removals.clear()
         self.damaged_since_ms = -1
-        self._parts = running, disk, running.node, store.entries, store.parts.dispatch
+        self._parts = running, disk, running.node, store.opened.entries, store.dispatcher
         disk.ledger_from = 0
         self.entries.clear()
         self._entries(running)
         have = {entry.index for entry in self.entries} | self.rotten
-        self.promises.begins(self.host.name, store.entries.base_offset)
+        self.promises.begins(self.host.name, store.opened.entries.base_offset)
         gone_to, places = self.promises.expired_to, self.kept.items()
         lost = sorted(index for index, at in places if at >= gone_to and index not in have)
         if lost:
@@ -113,7 +113,7 @@ class MemberView:
         self.units.clear()
         self.cursor = -1
         expired = not self._old_files()
-        self.promises.divides(self.host.name, running.store.divided_offset, expired=expired)
+        self.promises.divides(self.host.name, running.store.opened.divided_offset, expired=expired)
         self.look()
 
     def ended(self, *, power_lost: bool, working: bool) -> None:
@@ -168,8 +168,8 @@ class MemberView:
         self._entries(running)
         self.units.clear()
         self._queues(running)
-        low = int(running.store.min_physical_offset)
-        for (topic, queue_id), queue in running.store.parts.queues.items():
+        low = int(running.store.log.min_offset)
+        for (topic, queue_id), queue in running.store.queues.items():
             name = topic.encode(), queue_id
             self.promises.begins_at(self.host.name, name, int(queue.min_offset), low)
         for name, places in self.promises.queues.items():
@@ -191,7 +191,7 @@ class MemberView:
 
     def _entries(self, running: Running) -> None:
         """Read again what was written since the last look."""
-        disk, store = self.host.disk, running.store.entries
+        disk, store = self.host.disk, running.store.opened.entries
         assert store is not None
         changed_from, disk.ledger_from = disk.ledger_from, None
         entries = self.entries
@@ -297,13 +297,13 @@ class MemberView:
             )
 
     def _queues(self, running: Running) -> None:
-        for (topic, queue_id), queue in running.store.parts.queues.items():
+        for (topic, queue_id), queue in running.store.queues.items():
             name = topic.encode(), queue_id
             seen, end = self.units.get(name, -1), int(queue.max_offset)
             if end == seen:
                 continue
             seen = max(seen, int(queue.min_offset))
-            low = int(running.store.min_physical_offset)
+            low = int(running.store.log.min_offset)
             for offset in range(seen, end):
                 unit = self._unit(name, offset)
                 if unit != FILLER or not self.promises.is_below(name, offset, low):
@@ -334,8 +334,8 @@ class MemberView:
         all in front of what has expired with others, when this log begins again behind it.
         """
         disk, running = self.host.disk, self.host.running
-        assert running is not None and running.store.entries is not None
-        base = running.store.entries.base_offset
+        assert running is not None and running.store.opened.entries is not None
+        base = running.store.opened.entries.base_offset
         removed, disk.removals = disk.removals, []
         for path, age_ms in removed:
             new = LEDGER_DATA in path

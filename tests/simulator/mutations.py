@@ -355,9 +355,9 @@ def waiting_replies_released_at_a_new_role(to: Planting) -> None:
 @bug
 def queue_offsets_not_learned_by_a_new_leader(to: Planting) -> None:
     def become(self: MessageStore, *, slave: bool) -> None:
-        self.health.is_slave = self._reader.is_slave = slave
+        self.health.is_slave = slave
 
-    to.put(MessageStore, "become", become)
+    to.put(MessageStore, "set_role", become)
 
 
 @bug
@@ -370,7 +370,7 @@ def master_before_its_log_is_committed(to: Planting) -> None:
 
     def learn(self: MessageAppender) -> bool:
         self.commit()
-        self._dispatch.run()
+        self._dispatcher.run()
         self.tails.replace(
             {
                 (topic.encode(), queue_id): queue.max_offset

@@ -179,7 +179,7 @@ class Nemesis:
     def _mend_disk(self, host: BrokerHost) -> None:
         host.disk.heal()
         running = host.running
-        if running is not None and running.store.failure is not None:
+        if running is not None and running.store.health.failure is not None:
             self.cluster.crash(host, power=False)
         if host.life is None:
             self.start_later(host)

@@ -141,7 +141,7 @@ class World:
             host.disk.heal()
             if host.life is not None:
                 host.life.resume()
-                if host.running is not None and host.running.store.failure is not None:
+                if host.running is not None and host.running.store.health.failure is not None:
                     self.crash(host, power=False)  # what a broken disk needs: a restart
             if host.life is None:
                 self.start(host)
@@ -349,7 +349,7 @@ class World:
             return True
         if leader is None or leader.running is None:
             return False
-        entries = leader.running.store.entries
+        entries = leader.running.store.opened.entries
         assert entries is not None
         if entries.end.index < 0:
             self.producer.send()  # an empty ledger cannot be compared
@@ -378,7 +378,7 @@ class World:
     def _min_offset(self, name: str, queue_id: int) -> int:
         running = self.hosts[name].running
         assert running is not None
-        return running.store.min_queue_offset(TOPIC, queue_id)
+        return running.store.reader.min_queue_offset(TOPIC, queue_id)
 
     def _wait(self, limit_ms: int, holds: Callable[[], bool], what: str) -> None:
         deadline_ms = self.timeline.now_ms + limit_ms
@@ -408,13 +408,13 @@ def _term_of(host: BrokerHost) -> int:
 
 def _is_caught_up(host: BrokerHost, end: int) -> bool:
     running = host.running
-    if running is None or running.store.entries is None:
+    if running is None or running.store.opened.entries is None:
         return False
-    entries = running.store.entries
+    entries = running.store.opened.entries
     return (
         entries.end.index == end
         and entries.committed_index == end
-        and not running.store.dispatch_behind_bytes
+        and not running.store.dispatcher.behind_bytes
     )
 
 
@@ -422,11 +422,11 @@ def _state_of(host: BrokerHost) -> str:
     running = host.running
     if running is None:
         return f"{host.name} is down"
-    entries, node = running.store.entries, running.node
+    entries, node = running.store.opened.entries, running.node
     if entries is None or node is None:
         return f"{host.name} runs"
     return (
         f"{host.name} {node.role.value} term {node.term} end {entries.end.index}"
         f" committed {entries.committed_index} dispatch behind"
-        f" {running.store.dispatch_behind_bytes} bytes failure {running.store.failure}"
+        f" {running.store.dispatcher.behind_bytes} bytes failure {running.store.health.failure}"
     )

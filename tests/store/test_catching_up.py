@@ -38,7 +38,7 @@ def filled(rig: Any) -> Any:
 
 def settle(store: Any) -> int:
     turns = 0
-    while store.dispatch_behind_bytes:
+    while store.dispatcher.behind_bytes:
         store.dispatch()
         turns += 1
     return turns
@@ -48,7 +48,7 @@ def after_kill(rig: Any, *, flush: bool = False) -> Any:
     store = filled(rig)
     if flush:
         rig.flush(store)
-        store.flush_queues()
+        store.flush_tracker.flush_queues()
         for number in range(COUNT, COUNT + 10):
             rig.put(store, number)
     return rig.after(rig.files.kill())
@@ -58,14 +58,14 @@ def after_kill(rig: Any, *, flush: bool = False) -> Any:
 def test_messages_are_taken_at_once_with_the_right_offsets(rig: Rig, kit: Kit) -> None:
     rig = after_kill(rig)
     store = rig.open()
-    assert store.dispatch_behind_bytes and store.is_rebuilding_queues
-    assert store.max_queue_offset("Topic", 0) == 0, "not one unit is there yet"
-    results = store.put([rig.draft(number) for number in (COUNT, COUNT + 1, COUNT + 2)])
+    assert store.dispatcher.behind_bytes and store.dispatcher.is_rebuilding_queues
+    assert store.reader.max_queue_offset("Topic", 0) == 0, "not one unit is there yet"
+    results = store.appender.put([rig.draft(number) for number in (COUNT, COUNT + 1, COUNT + 2)])
     assert [result.status for result in results] == [PutMessageStatus.PUT_OK] * 3
     assert [result.queue_offset for result in results] == [30, 30, 31]
-    store.commit()
+    store.appender.commit()
     assert settle(store) > 10
-    assert not store.is_rebuilding_queues
+    assert not store.dispatcher.is_rebuilding_queues
     assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 3)}
     store.shutdown()
 
@@ -76,18 +76,18 @@ def test_nobody_is_told_a_wrong_offset(rig: Rig) -> None:
     rig = after_kill(rig)
     store = rig.open()
     for offset in (0, 17, 29, 400):
-        page = store.get_message("g", "Topic", 0, offset, 9, None)
+        page = store.reader.get_message("Topic", 0, offset, 9, None)
         assert (page.status, page.next_begin_offset) == (
             GetMessageStatus.OFFSET_OVERFLOW_ONE,
             offset,
         )
     store.dispatch()
-    page = store.get_message("g", "Topic", 0, 0, 9, None)
+    page = store.reader.get_message("Topic", 0, 0, 9, None)
     assert page.status is GetMessageStatus.FOUND
-    page = store.get_message("g", "Topic", 0, 29, 9, None)
+    page = store.reader.get_message("Topic", 0, 29, 9, None)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 29)
     settle(store)
-    page = store.get_message("g", "Topic", 0, 400, 9, None)
+    page = store.reader.get_message("Topic", 0, 400, 9, None)
     assert page.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
     store.shutdown()
 
@@ -97,15 +97,15 @@ def test_far_behind_messages_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
-    (result,) = store.put([rig.draft(COUNT)])
+    (result,) = store.appender.put([rig.draft(COUNT)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "built again" in result.remark and "KiB" in result.remark
-    while store.dispatch_behind_bytes > 2000:
+    while store.dispatcher.behind_bytes > 2000:
         store.dispatch()
-    assert store.dispatch_behind_bytes
-    (result,) = store.put([rig.draft(COUNT)])
+    assert store.dispatcher.behind_bytes
+    (result,) = store.appender.put([rig.draft(COUNT)])
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 30)
-    store.commit()
+    store.appender.commit()
     settle(store)
     store.shutdown()
 
@@ -125,7 +125,7 @@ def test_a_point_spares_the_walk(rig: Rig, kit: Kit, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recovery, "scan_records", watched)
     store = rig.open()
     assert min(scanned) == offset
-    assert store.flushed_offset == offset, "the rest is not known to be durable"
+    assert store.log.flushed_offset == offset, "the rest is not known to be durable"
     assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 10)}
     store.shutdown()
 
@@ -157,7 +157,7 @@ def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str)
         rig = rig.after(rig.files)
     else:
         rig.flush(store)
-        store.flush_queues()
+        store.flush_tracker.flush_queues()
         rig = rig.after(rig.files.kill())
     folder = {
         "queue": "consumequeue/Topic/1/",
@@ -173,7 +173,7 @@ def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str)
     store = rig.open()
     assert any("built again" in note for note in store.opened.notes)
     assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT)}
-    (result,) = store.put([rig.draft(COUNT + 1)])
+    (result,) = store.appender.put([rig.draft(COUNT + 1)])
     assert result.queue_offset == COUNT // 2
     store.shutdown()
 
@@ -181,9 +181,9 @@ def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str)
 def test_a_deleted_topic_does_not_come_back(rig: Rig) -> None:
     store = filled(rig)
     rig.flush(store)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     store.delete_topic_queues("Topic")
     store.shutdown()
     store = rig.open()
-    assert ("Topic", 0) not in list(store.queues())
+    assert ("Topic", 0) not in list(store.reader.queue_names())
     store.shutdown()

@@ -28,12 +28,12 @@ def fill(rig: Any, store: Any, numbers: range) -> None:
         rig.files.now_ms = rig.clock.now_ms()
         rig.put(store, number, body=BODY + b"%d" % number)
     rig.flush(store)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
 
 
 def clean(rig: Any, store: Any) -> list[int]:
     """A whole round; the pauses it made."""
-    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
     pauses, error = [], None
     while True:
         try:
@@ -82,17 +82,17 @@ def test_expired_files_go_at_the_hour(rig: Rig, kit: Kit) -> None:
     kept = names(rig)
     assert kept == last[-len(kept) :] and 1 <= len(kept) <= 2
     assert pauses[: len(files) - 3] == [100] * (len(files) - 3)
-    assert store.min_physical_offset == kept[0]
+    assert store.log.min_offset == kept[0]
     for records in kit.read_all(store).values():
         assert records
     for queue_id in range(2):
-        low = store.min_queue_offset("Topic", queue_id)
+        low = store.reader.min_queue_offset("Topic", queue_id)
         assert low > 0
-        page = store.get_message("g", "Topic", queue_id, low - 1, 1, None)
+        page = store.reader.get_message("Topic", queue_id, low - 1, 1, None)
         assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, low)
     store.shutdown()
     store = rig.open()
-    assert names(rig)[0] == store.min_physical_offset == kept[0]
+    assert names(rig)[0] == store.log.min_offset == kept[0]
     fill(rig, store, range(40, 44))
     store.shutdown()
 
@@ -102,7 +102,7 @@ def test_ten_files_a_round(rig: Rig) -> None:
     fill(rig, store, range(80))
     count = len(names(rig))
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
     assert len(names(rig)) == count - FILES_A_ROUND
     for _ in range(MANUAL_ROUNDS - 1):
@@ -125,20 +125,20 @@ def test_the_disk_decides(rig: Rig) -> None:
     rig.changes["clean_file_forcibly_enable"] = False
     use(rig, 0.88)
     clean(rig, store)
-    assert len(names(rig)) == count and store.writeable
+    assert len(names(rig)) == count and store.health.writeable
     use(rig, 0.95)
     clean(rig, store)
     assert len(names(rig)) == count
-    (result,) = store.put([rig.draft(0)])
+    (result,) = store.appender.put([rig.draft(0)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     rig.changes["clean_file_forcibly_enable"] = True
     use(rig, 0.88)
     clean(rig, store)
-    assert len(names(rig)) <= max(2, count - FILES_A_ROUND) and store.writeable
+    assert len(names(rig)) <= max(2, count - FILES_A_ROUND) and store.health.writeable
     rig.changes |= {"disk_space_warning_level_ratio": 40}
     use(rig, 0.50)
     clean(rig, store)
-    assert not store.writeable
+    assert not store.health.writeable
     store.shutdown()
 
 
@@ -147,19 +147,19 @@ def test_queues_and_index_follow(rig: Rig, kit: Kit) -> None:
     fill(rig, store, range(130))
     rig.clock.advance(4 * DAY_MS)
     fill(rig, store, range(130, 134))
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     for _ in range(4):
         clean(rig, store)
-    low = store.min_physical_offset
+    low = store.log.min_offset
     for queue_id in range(2):
         folder = f"consumequeue/Topic/{queue_id}/"
         first = names(rig, folder)[0] // 20
-        assert 0 < first <= store.min_queue_offset("Topic", queue_id)
-        unit = store.parts.queues.find("Topic", queue_id).unit(first + 19)
+        assert 0 < first <= store.reader.min_queue_offset("Topic", queue_id)
+        unit = store.queues.find("Topic", queue_id).unit(first + 19)
         assert unit is None or unit[0] >= low or len(names(rig, folder)) == 1
     assert 1 <= len(names(rig, "index/")) <= 2
-    assert not store.query_message("Topic", "key0", 64, 0, 1 << 50).messages
-    assert store.query_message("Topic", "key133", 64, 0, 1 << 50).messages
+    assert not store.reader.query_message("Topic", "key0", 64, 0, 1 << 50).messages
+    assert store.reader.query_message("Topic", "key133", 64, 0, 1 << 50).messages
     before = kit.read_all(store)
     rig = rig.after(rig.files.kill())
     store = rig.open()
@@ -171,17 +171,17 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Rig) -> None:
     """A power failure would leave a silent queue without its end, and no record to make it from."""
     store = rig.open()
     fill(rig, store, range(15))
-    flushed_to = store.max_physical_offset
+    flushed_to = store.log.max_offset
     files = names(rig)
     for number in range(15, 30):
         rig.put(store, number, body=BODY)
     rig.flush(store)
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
-    assert store.cleaning.wants_flush
+    assert store.retention.wants_flush
     assert names(rig)[0] == max(name for name in files if name <= flushed_to)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     clean(rig, store)
     assert len(names(rig)) == 1
     store.close_without_flush()
@@ -196,15 +196,15 @@ def test_a_reader_keeps_what_it_holds(kit: Kit, tmp_path: Path) -> None:
     for number in range(20):
         rig.put(store, number, body=BODY)
     rig.flush(store)
-    store.flush_queues()
-    page = store.get_message("g", "Topic", 0, 0, 3, None)
+    store.flush_tracker.flush_queues()
+    page = store.reader.get_message("Topic", 0, 0, 3, None)
     held, copied = list(page.messages), [bytes(message) for message in page.messages]
     rig.clock.advance(10**9 * 1000)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
-    assert store.min_physical_offset > 0
+    assert store.log.min_offset > 0
     assert [bytes(message) for message in held] == copied
-    page = store.get_message("g", "Topic", 0, 0, 3, None)
+    page = store.reader.get_message("Topic", 0, 0, 3, None)
     assert page.status is GetMessageStatus.OFFSET_TOO_SMALL
     del held, page
     store.shutdown()
@@ -224,10 +224,10 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Rig, kit: Kit) -
     fill(rig, store, range(40))
     files = names(rig)
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
     assert names(rig) == files
-    assert store.min_physical_offset == files[1], "it has left the log"
+    assert store.log.min_offset == files[1], "it has left the log"
     assert "planted" in store.runtime_info()["cleaningFailure"]
     rig.files.stubborn = False
     clean(rig, store)
@@ -247,9 +247,9 @@ def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
         rig = kit.rig(kit.DyingFiles(), changes={"delete_when": ()})
         store = rig.open()
         fill(rig, store, range(60))
-        store.flush_queues()
+        store.flush_tracker.flush_queues()
         rig.clock.advance(4 * DAY_MS)
-        store.cleaning.delete_manually()
+        store.retention.delete_manually()
         rig.files.dies_at = rig.files.operations + operations
         try:
             clean(rig, store)
@@ -261,7 +261,7 @@ def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
         bodies = kit.bodies(store)
         present = sorted(int(body[len(BODY) :]) for body in bodies)
         assert present == list(range(60 - len(present), 60))
-        store.cleaning.delete_manually()
+        store.retention.delete_manually()
         clean(after, store)
         rig.put(store, 70)
         assert rig.draft(70).body in kit.bodies(store)
@@ -280,15 +280,15 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Kit) -> None:
     fill(rig, store, range(20))
     assert len(names(rig, DATA)) > 3
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
-    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    store.retention.delete_manually()
+    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
     next(steps).run()
     assert isinstance(steps.send(None), CleaningPause)
-    store.entries.begin_again(50, 16 * store.entries.file_size)
+    store.opened.entries.begin_again(50, 16 * store.opened.entries.file_size)
     with pytest.raises(StopIteration):
         while True:
             steps.send(None)
-    assert names(rig, DATA) == [16 * store.entries.file_size]
+    assert names(rig, DATA) == [16 * store.opened.entries.file_size]
     store.close_without_flush()
 
 
@@ -299,8 +299,8 @@ def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
     fill(rig, store, range(20))
     files = names(rig)
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
-    steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
+    store.retention.delete_manually()
+    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
     next(steps).run()
     assert isinstance(steps.send(None), CleaningPause)
     rig.files.now_ms = rig.clock.now_ms()
@@ -319,7 +319,7 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: 
     rig.flag = True
     store = rig.open()
     fill(rig, store, range(20))
-    entries = store.entries
+    entries = store.opened.entries
     second = entries.data[1]
     index = entries._index.find(second.first_offset).index
     if damaged == "header":
@@ -332,7 +332,7 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: 
         entries.data[1].file.write(4, b"\xff")
         entries._index.put(entries._index.find(entries.data[1].first_offset).index, bytes(32))
         rig.clock.advance(4 * DAY_MS)
-        store.cleaning.delete_manually()
+        store.retention.delete_manually()
         clean(rig, store)
         assert "is damaged" in store.runtime_info()["cleaningFailure"]
         assert entries.begin_index == index
@@ -355,21 +355,21 @@ def joined(kit: Kit, **changes: Any) -> tuple[Any, Any]:
 
 def test_old_files_go_first_and_the_divide_stays(kit: Kit) -> None:
     rig, store = joined(kit)
-    divided = store.divided_offset
+    divided = store.opened.divided_offset
     new = names(rig, DATA)
     assert len(new) > 3 and names(rig)
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
     assert len(names(rig)) == 1, "the last of them goes in a round of its own"
     assert names(rig, DATA) == new, "the new log waits for the old one"
     store.shutdown()
     store = rig.open()
-    assert store.divided_offset == divided
-    store.cleaning.delete_manually()
+    assert store.opened.divided_offset == divided
+    store.retention.delete_manually()
     clean(rig, store)
     assert names(rig) == []
-    assert store.min_physical_offset >= divided
+    assert store.log.min_offset >= divided
     assert names(rig, DATA)[0] == divided or not names(rig)
     before = kit.read_all(store)
     store.shutdown()
@@ -387,30 +387,30 @@ def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Kit) -> Non
     store.shutdown()
     rig.flag = True
     store = rig.open()
-    divided = store.divided_offset
+    divided = store.opened.divided_offset
     rig.clock.advance(4 * DAY_MS)
     for _ in range(3):
-        store.cleaning.delete_manually()
+        store.retention.delete_manually()
         clean(rig, store)
     assert len(names(rig)) == 1
     store.shutdown()
     store = rig.open()
-    assert store.divided_offset == divided
+    assert store.opened.divided_offset == divided
     fill(rig, store, range(20, 22))
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
     assert names(rig) == []
     store.shutdown()
     store = rig.open()
-    assert store.entries.base_offset == divided
+    assert store.opened.entries.base_offset == divided
     store.shutdown()
 
 
 def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
     rig, store = joined(kit)
     rig.clock.advance(3 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     for _ in range(3):
         clean(rig, store)
     assert names(rig) == []
@@ -419,14 +419,14 @@ def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
     clean(rig, store)
     left = names(rig, DATA)
     assert left == new[-len(left) :] and len(left) < len(new)
-    assert store.entries.begin_index > 0
+    assert store.opened.entries.begin_index > 0
     before = kit.read_all(store)
     for records in before.values():
         assert records
     store.shutdown()
     store = rig.open()
     assert kit.read_all(store) == before
-    assert store.min_physical_offset == left[0]
+    assert store.log.min_offset == left[0]
     fill(rig, store, range(40, 44))
     store.shutdown()
     store = rig.open()
@@ -460,12 +460,12 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
         rig.flag = True
         store = rig.open()
         fill(rig, store, range(20, 40))
-        divided, old = store.divided_offset, names(rig)
+        divided, old = store.opened.divided_offset, names(rig)
         assert len(old) > 3
         if half_gone:
             rig.clock.advance(4 * DAY_MS)
-            store.cleaning.delete_manually()
-            next(store.cleaning.round(rig.settings(), rig.clock.now_ms()))
+            store.retention.delete_manually()
+            next(store.retention.round(rig.settings(), rig.clock.now_ms()))
             assert names(rig) == old
         rig.files.dies_at = rig.files.operations + operations
         try:
@@ -474,12 +474,12 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
         except kit.Interrupted:
             done = False
         if done:
-            assert names(rig) == [] and store.min_physical_offset == divided
+            assert names(rig) == [] and store.log.min_offset == divided
         after = rig.after(rig.files.kill())
         store = after.open()
         left = names(after)
         assert left == old[len(old) - len(left) :]
-        assert store.min_physical_offset == (left[0] if left else divided)
+        assert store.log.min_offset == (left[0] if left else divided)
         fill(after, store, range(40, 42))
         assert {BODY + b"%d" % number for number in range(20, 42)} <= set(kit.bodies(store))
         store.shutdown()
@@ -500,13 +500,13 @@ def test_queues_whose_messages_are_gone(rig: Rig) -> None:
     fill(rig, store, range(30))
     assert store.delete_expired_queues() == 0
     rig.clock.advance(4 * DAY_MS)
-    store.cleaning.delete_manually()
+    store.retention.delete_manually()
     clean(rig, store)
     assert store.delete_expired_queues() == 1
-    assert ("Idle", 0) not in list(store.queues())
+    assert ("Idle", 0) not in list(store.reader.queue_names())
     assert not [path for path in rig.tree() if "/Idle/" in path]
-    (result,) = store.put([rig.draft(9, topic=b"Idle", queue_id=0)])
+    (result,) = store.appender.put([rig.draft(9, topic=b"Idle", queue_id=0)])
     assert result.queue_offset == 0
-    store.commit()
+    store.appender.commit()
     store.dispatch()
     store.shutdown()

@@ -47,7 +47,7 @@ def append(rig: Any, store: MessageStore, *numbers: int) -> tuple[Any, list[byte
 
 def test_an_empty_log(rig: Rig, store: Any) -> None:
     log = store.log
-    base = store.divided_offset or 0
+    base = store.opened.divided_offset or 0
     assert log.max_offset == log.confirm_offset == base
     assert log.flushed_offset == base
     assert log.min_offset == 0
@@ -78,7 +78,7 @@ def test_nothing_is_readable_before_commit(rig: Rig, store: Any) -> None:
 def test_what_was_written_last_is_read_without_its_file(rig: Rig, store: Any) -> None:
     """As long as nothing else is staged, and for just these bytes."""
     log = store.log
-    staging = log.staging if not rig.flag else store.dledger.entries.staging
+    staging = log.staging if not rig.flag else store.opened.dledger.entries.staging
     for numbers in (1, 2), (3,):
         start = log.max_offset
         append(rig, store, *numbers)
@@ -102,7 +102,7 @@ def test_what_was_written_last_is_read_without_its_file(rig: Rig, store: Any) ->
 
 
 def test_the_watermark_that_a_reply_waits_for(rig: Rig, store: Any) -> None:
-    (mark,) = store.acknowledged(True)
+    (mark,) = store.appender.acknowledged(True)
     assert mark.name == ("committed" if rig.flag else "written")
     news: list[int] = []
     mark.subscribe(news.append)
@@ -173,7 +173,7 @@ def test_a_record_fits_exactly(rig: Rig, store: Any, kit: Kit, extra: int, same_
     append(rig, store, 2)
     log.commit()
     found, stops = 0, []
-    for piece in log.ranges(store.divided_offset or 0):
+    for piece in log.ranges(store.opened.divided_offset or 0):
         scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=True)
         found += len(scan)
         stops.append(scan.stop)
@@ -255,7 +255,7 @@ def test_flushing_over_many_files(rig: Rig, store: Any, kit: Kit) -> None:
         task.run()
         log.flushed(task.offset)
         after = rig.after(rig.files.crash()).open()
-        assert after.max_physical_offset == log.max_offset
+        assert after.log.max_offset == log.max_offset
 
 
 def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
@@ -263,16 +263,16 @@ def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
     offsets = []
     for number in range(50):
         offsets += rig.put(store, number)
-    end, bodies = store.max_physical_offset, kit.bodies(store)
-    divided = store.divided_offset
+    end, bodies = store.log.max_offset, kit.bodies(store)
+    divided = store.opened.divided_offset
     store.shutdown()
-    assert store.failure is None
+    assert store.health.failure is None
     again = rig.open()
-    assert again.max_physical_offset == end == again.confirm_offset
-    assert again.divided_offset == divided
+    assert again.log.max_offset == end == again.log.confirm_offset
+    assert again.opened.divided_offset == divided
     assert kit.bodies(again) == bodies
     for offset in offsets:
-        record = again.message_at(offset)
+        record = again.reader.message_at(offset)
         assert record is not None and int.from_bytes(record[28:36]) == offset
     more = rig.put(again, 50)
     assert more[0] >= end
@@ -282,11 +282,11 @@ def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
 def test_an_empty_log_reopened(rig: Rig, kit: Kit) -> None:
     """Twice: the first DLedger file is there, without an entry."""
     store = rig.open()
-    divided, end = store.divided_offset, store.max_physical_offset
+    divided, end = store.opened.divided_offset, store.log.max_offset
     store.shutdown()
     for _ in range(2):
         store = rig.open()
-        assert (store.divided_offset, store.max_physical_offset) == (divided, end)
+        assert (store.opened.divided_offset, store.log.max_offset) == (divided, end)
         store.shutdown()
     store = rig.open()
     rig.put(store, 1)
@@ -301,10 +301,10 @@ def test_puts_in_the_turn_of_a_kill(rig: Rig, kit: Kit) -> None:
     if not hasattr(rig.files, "kill"):
         pytest.skip("a file layer that can be killed")
     store = rig.open()
-    before = store.max_queue_offset("Topic", 0)
+    before = store.reader.max_queue_offset("Topic", 0)
     rig.put(store, 0, 1, 2)
-    store.put([rig.draft(4)])
+    store.appender.put([rig.draft(4)])
     after = rig.after(rig.files.kill()).open()
-    assert after.max_queue_offset("Topic", 0) == before + 2
-    (result,) = after.put([rig.draft(6)])
+    assert after.reader.max_queue_offset("Topic", 0) == before + 2
+    (result,) = after.appender.put([rig.draft(6)])
     assert result.queue_offset == before + 2

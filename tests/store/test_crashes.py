@@ -69,21 +69,23 @@ class History:
             if action in ("put", "batch"):
                 self.put(store, batch=action == "batch")
             elif action == "commit":
-                store.commit()
+                store.appender.commit()
             elif action == "turn":
-                store.commit()
+                store.appender.commit()
                 store.dispatch()
             elif action == "flush":
                 self.rig.flush(store)
             elif action == "queues":
-                store.flush_queues()
+                store.flush_tracker.flush_queues()
             elif action == "index":
                 store.catch_up_index()
             else:
                 self.rig.clock.advance(self.rng.choice([1, 900, 5000]))
             for message in self.sent:
-                message.committed |= message.end <= store.confirm_offset
-                message.flushed |= message.end <= min(store.flushed_offset, store.confirm_offset)
+                message.committed |= message.end <= store.log.confirm_offset
+                message.flushed |= message.end <= min(
+                    store.log.flushed_offset, store.log.confirm_offset
+                )
 
     def put(self, store: MessageStore, batch: bool) -> None:
         kind = self.rng.choice([0, 0, 0, 0, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
@@ -100,7 +102,7 @@ class History:
             for number in numbers
         ]
         self.unreported = len(drafts)
-        results = store.put(drafts, batch=batch)
+        results = store.appender.put(drafts, batch=batch)
         self.unreported = 0
         if batch:
             (result,) = results
@@ -126,10 +128,10 @@ class History:
         queued = [message.body for message in present if message.queued]
         assert bodies >= set(queued)
         records = sum(map(len, kit.read_all(store).values()))
-        more = records - len(queued) - (30 if store.divided_offset else 0)
+        more = records - len(queued) - (30 if store.opened.divided_offset else 0)
         assert 0 <= more <= self.unreported, "something twice"
         for message in present:
-            found = store.query_message("Topic", f"key{message.number}", 64, 0, LAST)
+            found = store.reader.query_message("Topic", f"key{message.number}", 64, 0, LAST)
             places = [int.from_bytes(record[28:36]) for record in found.messages]
             rolled_back = not message.queued and message.offset not in places
             assert rolled_back or places.count(message.offset) == 1, message
@@ -139,7 +141,7 @@ class History:
 
     @staticmethod
     def holds(store: MessageStore, message: Sent) -> bool:
-        record = store.message_at(message.offset)
+        record = store.reader.message_at(message.offset)
         if record is None:
             return False
         return bytes(record[88 : 88 + len(message.body)]) == message.body
@@ -157,7 +159,7 @@ def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None
         ending = history.rng.choice(["kill", "kill", "crash", "crash", "shutdown"])
         if ending == "shutdown":
             store.shutdown()
-            assert store.failure is None
+            assert store.health.failure is None
             files = history.rig.files
             promise = "committed"
         else:
@@ -241,22 +243,22 @@ def test_a_failing_write(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0, 1, 2)
     before = kit.bodies(store)
-    (mark,) = store.acknowledged(True)
+    (mark,) = store.appender.acknowledged(True)
     acknowledged = mark.value
     rig.files.fail_write(log_part(rig))
-    (result,) = store.put([rig.draft(3)])
+    (result,) = store.appender.put([rig.draft(3)])
     assert result.status is PutMessageStatus.PUT_OK, "staged"
-    store.commit()
-    assert not store.writeable
-    assert store.failure is not None and "planted fault" in store.failure
+    store.appender.commit()
+    assert not store.health.writeable
+    assert store.health.failure is not None and "planted fault" in store.health.failure
     assert mark.value == acknowledged < result.end
     rig.files.heal()
-    store.commit()
+    store.appender.commit()
     store.dispatch()
     assert mark.value == acknowledged, "nor later, though the disk has come back"
-    results = store.put([rig.draft(4), rig.draft(5)])
+    results = store.appender.put([rig.draft(4), rig.draft(5)])
     assert {r.status for r in results} == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
-    (result,) = store.put([rig.draft(4), rig.draft(6)], batch=True)
+    (result,) = store.appender.put([rig.draft(4), rig.draft(6)], batch=True)
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "planted fault" in result.remark
     assert kit.bodies(store) == before
@@ -277,21 +279,21 @@ def test_a_failing_sync(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0, 1)
     rig.flush(store)
-    flushed = store.flushed_offset
+    flushed = store.log.flushed_offset
     rig.put(store, 2)
     rig.files.fail_sync(log_part(rig))
-    task = store.flush_task()
+    task = store.flush_tracker.flush_task()
     with pytest.raises(OSError, match="planted fault"):
         task.run()
-    store.fail("making the log durable failed")
+    store.health.fail("making the log durable failed")
     rig.files.heal()
-    assert store.flush_task() is None
-    assert store.flushed_offset == flushed
-    assert not store.writeable
+    assert store.flush_tracker.flush_task() is None
+    assert store.log.flushed_offset == flushed
+    assert not store.health.writeable
     assert len(kit.bodies(store)) >= 3
     store.shutdown()
     assert "abort" in rig.tree()
-    assert store.flushed_offset == flushed
+    assert store.log.flushed_offset == flushed
     store = rig.open()
     assert kit.bodies(store) >= {rig.draft(number).body for number in range(3)}
     store.shutdown()
@@ -304,14 +306,15 @@ def test_a_disk_that_fails_when_the_log_rolls(rig: Rig, kit: Kit) -> None:
     before = kit.bodies(store)
     rig.files.fail_write(log_part(rig))
     statuses = [
-        store.put([rig.draft(number, body=b"x" * 900)])[0].status for number in range(1, 12)
+        store.appender.put([rig.draft(number, body=b"x" * 900)])[0].status
+        for number in range(1, 12)
     ]
     first_refused = statuses.index(PutMessageStatus.SERVICE_NOT_AVAILABLE)
     assert 0 < first_refused < 5
     assert set(statuses[first_refused:]) == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
-    assert not store.writeable
+    assert not store.health.writeable
     rig.files.heal()
-    store.commit()
+    store.appender.commit()
     store.dispatch()
     assert kit.bodies(store) == before
     store.shutdown()
@@ -329,8 +332,8 @@ def test_a_consume_queue_that_cannot_be_synced(kit: Kit) -> None:
     rig.put(store, 0, 1)
     rig.flush(store)
     rig.files.fail_sync("/consumequeue/")
-    store.flush_queues()
-    assert store.failure is not None and "consume queues" in store.failure
+    store.flush_tracker.flush_queues()
+    assert store.health.failure is not None and "consume queues" in store.health.failure
     rig.files.heal()
     store.shutdown()
     assert "checkpoint" not in rig.tree() or not any(rig.tree()["checkpoint"][8:16])
@@ -345,11 +348,11 @@ def test_a_consume_queue_that_cannot_be_made(kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_write("/consumequeue/Other")
-    store.put([rig.draft(1, topic=b"Other")])
-    store.commit()
+    store.appender.put([rig.draft(1, topic=b"Other")])
+    store.appender.commit()
     with pytest.raises(OSError, match="planted fault"):
         store.dispatch()
-    assert not store.writeable
+    assert not store.health.writeable
     store.dispatch()  # told once
     rig.files.heal()
     store.shutdown()
@@ -365,7 +368,7 @@ def test_the_shutdown_itself_fails(rig: Rig, kit: Kit) -> None:
     rig.files.fail_sync(log_part(rig))
     store.shutdown()
     store.shutdown()
-    assert store.failure is not None and "planted fault" in store.failure
+    assert store.health.failure is not None and "planted fault" in store.health.failure
     assert "abort" in rig.tree()
     rig.files.heal()
     store = rig.open()
@@ -384,7 +387,7 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Rig, kit
     rig.flush(store)
     for number in range(2, 40):
         rig.put(store, number)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     rig = rig.after(rig.files.crash())
     rig.clock.start_ms -= 3_600_000
     store = rig.open()
@@ -406,12 +409,12 @@ def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
     rig.put(store, 0, 2, 4)
     rig = rig.after(rig.files.kill())
     store = rig.open(lead=False)
-    assert store.confirm_offset == 0, "the checkpoint had not been written"
-    (result,) = store.put([rig.draft(6)])
+    assert store.log.confirm_offset == 0, "the checkpoint had not been written"
+    (result,) = store.appender.put([rig.draft(6)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "quorum" in result.remark
     kit.Leader(store).start()
-    (result,) = store.put([rig.draft(6)])
+    (result,) = store.appender.put([rig.draft(6)])
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 3)
     store.shutdown()
 
@@ -419,7 +422,7 @@ def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
 def test_nobody_leads(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     store = rig.open(lead=False)
-    (result,) = store.put([rig.draft(6)])
+    (result,) = store.appender.put([rig.draft(6)])
     assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY
     assert result.remark == "NOT_LEADER"
     store.shutdown()
@@ -428,23 +431,23 @@ def test_nobody_leads(kit: Kit) -> None:
 def test_a_full_disk_and_a_slave(rig: Rig) -> None:
     store = rig.open()
     rig.files.free_bytes = rig.files.total_bytes // 20
-    store.cleaning.check_disk(rig.settings())
-    (result,) = store.put([rig.draft(0)])
+    store.retention.check_disk(rig.settings())
+    (result,) = store.appender.put([rig.draft(0)])
     assert (result.status, result.remark) == (
         PutMessageStatus.SERVICE_NOT_AVAILABLE,
         "the disk is full",
     )
     rig.files.free_bytes = rig.files.total_bytes // 2
-    store.cleaning.check_disk(rig.settings())
+    store.retention.check_disk(rig.settings())
     rig.put(store, 0)
     store.set_role(slave=True)
-    assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.appender.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     store.set_role(slave=False)
-    before = store.max_queue_offset("Topic", 0)
+    before = store.reader.max_queue_offset("Topic", 0)
     rig.put(store, 2)
-    assert store.max_queue_offset("Topic", 0) == before + 1
+    assert store.reader.max_queue_offset("Topic", 0) == before + 1
     store.shutdown()
-    assert store.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.appender.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 def test_a_log_that_dispatch_cannot_read(kit: Kit) -> None:
@@ -452,13 +455,13 @@ def test_a_log_that_dispatch_cannot_read(kit: Kit) -> None:
     rig = kit.rig()
     store = rig.open()
     rig.put(store, 0)
-    end = store.max_physical_offset
-    store.put([rig.draft(1), rig.draft(2)])
-    store.commit()
+    end = store.log.max_offset
+    store.appender.put([rig.draft(1), rig.draft(2)])
+    store.appender.commit()
     path, position = rig.place(end)
     rig.edit(path, position + 4, b"\xff\xff")
     with pytest.raises(StoreError, match=f"offset {end}"):
         store.dispatch()
-    assert not store.writeable
+    assert not store.health.writeable
     assert kit.bodies(store) == {rig.draft(0).body}
     store.shutdown()

@@ -34,7 +34,9 @@ def leader(kit: Kit) -> list[Entry]:
     store = made.open()
     for number in range(40):
         made.put(store, number)
-    entries = [Entry(header, bytes(body)) for header, body in map(store.entries.entry, range(40))]
+    entries = [
+        Entry(header, bytes(body)) for header, body in map(store.opened.entries.entry, range(40))
+    ]
     store.shutdown()
     return entries
 
@@ -98,7 +100,7 @@ def with_term(entries: list[Entry], term: int) -> list[Entry]:
 @pytest.mark.parametrize("at_once", [1, 7, 40])
 def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_once: int) -> None:
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     for start in range(0, 40, at_once):
         take(entries, leader[start : start + at_once])
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(0))
@@ -106,14 +108,14 @@ def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_onc
     assert entries.end_offset == leader[-1].end_offset
     store.close_without_flush()
     store = opened(rig)
-    assert [Entry(*store.entries.entry(index)) for index in range(40)] == leader
+    assert [Entry(*store.opened.entries.entry(index)) for index in range(40)] == leader
     store.close_without_flush()
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
 def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) -> None:
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     take(entries, leader)
     rig.flush(store)
     entries.truncate_from(kept)
@@ -124,7 +126,7 @@ def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) ->
         entries.entry(kept)
     cut = rig.after(rig.files.crash())
     again = opened(cut)
-    assert again.entries.end.index == kept - 1, "a cut is durable at once"
+    assert again.opened.entries.end.index == kept - 1, "a cut is durable at once"
     again.close_without_flush()
     position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
@@ -136,18 +138,18 @@ def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) ->
     store.close_without_flush()
     for after in (rig, rig.after(rig.files.crash())):
         store = opened(after)
-        assert store.entries.end == LedgerEnd(LedgerIndex(kept), Term(3))
-        assert Entry(*store.entries.entry(kept)) == shorter[0]
+        assert store.opened.entries.end == LedgerEnd(LedgerIndex(kept), Term(3))
+        assert Entry(*store.opened.entries.entry(kept)) == shorter[0]
         store.close_without_flush()
 
 
 def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
-    take(store.entries, leader)
-    store.entries.commit_to(LedgerIndex(20))
+    take(store.opened.entries, leader)
+    store.opened.entries.commit_to(LedgerIndex(20))
     with pytest.raises(AssertionError):
-        store.entries.truncate_from(20)
-    store.entries.truncate_from(21)
+        store.opened.entries.truncate_from(20)
+    store.opened.entries.truncate_from(21)
     store.close_without_flush()
 
 
@@ -159,23 +161,25 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
     """One leader's log began late, the next one's at 0: all of it is readable then."""
     store = opened(rig)
     if had:
-        take(store.entries, leader[:had])
-        store.entries.commit_to(LedgerIndex(had - 1))
+        take(store.opened.entries, leader[:had])
+        store.opened.entries.commit_to(LedgerIndex(had - 1))
         store.dispatch()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     assert late.index >= had
-    store.entries.begin_again(late.index, late.position)
+    store.opened.entries.begin_again(late.index, late.position)
     store.on_log_reset()
     if restart:
         store.close_without_flush()
         store = opened(rig)
-    assert store.min_queue_offset("Topic", 0) == (had + 1) // 2
-    store.entries.begin_again(0, 0)
+    assert store.reader.min_queue_offset("Topic", 0) == (had + 1) // 2
+    store.opened.entries.begin_again(0, 0)
     store.on_log_reset()
-    take(store.entries, leader)
-    store.entries.commit_to(LedgerIndex(39))
+    take(store.opened.entries, leader)
+    store.opened.entries.commit_to(LedgerIndex(39))
     store.dispatch()
-    assert store.min_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 1) == 0
+    assert (
+        store.reader.min_queue_offset("Topic", 0) == store.reader.min_queue_offset("Topic", 1) == 0
+    )
     assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
 
@@ -193,31 +197,31 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
         set_offsets(body, 0, None, entry.position + ENTRY_HEADER_SIZE, 1_600_000_000_000)
         leader[entry.index] = Entry.of(entry.index, 0, entry.position, bytes(body))
     store = opened(rig)
-    take(store.entries, leader[:20])
-    store.entries.commit_to(LedgerIndex(19))
+    take(store.opened.entries, leader[:20])
+    store.opened.entries.commit_to(LedgerIndex(19))
     store.dispatch()
     rig.flush(store)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
-    store.entries.begin_again(late.index, late.position)
+    store.opened.entries.begin_again(late.index, late.position)
     store.close_without_flush()
     store = opened(rig)
-    flush = store.queue_flush_task()
+    flush = store.flush_tracker.queue_flush_task()
     if not under_way:
         flush.run()
-        store.queues_flushed(flush)
-    store.entries.begin_again(0, 0)
+        store.flush_tracker.queues_flushed(flush)
+    store.opened.entries.begin_again(0, 0)
     store.on_log_reset()
     if under_way:
         flush.run()
-        store.queues_flushed(flush)
-    take(store.entries, leader)
-    store.entries.commit_to(LedgerIndex(39))
+        store.flush_tracker.queues_flushed(flush)
+    take(store.opened.entries, leader)
+    store.opened.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     rig.flush(store)
     rig.write_back("/consumequeue/Topic/1/")
     store = opened(rig.after(rig.files.crash()))
-    store.entries.commit_to(LedgerIndex(39))
+    store.opened.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
@@ -225,7 +229,7 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
 
 def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     take(entries, leader[:5])
     first = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     entries.begin_again(first.index, first.position)
@@ -237,7 +241,7 @@ def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> No
     assert min(bytes_of(rig, DATA)) == f"{DATA}/{2 * FILE_SIZE:020d}"
     store.close_without_flush()
     store = opened(rig)
-    assert store.entries.begin_index == first.index and store.entries.end.index == 39
+    assert store.opened.entries.begin_index == first.index and store.opened.entries.end.index == 39
     store.close_without_flush()
 
 
@@ -246,7 +250,7 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) ->
     place it.
     """
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     rolled = next(
         entry
         for before, entry in pairwise(leader)
@@ -258,20 +262,20 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) ->
     assert entries.end_offset == end
     store.close_without_flush()
     store = opened(rig)
-    assert store.entries.end_offset == end
+    assert store.opened.entries.end_offset == end
     small = entry_at(rolled.index, 0, end, shortest(FILE_SIZE - end % FILE_SIZE - 56))
     assert frame(end, small.size, FILE_SIZE) == end
-    take(store.entries, [small])
-    assert store.entries.end.index == rolled.index
+    take(store.opened.entries, [small])
+    assert store.opened.entries.end.index == rolled.index
     store.close_without_flush()
     store = opened(rig)
-    assert Entry(*store.entries.entry(rolled.index)) == small
+    assert Entry(*store.opened.entries.entry(rolled.index)) == small
     store.close_without_flush()
 
 
 def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     take(entries, leader)
     for position in (0, 9, 30, 53, 48 + 90):
         name, at = divmod(leader[20].position + position, FILE_SIZE)
@@ -287,16 +291,16 @@ def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> N
 
 def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> None:
     store = opened(rig)
-    take(store.entries, leader)
+    take(store.opened.entries, leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
     node.data[5 * 32 : 6 * 32] = bytes(32)
-    for read in (store.entries.entry, store.entries.term_of):
+    for read in (store.opened.entries.entry, store.opened.entries.term_of):
         with pytest.raises(CorruptEntryError, match="no index unit of entry 5"):
             read(5)
     with pytest.raises(CorruptEntryError, match="another entry"):
-        store.entries.repair(with_term(leader, 7)[5])
-    store.entries.repair(leader[5])
-    assert Entry(*store.entries.entry(5)) == leader[5]
+        store.opened.entries.repair(with_term(leader, 7)[5])
+    store.opened.entries.repair(leader[5])
+    assert Entry(*store.opened.entries.entry(5)) == leader[5]
     store.close_without_flush()
 
 
@@ -304,7 +308,7 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     rig: Rig, leader: list[Entry]
 ) -> None:
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     take(entries, leader)
     entries.commit_to(LedgerIndex(39))
     index, checks = 0, 0
@@ -330,29 +334,29 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
 def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[Entry]) -> None:
     """What stands there afterwards is not covered by it."""
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     told: list[LedgerEnd] = []
     entries.on_flushed = told.append
     take(entries, leader[:10])
-    task = store.flush_task()
+    task = store.flush_tracker.flush_task()
     entries.truncate_from(5)
     take(entries, with_term(leader[5:12], 2))
     task.run()
-    store.flushed(task.offset)
+    store.flush_tracker.flushed(task.offset)
     assert told == [LedgerEnd(LedgerIndex(9), Term(0))], "as it was when the sync began"
     assert entries.flushed_offset <= leader[4].end_offset
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset
     store.close_without_flush()
     store = opened(rig.after(rig.files.crash()))
-    assert store.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
+    assert store.opened.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
     store.close_without_flush()
 
 
 def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[Entry]) -> None:
     """Else no sync would ever tell of it: all that it has to write is written."""
     store = opened(rig)
-    entries = store.entries
+    entries = store.opened.entries
     ends: list[int] = []
     entries.on_flushed = lambda end: ends.append(end.index)
     rig.files.fail_write(INDEX, errno.ENOSPC)
@@ -396,7 +400,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
         for entry, term in zip(leader, terms, strict=True)
     ]
     store = opened(rig)
-    take(store.entries, some)
+    take(store.opened.entries, some)
     rig.flush(store)
     store.close_without_flush()
     folder, size, place_of_term = DATA, FILE_SIZE, some[index].position + 16
@@ -405,7 +409,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     start = place_of_term - place_of_term % size
     rig.files.nodes[f"{folder}/{start:020d}"].data[place_of_term - start + 7] = 4
     store = reopened(rig, MEMBERS)
-    entries = store.entries
+    entries = store.opened.entries
     assert {index} == set(entries.holes)
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(6))
     with pytest.raises(CorruptEntryError):
@@ -423,14 +427,14 @@ def test_damaged_entries_at_the_end_are_a_torn_tail(
 ) -> None:
     """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
     store = opened(rig)
-    take(store.entries, leader)
+    take(store.opened.entries, leader)
     rig.flush(store)
     store.close_without_flush()
     for entry in leader[-count:]:
         start = entry.position - entry.position % FILE_SIZE
         rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + place_of_byte] = 99
     store = reopened(rig, MEMBERS)
-    entries = store.entries
+    entries = store.opened.entries
     assert not entries.holes
     assert entries.end == LedgerEnd(LedgerIndex(39 - count), Term(0))
     assert entries.end_offset == leader[39 - count].end_offset

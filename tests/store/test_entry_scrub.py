@@ -28,14 +28,14 @@ def store(kit: Kit) -> Any:
 
 
 def flip(store: Any, index: int) -> None:
-    header, _ = store.entries.entry(index)
+    header, _ = store.opened.entries.entry(index)
     name, at = divmod(header.position + 48 + 90, FILE_SIZE)
     path = f"/store/dledger-n0/data/{name * FILE_SIZE:020d}"
     store.rig.files.nodes[path].data[at] ^= 1
 
 
 def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
-    entries = store.entries
+    entries = store.opened.entries
     whole = Entry(*entries.entry(30))
     whole = Entry(whole.header, bytes(whole.body))
     asked: list[tuple[int, Callable[[Entry | None], None]]] = []
@@ -57,7 +57,7 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
 
 
 def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None:
-    scrub = Scrub(store.entries, lambda index, done: True)
+    scrub = Scrub(store.opened.entries, lambda index, done: True)
     scrub.tick(0)
     flip(store, 5)
     store.rig.put(store, 40)
@@ -67,14 +67,14 @@ def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None
 
 def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
     asked: list[int] = []
-    scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
+    scrub = Scrub(store.opened.entries, lambda index, done: asked.append(index) is None)
     for index in (3, 39):
         scrub.on_damage_found(CorruptEntryError("/store/x", index, "a bit that flipped"))
-    store.entries.release_first_file().close()
-    assert store.entries.begin_index > 3
+    store.opened.entries.release_first_file().close()
+    assert store.opened.entries.begin_index > 3
     scrub.tick(0)
     assert asked == [39] and scrub.damaged == {39}
-    store.entries.committed_index = LedgerIndex(20)
-    store.entries.truncate_from(30)
+    store.opened.entries.committed_index = LedgerIndex(20)
+    store.opened.entries.truncate_from(30)
     scrub.tick(RETRY_MS)
     assert asked == [39] and scrub.damaged == set()

@@ -39,7 +39,7 @@ def units(rig: Any) -> list[tuple[int, ...]]:
 def check(rig: Any, count: int) -> list[tuple[int, ...]]:
     """The index agrees with the entries; every one can be had by its number."""
     store = rig.open()
-    entries = store.entries
+    entries = store.opened.entries
     found = units(rig)
     assert (entries.begin_index, entries.end.index) == (0, count - 1)
     assert [unit[3] for unit in found] == list(range(count))
@@ -108,7 +108,7 @@ def test_an_index_file_of_another_size(rig: Rig) -> None:
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
 def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Rig, size_max: int) -> None:
-    entries = rig.open().entries
+    entries = rig.open().opened.entries
     one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
     while first < 80:
@@ -122,7 +122,7 @@ def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Rig, size_max
 
 
 def test_a_cut_forgets_where_the_last_batch_ended(rig: Rig) -> None:
-    entries = rig.open().entries
+    entries = rig.open().opened.entries
     entries.batch(70, 75, 1 << 20)
     entries.committed_index = 70
     entries.truncate_from(75)
@@ -146,15 +146,15 @@ def test_the_checkpoint(rig: Rig) -> None:
     ):
         rig.files.put(path, text)
         store = rig.open(lead=False)
-        assert store.entries.committed_index == committed
+        assert store.opened.entries.committed_index == committed
         position = units(rig)[committed][1:3]
-        assert store.confirm_offset == (sum(position) if committed >= 0 else 0)
+        assert store.log.confirm_offset == (sum(position) if committed >= 0 else 0)
         store.close_without_flush()
 
 
 def test_the_term(rig: Rig) -> None:
     store = rig.open()
-    entries = store.entries
+    entries = store.opened.entries
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
     assert rig.tree()["dledger-n0/currterm"] == b"voteLeader=n2\ncurrTerm=7\n"
     assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n0\ncurrTerm=0\n"

@@ -27,7 +27,7 @@ def log_of(kit: Kit, crc: bool) -> tuple[Any, list[int]]:
     rig = kit.rig(changes={"enabled_append_prop_crc": crc})
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(COUNT)]
-    offsets.append(store.max_physical_offset)
+    offsets.append(store.log.max_offset)
     store.shutdown()
     return rig, offsets
 
@@ -73,7 +73,7 @@ def test_the_bytes_are_those_of_5(kit: Kit) -> None:
     """``__CRC32#``, ten digits from the right, over everything in front of them."""
     rig, offsets = log_of(kit, True)
     store = rig.open()
-    record = bytearray(store.message_at(offsets[0]))
+    record = bytearray(store.reader.message_at(offsets[0]))
     store.shutdown()
     tail = bytes(record[-20:])
     assert tail[:9] == b"__CRC32#\x01" and tail[-1:] == b"\x02" and tail[9:19].isdigit()
@@ -99,7 +99,7 @@ def test_records_without_it_are_not_judged(kit: Kit) -> None:
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
-    assert property_crc.verify(store.message_at(offsets[0]))
+    assert property_crc.verify(store.reader.message_at(offsets[0]))
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()
@@ -130,7 +130,7 @@ class Log:
         offsets: list[int] = []
         while not offsets or offsets[-1] < LOG_BYTES - 1000:
             offsets += rig.put(store, len(offsets))
-        offsets.append(store.max_physical_offset)
+        offsets.append(store.log.max_offset)
         store.shutdown()
         return cls(rig.files, f"{rig.root}/{FILE}", rig.tree()[FILE], offsets, crc)
 

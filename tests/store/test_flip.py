@@ -47,28 +47,28 @@ def test_everything_is_there_afterwards(
         OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
     )
     store = rig.open()
-    assert store.divided_offset == DIVIDED
-    assert store.max_physical_offset == store.confirm_offset == DIVIDED
+    assert store.opened.divided_offset == DIVIDED
+    assert store.log.max_offset == store.log.confirm_offset == DIVIDED
     for said in manifest(name)["messages"]:
-        page = store.get_message(
-            "group", said["topic"], said["queueId"], said["queueOffset"], 1, None
+        page = store.reader.get_message(
+            said["topic"], said["queueId"], said["queueOffset"], 1, None
         )
         (view,) = page.messages
         assert int.from_bytes(view[28:36]) == said["commitLogOffset"]
-        found = store.query_message(
+        found = store.reader.query_message(
             said["topic"], said["props"]["UNIQ_KEY"], 64, said["storeTimestamp"] - 1000, 1 << 50
         )
         assert said["commitLogOffset"] in [int.from_bytes(m[28:36]) for m in found.messages]
     (offset,) = rig.put(store, 1, topic=b"Normal", queue_id=0)
     assert offset == DIVIDED + 48
     queue = next(q for q in manifest(name)["queues"]["Normal"] if q["queueId"] == 0)
-    record = store.message_at(offset)
+    record = store.reader.message_at(offset)
     assert record is not None and int.from_bytes(record[20:28]) == queue["max"]
     store.shutdown()
     again = rig.open()
-    assert again.divided_offset == DIVIDED
-    assert again.max_queue_offset("Normal", 0) == queue["max"] + 1
-    assert again.message_at(offset) is not None
+    assert again.opened.divided_offset == DIVIDED
+    assert again.reader.max_queue_offset("Normal", 0) == queue["max"] + 1
+    assert again.reader.message_at(offset) is not None
     again.shutdown()
 
 
@@ -81,7 +81,7 @@ def test_the_sealed_files_equal_javas(node: str, golden: Callable[[str], Path], 
     kit.load(source, files, ROOT)
     rig = kit.rig(files, ROOT, changes=dict(GOLDEN), flag=True)
     store = rig.open()
-    assert store.divided_offset == DIVIDED
+    assert store.opened.divided_offset == DIVIDED
     store.shutdown()
     java = {
         path.name: path.read_bytes()
@@ -102,7 +102,7 @@ def test_a_store_without_a_record_begins_at_0(kit: Kit) -> None:
     rig.open().shutdown()
     rig.flag = True
     store = rig.open()
-    assert store.divided_offset is None
+    assert store.opened.divided_offset is None
     assert rig.put(store, 1) == [48]
     store.shutdown()
 
@@ -112,7 +112,7 @@ def test_an_all_zero_log_file_is_no_log(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(kit.FILE_SIZE))
     store = rig.open()
-    assert store.divided_offset is None
+    assert store.opened.divided_offset is None
     assert rig.put(store, 1) == [48]
     assert not any(path.startswith("commitlog/") for path in rig.tree())
     store.shutdown()
@@ -125,13 +125,13 @@ def test_a_file_made_ahead_does_not_move_the_divide(
     """H6: an all-zero file behind a closed one. Without it the divide is the same."""
     rig = kit.rig()
     store = rig.open()
-    while store.max_physical_offset < kit.FILE_SIZE + 100:
+    while store.log.max_offset < kit.FILE_SIZE + 100:
         rig.put(store, 1)
     store.shutdown()
     rig.files.put(f"{ROOT}/commitlog/{2 * kit.FILE_SIZE:020d}", bytes(kit.FILE_SIZE))
     rig.flag = True
     store = rig.open()
-    assert store.divided_offset == 2 * kit.FILE_SIZE
+    assert store.opened.divided_offset == 2 * kit.FILE_SIZE
     store.shutdown()
 
 
@@ -187,11 +187,11 @@ def test_the_old_log_gone_the_new_one_stands_alone(golden: Callable[[str], Path]
     for number in range(4):
         del rig.files.nodes[f"{ROOT}/commitlog/{number * 65536:020d}"]
     store = rig.open()
-    assert store.divided_offset is None
-    assert store.min_physical_offset == DIVIDED
-    assert all(store.message_at(offset) is not None for offset in offsets)
-    queue_end = store.max_queue_offset("Normal", 0)
-    assert store.min_queue_offset("Normal", 0) == queue_end > 0
+    assert store.opened.divided_offset is None
+    assert store.log.min_offset == DIVIDED
+    assert all(store.reader.message_at(offset) is not None for offset in offsets)
+    queue_end = store.reader.max_queue_offset("Normal", 0)
+    assert store.reader.min_queue_offset("Normal", 0) == queue_end > 0
     store.shutdown()
 
 
@@ -201,9 +201,9 @@ def test_the_old_log_gone_the_new_one_stands_alone(golden: Callable[[str], Path]
 def settled(rig: Any, kit: Kit) -> tuple[Any, Any]:
     """(divided offset, everything a consumer can get) after the flip has come to its end."""
     store = rig.open()
-    found = store.divided_offset, kit.read_all(store)
+    found = store.opened.divided_offset, kit.read_all(store)
     store.shutdown()
-    assert store.failure is None
+    assert store.health.failure is None
     return found
 
 
@@ -252,11 +252,11 @@ def test_interrupted_with_messages_only_in_the_page_cache(kit: Kit) -> None:
     rig = rig.after(killed)
     rig.flag = True
     store = rig.open()
-    divided = store.divided_offset
+    divided = store.opened.divided_offset
     assert divided == 4 * kit.FILE_SIZE
     after = rig.after(rig.files.crash())
     store = after.open()
-    assert store.divided_offset == divided
+    assert store.opened.divided_offset == divided
     assert kit.bodies(store) == bodies
     store.shutdown()
 
@@ -271,13 +271,13 @@ def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> No
     for number in range(40):
         rig.put(store, number)
     rig.flush(store)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     rig.clock.advance(10_000)
     for number in range(40, 90):
         rig.put(store, number)
     bodies = kit.bodies(store)
     rig.flush(store)
-    (sync,) = [queue.take_sync() for name, queue in store._queues.items() if name[1] == 1]
+    (sync,) = [queue.take_sync() for name, queue in store.queues.items() if name[1] == 1]
     sync.run()
     left = rig.files.crash()
     for number in range(200):

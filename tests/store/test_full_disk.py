@@ -32,7 +32,7 @@ def log_part(rig: Any) -> str:
 
 
 def refused_for_room(store: Any, rig: Any, number: int) -> bool:
-    (result,) = store.put([rig.draft(number)])
+    (result,) = store.appender.put([rig.draft(number)])
     return result.status is REFUSED and "the disk is full" in result.remark
 
 
@@ -48,24 +48,24 @@ def test_the_log_finds_no_room(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     rig.put(store, 0, 1)
     before = kit.bodies(store)
-    (mark, *_) = store.acknowledged(False)
+    (mark, *_) = store.appender.acknowledged(False)
     acknowledged = mark.value
     rig.files.fail_write(log_part(rig), errno.ENOSPC)
-    (staged,) = store.put([rig.draft(2)])
-    store.commit()
+    (staged,) = store.appender.put([rig.draft(2)])
+    store.appender.commit()
     store.dispatch()
     assert mark.value == acknowledged < staged.end, "not acknowledged"
-    assert store.failure is None and "planted" in store.disk_full_reason
+    assert store.health.failure is None and "planted" in store.health.disk_full_reason
     assert refused_for_room(store, rig, 3)
     assert "storeRefusesPuts" in store.runtime_info()
     assert kit.bodies(store) == before, "reads go on"
-    store.commit()
+    store.appender.commit()
     assert refused_for_room(store, rig, 3), "as long as it is full"
 
     rig.files.heal()
-    store.commit()
+    store.appender.commit()
     store.dispatch()
-    assert store.disk_full_reason is None and "storeRefusesPuts" not in store.runtime_info()
+    assert store.health.disk_full_reason is None and "storeRefusesPuts" not in store.runtime_info()
     assert mark.value >= staged.end
     rig.put(store, 3)
     expected = sorted([*before, *(rig.draft(number).body for number in (2, 3))])
@@ -87,8 +87,8 @@ def test_the_broker_dies_while_the_disk_is_full(rig: Rig, kit: Kit, end: str) ->
     rig.flush(store)
     before = everything(kit, store)
     rig.files.fail_write(log_part(rig), errno.ENOSPC)
-    store.put([rig.draft(2)])
-    store.commit()
+    store.appender.put([rig.draft(2)])
+    store.appender.commit()
     rig = rig.after(getattr(rig.files, end)())
     store = rig.open()
     assert everything(kit, store) == before
@@ -108,13 +108,13 @@ def test_every_write_of_a_run_finds_no_room_once(rig: Rig, kit: Kit) -> None:
         part = (log_part(rig), "/consumequeue/", "/index/")[number % 3]
         files.fail_write(part, errno.ENOSPC)
         body = b"%d " % number * (1 + number * 37 % 200)
-        (result,) = store.put([rig.draft(number, body=body, topic=b"T%d" % (number % 7))])
-        store.commit()
+        (result,) = store.appender.put([rig.draft(number, body=body, topic=b"T%d" % (number % 7))])
+        store.appender.commit()
         store.dispatch()
         files.heal()
-        store.commit()
+        store.appender.commit()
         store.dispatch()
-        assert store.failure is None and store.disk_full_reason is None
+        assert store.health.failure is None and store.health.disk_full_reason is None
         if result.status is PutMessageStatus.PUT_OK:
             stored.append(body)
         else:
@@ -124,7 +124,7 @@ def test_every_write_of_a_run_finds_no_room_once(rig: Rig, kit: Kit) -> None:
     assert everything(kit, store) == sorted(stored)
     assert len(stored) > 60
     for number in range(1, 120):
-        found = store.query_message(f"T{number % 7}", f"key{number}", 64, 0, 1 << 50)
+        found = store.reader.query_message(f"T{number % 7}", f"key{number}", 64, 0, 1 << 50)
         assert len(found.messages) == stored.count(b"%d " % number * (1 + number * 37 % 200))
     store.shutdown()
     assert "abort" not in rig.tree()
@@ -139,14 +139,14 @@ def test_a_batch_goes_to_the_next_file_as_a_whole_or_waits(rig: Rig, kit: Kit) -
     before = everything(kit, store)
     rig.files.fail_write(log_part(rig), errno.ENOSPC)
     drafts = [rig.draft(number, body=b"x" * 900, queue_id=0) for number in range(1, 4)]
-    statuses = [store.put(drafts, batch=True)[0].status for _ in range(4)]
+    statuses = [store.appender.put(drafts, batch=True)[0].status for _ in range(4)]
     assert statuses[-1] is REFUSED
     taken = statuses.count(PutMessageStatus.PUT_OK)
     rig.files.heal()
-    store.commit()
+    store.appender.commit()
     store.dispatch()
     assert everything(kit, store) == sorted([*before, *[b"x" * 900] * (3 * taken)])
-    assert store.failure is None
+    assert store.health.failure is None
     store.shutdown()
 
 
@@ -154,9 +154,9 @@ def test_the_checkpoint_finds_no_room(rig: Rig) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_write("/checkpoint", errno.ENOSPC)
-    store.flush_queues()
-    assert store.failure is None and store.writeable
+    store.flush_tracker.flush_queues()
+    assert store.health.failure is None and store.health.writeable
     rig.files.heal()
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     assert any(rig.tree()["checkpoint"])
     store.shutdown()

@@ -64,9 +64,9 @@ def open_golden(folder: Path, node: str, layer: Any = None, root: str = "") -> M
     settings = settings_of(root or os.fspath(folder), node)
     clock = ManualScheduler(start_ms=1_800_000_000_000)
     store = open_store(StoreContext(settings, layer or OsFileSystem(), clock, 1 << 34))
-    if store.entries is not None:
+    if store.opened.entries is not None:
         # The tail that the last checkpoint does not vouch for: a group of one commits it.
-        store.entries.commit_to(store.entries.end.index)
+        store.opened.entries.commit_to(store.opened.entries.end.index)
         store.dispatch()
     return store
 
@@ -87,8 +87,8 @@ def test_every_message_reads_back(
     assert len(messages) > 250
     v533 = name.endswith("v533")
     for said in messages:
-        page = store.get_message(
-            "group", said["topic"], said["queueId"], said["queueOffset"], 1, None
+        page = store.reader.get_message(
+            said["topic"], said["queueId"], said["queueOffset"], 1, None
         )
         (view,) = page.messages
         found = decode_message(view)
@@ -105,9 +105,9 @@ def test_every_message_reads_back(
         assert found.sys_flag | (1 if v533 else 0) == said["sysFlag"] | (1 if v533 else 0)
         assert found.properties == said["props"]
         assert offset_msg_id(found.store_host, found.physical_offset) == said["offsetMsgId"]
-        at = store.message_at(said["commitLogOffset"])
+        at = store.reader.message_at(said["commitLogOffset"])
         assert at is not None and bytes(at) == bytes(view)
-        assert store.message_at(said["commitLogOffset"] + 1) is None
+        assert store.reader.message_at(said["commitLogOffset"] + 1) is None
     store.shutdown()
 
 
@@ -122,8 +122,8 @@ def test_the_ends_of_every_queue(
     queues = manifest(name)["queues"]
     for topic, said in queues.items():
         for queue in said:
-            assert store.min_queue_offset(topic, queue["queueId"]) == queue["min"]
-            end = store.max_queue_offset(topic, queue["queueId"])
+            assert store.reader.min_queue_offset(topic, queue["queueId"]) == queue["min"]
+            end = store.reader.max_queue_offset(topic, queue["queueId"])
             # 5.3.3 delivered the delayed messages between the count and the stop.
             late = name.endswith("v533") and topic == "Delay"
             assert end == queue["max"] + int(late)
@@ -155,7 +155,7 @@ def test_every_key_is_found(
         for key in keys:
             # One second of grace: index times are whole seconds.
             begin = said["storeTimestamp"] - 1000
-            found = store.query_message(said["topic"], key, 64, begin, last)
+            found = store.reader.query_message(said["topic"], key, 64, begin, last)
             places = [int.from_bytes(message[28:36]) for message in found.messages]
             assert len(places) == len(set(places))
             assert said["commitLogOffset"] in places, (key, places)
@@ -165,11 +165,11 @@ def test_every_key_is_found(
 @pytest.mark.parametrize("node", ["n0", "n1", "n2"])
 def test_where_the_upgraded_log_divides(node: str, golden_copy: Callable[[str], Path]) -> None:
     store = open_golden(golden_copy("C-upgraded-v497") / node, node)
-    assert store.divided_offset == DIVIDED
-    assert store.min_physical_offset == 0
-    assert store.max_physical_offset == store.confirm_offset == 501902
-    assert store.entries is not None and store.entries.end.index == 280
-    assert store.earliest_store_timestamp() > 0
+    assert store.opened.divided_offset == DIVIDED
+    assert store.log.min_offset == 0
+    assert store.log.max_offset == store.log.confirm_offset == 501902
+    assert store.opened.entries is not None and store.opened.entries.end.index == 280
+    assert store.reader.earliest_store_timestamp() > 0
     store.shutdown()
 
 
@@ -207,7 +207,7 @@ def test_derived_files_equal_javas(
     while store.catch_up_index():
         pass
     store.shutdown()
-    assert store.failure is None
+    assert store.health.failure is None
     ours, theirs = tree(root), tree(java)
     queues = below(ours, "consumequeue")
     assert queues == below(theirs, "consumequeue")
@@ -272,7 +272,7 @@ def test_a_lost_consume_queue_is_built_again(
     store = open_golden(golden(name), node, files, "/store")
     store.shutdown()
     assert bytes(files.nodes[path].data) == java
-    assert store.failure is None
+    assert store.health.failure is None
 
 
 def test_the_files_of_a_killed_store_are_completed(

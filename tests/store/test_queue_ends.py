@@ -31,7 +31,7 @@ def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
     ends.merge_answer(told(5))
     again = ExpiredQueueEnds(files, PATH)
     assert not again.is_requested and again.ends == {("Topic", 0): 7}
-    assert again.tell([], 100) == told(7)
+    assert again.encode([], 100) == told(7)
     again.forget("Other")
     again.forget("Topic")
     assert ExpiredQueueEnds(files, PATH).ends == {}
@@ -65,18 +65,18 @@ def test_offsets_go_on_where_the_leader_said(kit: Kit, end: int) -> None:
     store = rig.open()
     for number in range(24):
         rig.put(store, number)
-    assert store.max_queue_offset("Topic", 0) == 12
+    assert store.reader.max_queue_offset("Topic", 0) == 12
     store.queue_ends.merge_answer(told(end))
     store.set_role(slave=False)
-    store.parts.queues.correct_min_offsets(store.max_physical_offset)
+    store.queues.correct_min_offsets(store.log.max_offset)
     rig.put(store, 24)
     store.dispatch()
-    assert store.max_queue_offset("Topic", 0) == end + 1
-    page = store.get_message("g", "Topic", 0, end, 32, None)
+    assert store.reader.max_queue_offset("Topic", 0) == end + 1
+    page = store.reader.get_message("Topic", 0, end, 32, None)
     assert len(page.messages) == 1
-    silent = store.queue_ends.tell(store.parts.queues.items(), store.max_physical_offset - 1)
+    silent = store.queue_ends.encode(store.queues.items(), store.log.max_offset - 1)
     assert silent == b'{"wanted": false, "ends": {"Topic": {"0": %d, "1": 12}}}' % end
     store.close_without_flush()
     again = rig.open()
-    assert again.max_queue_offset("Topic", 0) == end + 1
+    assert again.reader.max_queue_offset("Topic", 0) == end + 1
     again.close_without_flush()

@@ -37,12 +37,12 @@ def fill(rig: Any, store: Any, count: int, **changes: Any) -> None:
 
 
 def get(store: Any, offset: int, count: int = 32, matcher: Any = None) -> Any:
-    return store.get_message("group", "Topic", 0, offset, count, matcher)
+    return store.reader.get_message("Topic", 0, offset, count, matcher)
 
 
 def test_statuses(rig: Rig) -> None:
     store = rig.open()
-    page = store.get_message("group", "Nowhere", 0, 3, 32, None)
+    page = store.reader.get_message("Nowhere", 0, 3, 32, None)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0)
     fill(rig, store, 5)
     cases = [
@@ -106,16 +106,16 @@ def test_messages_far_behind_the_end(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, 40)
     assert not get(store, 0).suggest_pulling_from_slave
-    assert store.in_memory("Topic", 0, 0)
+    assert store.reader.in_memory("Topic", 0, 0)
     store.shutdown()
     rig.memory_bytes = 5000
     store = rig.open()
     page = get(store, 0)
     assert len(page.messages) == 8
     assert page.suggest_pulling_from_slave
-    assert not store.in_memory("Topic", 0, 0)
-    assert store.in_memory("Topic", 0, 39)
-    assert not store.in_memory("Topic", 0, 40)
+    assert not store.reader.in_memory("Topic", 0, 0)
+    assert store.reader.in_memory("Topic", 0, 39)
+    assert not store.reader.in_memory("Topic", 0, 40)
     assert not get(store, 39).suggest_pulling_from_slave
     store.shutdown()
 
@@ -124,7 +124,7 @@ def test_a_filter_looks_at_800_units(rig: Rig) -> None:
     store = rig.open()
     fill(rig, store, 1000, properties=b"", body=b"x")
     rig.put(store, 1000, queue_id=0, properties=b"TAGS\x01wanted", body=b"here")
-    wanted = store._queues.find("Topic", 0).unit(1000)[2]
+    wanted = store.queues.find("Topic", 0).unit(1000)[2]
     assert wanted != 0
     page = get(store, 0, 32, lambda code: code == wanted)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
@@ -146,26 +146,28 @@ def test_by_time(rig: Rig, kit: Kit) -> None:
         rig.clock.advance(90)
     assert [later - earlier for earlier, later in pairwise(times)] == [100] * 4
     for number, time in enumerate(times):
-        assert store.offset_by_time("Topic", 0, time) == number
-        assert store.store_timestamp_at("Topic", 0, number) == time
-    assert store.offset_by_time("Topic", 0, times[1] + 49) == 1
-    assert store.offset_by_time("Topic", 0, times[1] + 50) == 1
-    assert store.offset_by_time("Topic", 0, times[1] + 51) == 2
-    assert store.offset_by_time("Topic", 0, 0) == 0
-    assert store.offset_by_time("Topic", 0, 1 << 60) == 4
-    assert store.offset_by_time("Nowhere", 0, times[2]) == 0
-    assert store.store_timestamp_at("Topic", 0, 5) == -1
-    assert store.earliest_store_timestamp() == times[0]
+        assert store.reader.offset_by_time("Topic", 0, time) == number
+        assert store.reader.store_timestamp_at("Topic", 0, number) == time
+    assert store.reader.offset_by_time("Topic", 0, times[1] + 49) == 1
+    assert store.reader.offset_by_time("Topic", 0, times[1] + 50) == 1
+    assert store.reader.offset_by_time("Topic", 0, times[1] + 51) == 2
+    assert store.reader.offset_by_time("Topic", 0, 0) == 0
+    assert store.reader.offset_by_time("Topic", 0, 1 << 60) == 4
+    assert store.reader.offset_by_time("Nowhere", 0, times[2]) == 0
+    assert store.reader.store_timestamp_at("Topic", 0, 5) == -1
+    assert store.reader.earliest_store_timestamp() == times[0]
     store.shutdown()
 
 
 def test_an_empty_store(rig: Rig) -> None:
     store = rig.open()
-    assert store.earliest_store_timestamp() == -1
-    assert store.max_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 0) == 0
-    assert store.message_at(0) is None and store.message_at(-5) is None
-    assert list(store.queues()) == []
-    assert store.query_message("Topic", "key", 9, 0, 1 << 60).messages == []
+    assert store.reader.earliest_store_timestamp() == -1
+    assert (
+        store.reader.max_queue_offset("Topic", 0) == store.reader.min_queue_offset("Topic", 0) == 0
+    )
+    assert store.reader.message_at(0) is None and store.reader.message_at(-5) is None
+    assert list(store.reader.queue_names()) == []
+    assert store.reader.query_message("Topic", "key", 9, 0, 1 << 60).messages == []
     info = store.runtime_info()
     assert info["commitLogMinOffset"] == info["commitLogMaxOffset"] == "0"
     assert info["dispatchBehindBytes"] == "0"
@@ -175,8 +177,8 @@ def test_an_empty_store(rig: Rig) -> None:
 def test_what_is_no_message(rig: Rig) -> None:
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
-    for offset in range(offsets[0] - 48 if rig.flag else 0, store.max_physical_offset + 10):
-        record = store.message_at(offset)
+    for offset in range(offsets[0] - 48 if rig.flag else 0, store.log.max_offset + 10):
+        record = store.reader.message_at(offset)
         assert (record is not None) == (offset in offsets)
     store.shutdown()
 
@@ -191,7 +193,7 @@ def test_queries(rig: Rig) -> None:
     last = 1 << 60
 
     def bodies(*query: Any) -> list[bytes]:
-        return [decode_message(view).body for view in store.query_message(*query).messages]
+        return [decode_message(view).body for view in store.reader.query_message(*query).messages]
 
     one, two = rig.draft(1).body, rig.draft(2).body
     assert bodies("Topic", "u", 9, 0, last) == [one]
@@ -204,13 +206,13 @@ def test_queries(rig: Rig) -> None:
     assert bodies("Topic", "a", 9, 0, first + 1000) == [one]
     assert bodies("Topic", "a", 9, first + 2000, last) == [two]
     assert bodies("Topic", "a", 9, last, last) == []
-    result = store.query_message("Topic", "a", 9, 0, last)
+    result = store.reader.query_message("Topic", "a", 9, 0, last)
     assert result.index_last_update_timestamp_ms == rig.clock.now_ms()
-    assert store.message_at(result.index_last_update_physical_offset) is not None
+    assert store.reader.message_at(result.index_last_update_physical_offset) is not None
     rig.changes["max_msgs_num_batch"] = 1
     store.shutdown()
     store = rig.open()
-    assert len(store.query_message("Topic", "a", 9, 0, last).messages) == 1
+    assert len(store.reader.query_message("Topic", "a", 9, 0, last).messages) == 1
     store.shutdown()
 
 
@@ -219,13 +221,13 @@ def test_without_an_index(rig: Rig) -> None:
     rig.changes["message_index_enable"] = False
     store = rig.open()
     rig.put(store, 1, 2)
-    assert store.query_message("Topic", "key1", 9, 0, 1 << 60).messages == []
+    assert store.reader.query_message("Topic", "key1", 9, 0, 1 << 60).messages == []
     assert not store.catch_up_index()
     store.shutdown()
     assert not any(path.startswith("index/") for path in rig.tree())
     del rig.changes["message_index_enable"]
     store = rig.open()
-    assert len(store.query_message("Topic", "key1", 9, 0, 1 << 60).messages) == 1
+    assert len(store.reader.query_message("Topic", "key1", 9, 0, 1 << 60).messages) == 1
     store.shutdown()
 
 
@@ -242,18 +244,18 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
         slow.setattr("rmqpy.store.dispatcher.SMALL_LAG_BYTES", 0)
         store = rig.open()
     path = f"{rig.root}/dledger-n0/data/00000000000000000000"
-    place = store.entries.entry(3)[0].position + 48 + 4
+    place = store.opened.entries.entry(3)[0].position + 48 + 4
     rig.files.nodes[path].data[place] ^= 1
     assert store.catch_up_index()
     rig.put(store, 30)
-    assert store.health.is_healthy and store.dispatch_behind_bytes == 0
+    assert store.health.is_healthy and store.dispatcher.behind_bytes == 0
     rig.files.nodes[path].data[place] ^= 1
     assert store.catch_up_index(), "it is not looked at all the time"
     rig.clock.advance(INDEX_RETRY_MS)
     while store.catch_up_index():
         pass
     for number in (0, 3, 29, 30):
-        assert len(store.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages) == 1
+        assert len(store.reader.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages) == 1
     store.shutdown()
 
 
@@ -275,7 +277,7 @@ def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
     store.shutdown()
     rig.changes["message_index_enable"] = True
     store = rig.open()
-    assert store.query_message("Topic", "key8999", 9, 0, 1 << 60).messages == []
+    assert store.reader.query_message("Topic", "key8999", 9, 0, 1 << 60).messages == []
     rig.put(store, count, queue_id=0)
     assert store.catch_up_index()
     store.shutdown()
@@ -287,9 +289,9 @@ def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
     assert steps >= 1
     rig.put(store, count + 2, queue_id=0)
     for number in (0, 4095, 4096, 8191, 8192, count - 1, count, count + 1, count + 2):
-        found = store.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages
+        found = store.reader.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages
         assert len(found) == 1, number
-    assert sum(file.header.index_count - 1 for file in store._index._index_files) == 2 * (count + 3)
+    assert sum(file.header.index_count - 1 for file in store.index._index_files) == 2 * (count + 3)
     store.shutdown()
 
 
@@ -304,13 +306,13 @@ def test_transaction_types(rig: Rig) -> None:
     for number, kind in ((10, TRANSACTION_PREPARED), (11, TRANSACTION_ROLLBACK)):
         (offsets[kind],) = rig.put(store, number, queue_id=0, sys_flag=kind)
     rig.put(store, 12, queue_id=0, sys_flag=TRANSACTION_COMMIT)
-    assert store.max_queue_offset("Topic", 0) == 4
+    assert store.reader.max_queue_offset("Topic", 0) == 4
     for offset in offsets.values():
-        assert decode_message(store.message_at(offset)).queue_offset == 0
+        assert decode_message(store.reader.message_at(offset)).queue_offset == 0
     (view,) = get(store, 3).messages
     assert decode_message(view).queue_offset == 3
     keys = {
-        number: len(store.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages)
+        number: len(store.reader.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages)
         for number in (10, 11, 12)
     }
     assert keys == {10: 1, 11: 0, 12: 1}
@@ -321,7 +323,7 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
     rig.changes["message_delay_level"] = "1s 5s 1h"
     store = rig.open()
     arrivals: list[Arrival] = []
-    store.subscribe_arrivals(arrivals.append)
+    store.dispatcher.subscribe(arrivals.append)
     topic = b"SCHEDULE_TOPIC_XXXX"
     expected = []
     for level, delay_ms in ((1, 1000), (2, 5000), (3, 3_600_000), (9, 3_600_000)):
@@ -330,9 +332,9 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
     rig.put(store, 9, topic=topic, queue_id=0, properties=b"TAGS\x01a\x02DELAY\x010")
     expected.append(97)
     rig.put(store, 9, topic=b"Topic", queue_id=0, properties=b"TAGS\x01a\x02DELAY\x012")
-    queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 0)
+    queue = store.queues.find("SCHEDULE_TOPIC_XXXX", 0)
     assert [queue.unit(number)[2] for number in range(5)] == expected
-    assert store._queues.find("Topic", 0).unit(0)[2] == 97
+    assert store.queues.find("Topic", 0).unit(0)[2] == 97
     assert [arrival.tags_code for arrival in arrivals] == [*expected, 97]
     store.shutdown()
 
@@ -345,10 +347,10 @@ def test_ipv6_hosts(rig: Rig, flag: int) -> None:
         "store_host": (V6, 2) if flag & STORE_HOST_V6 else (b"\5\6\7\x08", 2),
     }
     (offset,) = rig.put(store, 7, queue_id=0, sys_flag=flag, **hosts)
-    found = decode_message(store.message_at(offset))
+    found = decode_message(store.reader.message_at(offset))
     assert (found.born_host, found.store_host) == (hosts["born_host"], hosts["store_host"])
     assert found.store_timestamp_ms == rig.clock.now_ms()
-    assert store.store_timestamp_at("Topic", 0, 0) == rig.clock.now_ms()
+    assert store.reader.store_timestamp_at("Topic", 0, 0) == rig.clock.now_ms()
     store.close_without_flush()
     store = rig.open()
     assert bytes(get(store, 0).messages[0])[20:28] == bytes(8)
@@ -359,9 +361,9 @@ def test_ipv6_hosts(rig: Rig, flag: int) -> None:
 def test_arrivals(rig: Rig) -> None:
     store = rig.open()
     arrivals: list[Arrival] = []
-    store.subscribe_arrivals(arrivals.append)
-    store.put([rig.draft(3), rig.draft(5), rig.draft(7, sys_flag=TRANSACTION_PREPARED)])
-    store.commit()
+    store.dispatcher.subscribe(arrivals.append)
+    store.appender.put([rig.draft(3), rig.draft(5), rig.draft(7, sys_flag=TRANSACTION_PREPARED)])
+    store.appender.commit()
     assert arrivals == []
     store.dispatch()
     assert [(a.topic, a.queue_id, a.queue_offset) for a in arrivals] == [
@@ -369,7 +371,7 @@ def test_arrivals(rig: Rig) -> None:
         ("Topic", 1, 1),
     ]
     assert arrivals[0].store_timestamp_ms == rig.clock.now_ms()
-    assert store.message_at(arrivals[1].physical_offset) is not None
+    assert store.reader.message_at(arrivals[1].physical_offset) is not None
     store.dispatch()
     assert len(arrivals) == 2
     store.shutdown()
@@ -398,13 +400,13 @@ def test_put_checks(rig: Rig) -> None:
         ({"body": b"", "properties": b""}, PutMessageStatus.PUT_OK),
     ]
     drafts = [rig.draft(2, **changes) for changes, _ in cases]
-    results = store.put(drafts)
+    results = store.appender.put(drafts)
     assert [result.status for result in results] == [status for _, status in cases]
     assert all(result.remark for result in results if result.status is not PutMessageStatus.PUT_OK)
     assert all(len(result.physical_offsets) == (not result.remark) for result in results)
-    store.commit()
+    store.appender.commit()
     store.dispatch()
-    assert store.max_queue_offset("Topic", 0) == 3
+    assert store.reader.max_queue_offset("Topic", 0) == 3
     store.shutdown()
 
 
@@ -412,20 +414,20 @@ def test_a_batch_of_puts(rig: Rig) -> None:
     rig.changes["max_message_size"] = 4000
     store = rig.open()
     drafts = [rig.draft(number, queue_id=0) for number in range(4)]
-    (result,) = store.put(drafts, batch=True)
+    (result,) = store.appender.put(drafts, batch=True)
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 0)
     assert len(result.physical_offsets) == 4
-    (refused,) = store.put([*drafts, rig.draft(5, topic=b"t" * 128)], batch=True)
+    (refused,) = store.appender.put([*drafts, rig.draft(5, topic=b"t" * 128)], batch=True)
     assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
-    (refused,) = store.put([rig.draft(1, body=b"x" * 2100)] * 2, batch=True)
+    (refused,) = store.appender.put([rig.draft(1, body=b"x" * 2100)] * 2, batch=True)
     assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
-    store.commit()
+    store.appender.commit()
     store.dispatch()
     page = get(store, 0)
     assert [decode_message(view).queue_offset for view in page.messages] == [0, 1, 2, 3]
     offsets = tuple(decode_message(view).physical_offset for view in page.messages)
     assert offsets == result.physical_offsets
-    (result,) = store.put(drafts[:2], batch=True)
+    (result,) = store.appender.put(drafts[:2], batch=True)
     assert result.queue_offset == 4
     store.shutdown()
 
@@ -435,20 +437,20 @@ def test_deleting_a_topic(rig: Rig, kit: Kit) -> None:
     store = rig.open()
     fill(rig, store, 5)
     rig.put(store, 1, topic=b"Other")
-    store.put([rig.draft(2)])
+    store.appender.put([rig.draft(2)])
     store.delete_topic_queues("Topic")
-    assert list(store.queues()) == [("Other", 1)]
+    assert list(store.reader.queue_names()) == [("Other", 1)]
     assert not any("consumequeue/Topic" in path for path in rig.tree())
     assert get(store, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
     store.delete_topic_queues("Nowhere")
-    (result,) = store.put([rig.draft(2)])
+    (result,) = store.appender.put([rig.draft(2)])
     assert result.queue_offset == 0
-    store.commit()
+    store.appender.commit()
     store.dispatch()
-    assert store.max_queue_offset("Topic", 0) == 1
+    assert store.reader.max_queue_offset("Topic", 0) == 1
     store.shutdown()
     store = rig.open()
-    assert store.max_queue_offset("Topic", 0) == 1
+    assert store.reader.max_queue_offset("Topic", 0) == 1
     store.shutdown()
 
 
@@ -462,20 +464,25 @@ def test_expired_files(kit: Kit) -> None:
     for path in [path for path in rig.files.nodes if path.startswith(folder)][:2]:
         del rig.files.nodes[path]
     store = rig.open()
-    low = store.min_physical_offset
+    low = store.log.min_offset
     assert low == 2 * kit.FILE_SIZE
     gone = sum(offset < low for offset in offsets)
-    assert store.min_queue_offset("Topic", 0) == gone > 20
+    assert store.reader.min_queue_offset("Topic", 0) == gone > 20
     page = get(store, gone - 1)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, gone)
     assert get(store, gone).status is FOUND
-    assert store.message_at(offsets[0]) is None
-    assert store.earliest_store_timestamp() == store.store_timestamp_at("Topic", 0, gone)
+    assert store.reader.message_at(offsets[0]) is None
+    assert store.reader.earliest_store_timestamp() == store.reader.store_timestamp_at(
+        "Topic", 0, gone
+    )
     store.shutdown()
     # And a queue built again from such a log begins with filler.
     for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
         del rig.files.nodes[path]
     store = rig.open()
-    assert (store.min_queue_offset("Topic", 0), store.max_queue_offset("Topic", 0)) == (gone, 80)
+    assert (
+        store.reader.min_queue_offset("Topic", 0),
+        store.reader.max_queue_offset("Topic", 0),
+    ) == (gone, 80)
     assert len(kit.read_all(store)["Topic", 0]) == 80 - gone
     store.shutdown()

@@ -43,21 +43,21 @@ def filled(rig: Any) -> Any:
     for number in range(COUNT):
         rig.put(store, number)
     rig.flush(store)
-    store.flush_queues()
+    store.flush_tracker.flush_queues()
     return store
 
 
 def damage(rig: Any, store: Any, how: str, *queue_offsets: int) -> None:
     for number in queue_offsets:
-        offset, size, _ = store.queue_units("Topic", 0, number, 1)[0]
-        other = store.queue_units("Topic", 1, number, 1)[0][:2]
+        offset, size, _ = store.reader.queue_units("Topic", 0, number, 1)[0]
+        other = store.reader.queue_units("Topic", 1, number, 1)[0][:2]
         place = DAMAGES[how](offset, size, other)
         unit = place[0].to_bytes(8, signed=True) + place[1].to_bytes(4, signed=True)
         rig.edit(QUEUE, number * UNIT, unit)
 
 
 def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], int]:
-    page = store.get_message("g", "Topic", 0, offset, count, None)
+    page = store.reader.get_message("Topic", 0, offset, count, None)
     found = [decode_message(message).queue_offset for message in page.messages]
     return page.status, found, page.next_begin_offset
 
@@ -110,11 +110,11 @@ def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 def test_no_time_is_read_from_another_place(rig: Rig, how: str) -> None:
     store = filled(rig)
-    times = [store.store_timestamp_at("Topic", 0, number) for number in range(12)]
+    times = [store.reader.store_timestamp_at("Topic", 0, number) for number in range(12)]
     damage(rig, store, how, 5)
-    assert store.store_timestamp_at("Topic", 0, 5) == -1
+    assert store.reader.store_timestamp_at("Topic", 0, 5) == -1
     for number in (0, 3, 7, 11):
-        assert store.offset_by_time("Topic", 0, times[number]) == number
+        assert store.reader.offset_by_time("Topic", 0, times[number]) == number
     store.shutdown()
 
 
@@ -135,11 +135,16 @@ def test_what_cannot_be_noted_is_noted_later(rig: Rig, kit: Kit) -> None:
     damage(rig, store, "size one more", 5)
     rig.files.fail_write("queue-rebuilds", errno.ENOSPC)
     assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
-    assert store.disk_full_reason is not None and "queuesToBuildAgain" not in store.runtime_info()
+    assert (
+        store.health.disk_full_reason is not None
+        and "queuesToBuildAgain" not in store.runtime_info()
+    )
     rig.files.heal()
     store.dispatch()
     assert pulled(store, 5)[1] == [6, 7, 8, 9, 10, 11]
-    assert store.disk_full_reason is None and store.runtime_info()["queuesToBuildAgain"] == "1"
+    assert (
+        store.health.disk_full_reason is None and store.runtime_info()["queuesToBuildAgain"] == "1"
+    )
     store.shutdown()
 
 
@@ -160,13 +165,13 @@ def test_nobody_steps_over_a_message_that_another_member_will_send_again(
     """Damaged is the record (its size, that of its body), not the unit."""
     rig = kit.rig(flag=True)
     store = filled(rig)
-    offset = store.queue_units("Topic", 0, 5, 1)[0][0]
+    offset = store.reader.queue_units("Topic", 0, 5, 1)[0][0]
     path = f"dledger-n0/data/{offset - offset % FILE_SIZE:020d}"
     node = rig.files.nodes[f"/store/{path}"]
     node.data[offset % FILE_SIZE + place] ^= 1
     assert pulled(store, 0)[1] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
     told: list[int] = []
-    store.entries.on_damage = lambda fault: told.append(fault.index) or True
+    store.opened.entries.on_damage = lambda fault: told.append(fault.index) or True
     assert pulled(store, 0)[1:] == ([0, 1, 2, 3, 4], 5)
     assert pulled(store, 5)[1:] == ([], 5)
     assert len(told) == 2 and len(set(told)) == 1

@@ -65,7 +65,7 @@ def test_another_file_size_is_a_setting_not_damage(kit: Kit) -> None:
 
 def keys(store: Any, count: int) -> list[int]:
     return [
-        len(store.query_message("Topic", f"key{number}", 10, 0, 1 << 62).messages)
+        len(store.reader.query_message("Topic", f"key{number}", 10, 0, 1 << 62).messages)
         for number in range(count)
     ]
 

@@ -39,7 +39,7 @@ def filled(rig: Any, kit: Kit, count: int, clean: bool) -> tuple[list[int], int,
     """Put ``count`` messages and stop. (Offsets of the records, end of the log, bodies.)"""
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
-    end, bodies = store.max_physical_offset, kit.bodies(store)
+    end, bodies = store.log.max_offset, kit.bodies(store)
     if clean:
         store.shutdown()
     else:
@@ -72,7 +72,7 @@ def test_the_last_record_cut_at_every_byte(rig: Rig, kit: Kit, junk: str, clean:
         damaged.edit(path, position + cut, rest)
         torn = (written[:cut] + rest).rstrip(b"\0")
         store = damaged.open()
-        assert store.max_physical_offset == frame, cut
+        assert store.log.max_offset == frame, cut
         assert kit.bodies(store) == bodies - {lost}, cut
         assert any("torn" in note for note in store.opened.notes) == bool(torn), cut
         kept = {p: d for p, d in damaged.tree().items() if p.startswith("rmqpy/quarantine/")}
@@ -95,7 +95,7 @@ def test_the_first_record_of_all_cut(rig: Rig, kit: Kit, junk: str) -> None:
     path, position = rig.place(frame)
     rig.edit(path, position + 60, JUNK[junk](end - frame - 60, 1))
     store = rig.open()
-    assert (store.min_physical_offset, store.max_physical_offset) == (0, 0)
+    assert (store.log.min_offset, store.log.max_offset) == (0, 0)
     assert kit.bodies(store) == set()
     assert rig.put(store, 5) == offsets
     store.shutdown()
@@ -114,7 +114,7 @@ def test_the_first_entry_behind_the_divide_cut(kit: Kit) -> None:
     path, position = rig.place(offset)
     rig.edit(path, position + 20, bytes(500))
     store = rig.open()
-    assert store.divided_offset == store.max_physical_offset == kit.FILE_SIZE
+    assert store.opened.divided_offset == store.log.max_offset == kit.FILE_SIZE
     assert kit.bodies(store) == {rig.draft(number).body for number in range(4)}
     assert rig.put(store, 5) == [offset]
     store.shutdown()
@@ -129,13 +129,13 @@ def test_the_last_record_is_the_last_of_a_scan(rig: Rig, kit: Kit) -> None:
         store = rig.open()
         changes = {"body": b"", "properties": b"A\x01bcd"}
         rig.put(store, *range(count), **changes)
-        assert store.max_physical_offset < 1 << 20
-        end = store.max_physical_offset
+        assert store.log.max_offset < 1 << 20
+        end = store.log.max_offset
         store.close_without_flush()
         path = f"dledger-n0/data/{0:020d}" if rig.flag else f"commitlog/{0:020d}"
         rig.edit(path, end - 2, bytes(2))
         store = rig.open()
-        ends = [store.max_queue_offset("Topic", queue_id) for queue_id in (0, 1)]
+        ends = [store.reader.max_queue_offset("Topic", queue_id) for queue_id in (0, 1)]
         assert sum(ends) == count - 1
         store.close_without_flush()
 
@@ -173,11 +173,11 @@ def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(kit: Kit) -> None:
     while not any(path.endswith(f"{kit.FILE_SIZE:020d}") for path in rig.files.nodes):
         (offset,) = rig.put(store, number)
         number += 1
-    assert store.max_physical_offset < kit.FILE_SIZE
+    assert store.log.max_offset < kit.FILE_SIZE
     store.close_without_flush()
     rig.edit(*rig.place(offset), b"\xff" * 50)
     store = rig.open()
-    assert store.max_physical_offset == offset
+    assert store.log.max_offset == offset
     assert not any(path.endswith(f"{kit.FILE_SIZE:020d}") for path in rig.files.nodes)
     for more in range(number, number + 40):
         rig.put(store, more)
@@ -190,7 +190,7 @@ def test_the_tail_is_a_closed_file(rig: Rig, kit: Kit) -> None:
     """Killed between the filler and the next file."""
     store = rig.open()
     number = 0
-    while store.max_physical_offset < kit.FILE_SIZE + 100:
+    while store.log.max_offset < kit.FILE_SIZE + 100:
         rig.put(store, number)
         number += 1
     in_first = [b for b in kit.bodies(store)]
@@ -271,7 +271,7 @@ def test_damage_with_valid_records_in_a_later_file(rig: Rig, kit: Kit, clean: bo
     assert without_lock(rig) == before
     rig.force = True
     store = rig.open()
-    assert store.max_physical_offset == start
+    assert store.log.max_offset == start
     assert len(kit.bodies(store)) == number - 1
     rig.put(store, *range(100, 130))
     store.shutdown()
@@ -295,9 +295,9 @@ def test_forced_from_the_first_record_of_a_file_on(rig: Rig, kit: Kit) -> None:
     start = int(files[-3][-20:])
     left = [offset for offset in offsets if offset < start]
     assert len(kit.bodies(store)) == len(left)
-    assert all(store.message_at(offset) is not None for offset in left)
+    assert all(store.reader.message_at(offset) is not None for offset in left)
     if rig.flag:
-        assert store.entries is not None and store.entries.end.index == len(left) - 1
+        assert store.opened.entries is not None and store.opened.entries.end.index == len(left) - 1
     (offset,) = rig.put(store, 500)
     assert offset >= left[-1]
     rig.force = False
@@ -315,7 +315,7 @@ def test_damage_before_the_walk_is_met_by_who_reads_there(kit: Kit) -> None:
     offsets, _, _ = filled(rig, kit, 110, clean=True)
     damage(rig, offsets[3], b"\0\0\0\0\xff")
     store = rig.open()
-    assert store.message_at(offsets[3]) is None
+    assert store.reader.message_at(offsets[3]) is None
     store.shutdown()
     for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
         del rig.files.nodes[path]

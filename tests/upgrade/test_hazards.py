@@ -282,11 +282,11 @@ def test_h19_ports_and_peers(pair: Pair) -> None:
 def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     store = rig.open()
-    store.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
+    store.opened.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
     store.close_without_flush()
     after = rig.on(rig.files.crash())
     opened = after.open()
-    assert opened.entries.member_files.load_hard_state().current_term == 7
+    assert opened.opened.entries.member_files.load_hard_state().current_term == 7
     opened.close_without_flush()
 
 
@@ -326,7 +326,7 @@ def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> 
     )
     store = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
     first = joined.path("n0", "commitlog/00000000000000000000").read_bytes()
-    assert store.earliest_store_timestamp() == int.from_bytes(first[56:64])
+    assert store.reader.earliest_store_timestamp() == int.from_bytes(first[56:64])
     store.close_without_flush()
 
 

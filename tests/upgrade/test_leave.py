@@ -105,7 +105,7 @@ def test_keys_and_ids_still_lead_to_the_messages(kit: Kit) -> None:
     while store.catch_up_index():
         pass
     for number in range(90):
-        found = store.query_message("Topic", f"key{number}", 32, 0, 1 << 60).messages
+        found = store.reader.query_message("Topic", f"key{number}", 32, 0, 1 << 60).messages
         bodies = [decode_message(record).body for record in found]
         assert classic.draft(number).body in bodies, number
     store.shutdown()

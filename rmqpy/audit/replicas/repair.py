@@ -36,7 +36,7 @@ from rmqpy.audit.scan.queue_units import QueueUnits, map_file, units_within
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import crc32
-from rmqpy.codec.message import HEADS
+from rmqpy.codec.message import HEADS, encode_blank
 from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
@@ -263,7 +263,7 @@ class _Planner:
         length = finding.length or rest
         yield self._keep(holder, position, length)
         if finding.code.name.startswith("FILLER_") and length == rest:
-            data = rest.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4)
+            data = encode_blank(rest)
             yield self._write(holder, position, data)
             return
         end = finding.offset + length
@@ -281,7 +281,7 @@ class _Planner:
         behind = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
             left = holder.end_offset - behind
-            data = left.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4)
+            data = encode_blank(left)
             yield self._write(holder, behind - holder.first_offset, data)
 
     def _write(self, file: LogFile, position: int, data: bytes) -> Action:

@@ -41,7 +41,7 @@ def start_dledger_member(
     """The driver of this member, not started; None for a broker without a DLedger log. It answers
     the peers' port. The broker takes no messages until the driver says that it leads.
     """
-    log = store.dledger
+    log = store.opened.dledger
     if log is None:
         return None
     configuration = broker.identity.configuration

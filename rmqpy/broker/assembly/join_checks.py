@@ -49,9 +49,9 @@ class PeerCertificateCheck:
         """For a store; one that never had an old log, or whose entries in front have expired like
         it, has nothing to compare.
         """
-        if store.old_log is None or store.old_log.mark.end < 0:
+        if store.opened.old_log is None or store.opened.old_log.mark.end < 0:
             return lambda _member: ""
-        return cls(store.old_log.files, store.settings, introduce).reason_not_trusted
+        return cls(store.opened.old_log.files, store.settings, introduce).reason_not_trusted
 
     def reason_not_trusted(self, member: str) -> str:
         """ "" when it may be joined."""
@@ -120,8 +120,8 @@ class MetadataReadyCheck:
 
     def start(self, store: MessageStore) -> None:
         """Look for the tables next to the log of ``store``."""
-        old_log = store.old_log
-        if store.divided_offset is None or old_log is None:
+        old_log = store.opened.old_log
+        if store.opened.divided_offset is None or old_log is None:
             return
         topics = f"{StorePaths.from_settings(store.settings).config}/{TOPICS_FILE}"
         if not old_log.files.exists(topics):

@@ -212,11 +212,11 @@ class BrokerRuntime:
             broker.identity.name,
             broker.identity.address,
             backend.implementation,
-            store.min_physical_offset,
-            store.max_physical_offset,
+            store.log.min_offset,
+            store.log.max_offset,
             ""
-            if store.divided_offset is None
-            else f", dividedCommitlogOffset {store.divided_offset}",
+            if store.opened.divided_offset is None
+            else f", dividedCommitlogOffset {store.opened.divided_offset}",
         )
         return running
 
@@ -322,7 +322,7 @@ def _member(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
 ) -> _GroupMember | None:
     """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
-    if store.dledger is None:
+    if store.opened.dledger is None:
         return None
     from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
     from rmqpy.broker.replication.group_status import status_of

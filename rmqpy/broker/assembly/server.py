@@ -20,7 +20,7 @@ from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import AdminTimeBudget, PeriodicWork
-from rmqpy.broker.base.store_api import Handler, HandlerTable, Store
+from rmqpy.broker.base.store_api import Handler, HandlerTable
 from rmqpy.broker.processors.fast_failure import (
     RESTRICTED,
     FastFailure,
@@ -38,6 +38,7 @@ from rmqpy.net.pending_replies import SendGate
 from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
+from rmqpy.store.message_store import MessageStore
 
 UNAWAITED_DISPATCH_MS: Final = 5
 """A slave without waiting readers dispatches at once what its log received in this time."""
@@ -70,7 +71,7 @@ class BrokerServer:
     """A ``remoting.channel.RequestHandler`` for the main port; :class:`FastPort` is the other."""
 
     _identity: BrokerContext
-    _store: Store
+    _store: MessageStore
     _scheduler: Scheduler
     _periodic: PeriodicWork
     _gate: SendGate
@@ -158,13 +159,13 @@ class BrokerServer:
         self._turning = True
         self._budget.end()
         self._fast_failure.turn_ended()
-        self._store.commit()
+        self._store.appender.commit()
         if fast_path is not None:
             fast_path.flush_replies()
-        if not self._store.is_healthy:
+        if not self._store.health.is_healthy:
             self._failures.on_failure()
         self._gate.release()
-        if self._store.dispatch_due:
+        if self._store.is_dispatch_due:
             self.dispatch()
         else:
             self._hold.resume_ready(self._resume)
@@ -209,7 +210,7 @@ class BrokerServer:
         """Return the frame that answers ``request`` now, or None if there is none yet."""
         try:
             if request.code in RESTRICTED:
-                reject_if_unavailable(self._store, request.code)
+                reject_if_unavailable(self._store.appender, self._store.dispatcher, request.code)
             if access is not None:
                 access.check(channel, request)
             response = handler(channel, request)
@@ -244,7 +245,7 @@ class BrokerServer:
     def sweep(self) -> None:
         """Dispatch, and answer the pulls that have waited long enough."""
         self.dispatch()
-        self._hold.sweep(self._store.max_queue_offset)
+        self._hold.sweep(self._store.reader.max_queue_offset)
         self._hold.resume_ready(self._resume)
 
     def log_grown(self, _offset: int) -> None:
@@ -259,11 +260,11 @@ class BrokerServer:
 
     def _dispatch_rest(self) -> None:
         """Dispatch a long range in short steps, with other work in between."""
-        behind = self._store.dispatch_behind_bytes
-        if behind and behind != self._behind_bytes and self._store.failure is None:
+        behind = self._store.dispatcher.behind_bytes
+        if behind and behind != self._behind_bytes and self._store.health.failure is None:
             self._dispatch_planned = True
             self._scheduler.call_soon(self.dispatch)
-        elif self._store.checkpoint_due():
+        elif self._store.flush_tracker.is_checkpoint_due:
             self._queue_flusher.begin()
         self._behind_bytes = behind
 

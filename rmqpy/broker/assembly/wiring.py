@@ -20,7 +20,7 @@ from attrs import define
 from rmqpy.broker.assembly.server import BrokerServer, FastPathReplies, FastPort
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
-from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.processors.admin.broker_config import BrokerConfigProcessor, SettingsFile
 from rmqpy.broker.processors.admin.client_relay import ClientRelayProcessor
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
@@ -93,7 +93,7 @@ class BrokerDependencies:
 
     configuration: BrokerConfiguration
     host: str
-    store: Store
+    store: MessageStore
     scheduler: Scheduler
     network: Network
     files: FileSystem
@@ -109,7 +109,7 @@ class Broker:
     """The parts of one broker, and their start and stop."""
 
     identity: BrokerContext
-    store: Store
+    store: MessageStore
     scheduler: Scheduler
     topics: TopicTable
     groups: SubscriptionGroupTable
@@ -142,8 +142,8 @@ class Broker:
 
     def start(self) -> None:
         """Start the periodic work and register. The ports may be open before or after."""
-        self.store.subscribe_arrivals(self.hold.notify_message_arriving)
-        for mark in self.store.acknowledged(True):
+        self.store.dispatcher.subscribe(self.hold.notify_message_arriving)
+        for mark in self.store.log.acknowledged(True):
             mark.subscribe(self.server.log_grown)
         self._start_periodic_work()
         self.item_statistics.start()
@@ -214,7 +214,7 @@ class Broker:
 
     def _retry_full_disk(self) -> None:
         """Write what found no space on the disk as soon as there is some."""
-        if self.store.disk_full_reason is not None:
+        if self.store.health.disk_full_reason is not None:
             self.server.turn_ended()
         else:
             self.failures.on_room()
@@ -232,7 +232,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     except ValueError as error:
         raise ConfigError(f"brokerIP1={deps.host}: an IP address is needed: {error}") from error
 
-    replication = ReplicationStatus(identity, lambda: store.max_physical_offset)
+    replication = ReplicationStatus(identity, lambda: store.log.max_offset)
     statistics = Statistics()
     topics = TopicTable(identity, scheduler)
     groups = SubscriptionGroupTable(identity, scheduler)
@@ -248,10 +248,10 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         scheduler, send_replies.on_ack_timeout, _ack_timeouts(configuration)
     )
 
-    internal_messages = InternalMessageWriter(store, scheduler, statistics)
-    failures = StoreFailureHandler(store, gate, internal_messages)
-    log_flusher = LogFlusher(store, gate, scheduler, failures.on_failure)
-    queue_flusher = QueueFlusher(store, scheduler, failures.on_failure)
+    internal_messages = InternalMessageWriter(store.appender, scheduler, statistics)
+    failures = StoreFailureHandler(store.health, gate, internal_messages)
+    log_flusher = LogFlusher(store.flush_tracker, gate, scheduler, failures.on_failure)
+    queue_flusher = QueueFlusher(store.flush_tracker, scheduler, failures.on_failure)
     cleaning = StoreCleaning(identity, store, topics, scheduler, queue_flusher.begin)
     registration = RegistrationService(
         identity=identity, topics=topics, scheduler=scheduler, network=deps.network
@@ -282,11 +282,11 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         identity.store.store_path_root_dir,
         scheduler,
         registration.announce,
-        store.queues(),
+        store.reader.queue_names(),
     )
-    item_statistics = ItemStatistics(identity, store, statistics, scheduler)
+    item_statistics = ItemStatistics(identity, store.reader, statistics, scheduler)
     slow_consumers = SlowConsumerGuard(identity, groups)
-    fast_failure = FastFailure(identity, store, scheduler)
+    fast_failure = FastFailure(identity, store.appender, scheduler)
     periodic = PeriodicWork(scheduler)
 
     # Requests of producers and consumers
@@ -297,7 +297,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     sends = SendProcessor(
         identity=identity,
         drafts=parser,
-        sink=store,
+        sink=store.appender,
         gate=gate,
         replies=send_replies,
         replication=replication,
@@ -311,7 +311,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         clients=clients,
         offsets=offsets,
         filters=filters,
-        queues=store,
+        queues=store.reader,
         hold=hold,
         slow_readers=slow_consumers,
         statistics=statistics,
@@ -324,13 +324,13 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         identity=identity,
         topics=topics,
         groups=groups,
-        queues=store,
+        queues=store.reader,
         messages=internal_messages,
         statistics=statistics,
         pick_queue=deps.pick_queue,
     )
     transactions = TransactionProcessor(
-        identity=identity, queues=store, messages=internal_messages, clock=scheduler
+        identity=identity, queues=store.reader, messages=internal_messages, clock=scheduler
     )
     replies = ReplyMessageProcessor(
         identity=identity,
@@ -344,12 +344,12 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         **sends.handlers(),
         **pulls.handlers(),
         **heartbeats.handlers(),
-        **QueryProcessor(identity, store).handlers(),
-        **OffsetProcessor(offsets, store).handlers(),
+        **QueryProcessor(identity, store.reader).handlers(),
+        **OffsetProcessor(offsets, store.reader).handlers(),
         **delay_offsets.handlers(),
         **send_back.handlers(),
         **transactions.handlers(),
-        **LogCompareProcessor(store).handlers(),
+        **LogCompareProcessor(store.log).handlers(),
         **replies.handlers(),
     }
 
@@ -363,7 +363,9 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         replication=replication,
         files=deps.files,
         clock=scheduler,
-        delays=partial(delay_progress, delay_offsets, store, len(identity.store.delay_levels_ms)),
+        delays=partial(
+            delay_progress, delay_offsets, store.reader, len(identity.store.delay_levels_ms)
+        ),
         booted_ms=scheduler.now_ms(),
     )
     positions = StatsQueryProcessor(
@@ -372,7 +374,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         clients=clients,
         offsets=offsets,
         statistics=statistics,
-        queues=store,
+        queues=store.reader,
         groups=groups,
         clock=scheduler,
     )
@@ -390,7 +392,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         topics=topics,
         clients=clients,
         offsets=offsets,
-        queues=store,
+        queues=store.reader,
         calls=calls,
     )
 
@@ -445,7 +447,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     delivery = ScheduleMessageService(
         delays_ms=identity.store.delay_levels_ms,
         offsets=delay_offsets,
-        queues=store,
+        queues=store.reader,
         messages=internal_messages,
         scheduler=scheduler,
         turn=server.run_in_turn,
@@ -455,7 +457,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         topics=topics,
         clients=clients,
         offsets=offsets,
-        queues=store,
+        queues=store.reader,
         messages=internal_messages,
         scheduler=scheduler,
         turn=server.run_in_turn,
@@ -510,7 +512,7 @@ def _build_access_control(
     from rmqpy.config.security import SecurityMode
 
     configuration, security = deps.configuration, deps.configuration.security
-    checker = AccessChecker(broker_demands(deps.store))
+    checker = AccessChecker(broker_demands(deps.store.reader))
     files = AccessFiles(
         *access_paths(configuration.broker.rocketmq_home, security.acl_plain_file),
         deps.files,
@@ -547,7 +549,7 @@ def build_metrics(
 
     return Metrics(
         identity=broker.identity,
-        store=broker.store,
+        store=broker.store.reader,
         topics=broker.topics,
         offsets=broker.offsets,
         clients=broker.clients,
@@ -611,4 +613,4 @@ def _attach(
 ) -> None:
     broker.server.install_fast_path(feed)
     broker.hold.watch_queues(accelerator.watch)
-    store.parts.dispatch.install_accelerator(accelerator)
+    store.dispatcher.install_accelerator(accelerator)

@@ -1,32 +1,34 @@
-"""What the processors ask of their surroundings: the store as the broker sees it, and the shape of
-a processor.
+"""The parts of the store that the processors and services of a broker use, and the type of a
+request handler.
 
-``store.message_store.MessageStore`` is the store; tests may bring a smaller one.
+``rmqpy.store.message_store.MessageStore`` and its parts implement the protocols: its ``reader`` is
+a MessageReader, its ``appender`` a StoreWriter, its ``flush_tracker`` a StoreFlush, and the store
+itself a StoreAdmin. Each user takes the smallest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.store.commitlog.interface import FlushTask
+from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.flush_tracker import QueueFlush
-from rmqpy.store.results import Arrival, GetMessageResult, PutResult, QueryMessageResult
+from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
+from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.retention import RetentionCleaner
 
 Handler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-"""Answers one request: the response now, or None when it comes later or never. Refuses by raising
-``RequestRejectedError``.
+"""Answers one request: returns the response, or None if it is sent later or never. Raises
+``RequestRejectedError`` to refuse the request.
 """
 
 HandlerTable = Mapping[int, Handler]
-"""Request code to handler."""
+"""Handlers by request code."""
 
 Matcher = Callable[[int], bool]
 """Whether a message with this tags code may interest the reader."""
@@ -36,11 +38,10 @@ RecordFilter = Callable[[memoryview], bool]
 
 
 class MessageReader(Protocol):
-    """Positions and messages of queues."""
+    """The messages of the queues, and their offsets: for processors that answer from the store."""
 
     def get_message(
         self,
-        group: str,
         topic: str,
         queue_id: int,
         offset: int,
@@ -71,98 +72,54 @@ class MessageReader(Protocol):
 
     def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
 
+    def queue_names(self) -> list[QueueName]: ...
+
     def earliest_store_timestamp(self) -> int: ...
 
     def in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool: ...
 
 
 class StoreWriter(Protocol):
-    """Where messages go."""
+    """The write side: for senders, internal or external."""
 
     def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]: ...
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]: ...
 
-
-class Store(MessageReader, StoreWriter, Protocol):
-    """The whole store."""
-
-    def subscribe_arrivals(self, listener: Callable[[Arrival], None]) -> None: ...
-
-    @property
-    def writeable(self) -> bool: ...
-
     @property
     def page_cache_busy(self) -> bool: ...
 
+
+class StoreFlush(Protocol):
+    """What has to be made durable: for the services that flush."""
+
     @property
-    def failure(self) -> str | None: ...
-
-    def commit(self) -> None: ...
-
-    def dispatch(self) -> None: ...
+    def log(self) -> CommitLog: ...
 
     def flush_task(self) -> FlushTask | None: ...
 
     def flushed(self, offset: PhysicalOffset) -> None: ...
 
+    def flush_failed(self, error: BaseException) -> None: ...
+
     def queue_flush_task(self) -> QueueFlush | None: ...
 
     def queues_flushed(self, task: QueueFlush) -> None: ...
 
-    def on_queue_flush_failed(self, error: BaseException) -> None: ...
+    def queue_flush_failed(self, error: BaseException) -> None: ...
 
-    def fail(self, reason: str) -> None: ...
 
-    def change_settings(self, settings: StoreSettings) -> None: ...
-
-    @property
-    def disk_full_reason(self) -> str | None: ...
+class StoreAdmin(Protocol):
+    """The whole store, for cleaning and for the requests of operators."""
 
     @property
-    def is_healthy(self) -> bool: ...
+    def queues(self) -> ConsumeQueueTable: ...
 
     @property
-    def cleaning(self) -> RetentionCleaner: ...
-
-    def delete_expired_queues(self) -> int: ...
-
-    @property
-    def is_rebuilding_queues(self) -> bool: ...
-
-    @property
-    def dispatch_behind_bytes(self) -> int: ...
-
-    @property
-    def dispatch_due(self) -> bool: ...
-
-    @property
-    def is_idle(self) -> bool: ...
-
-    def checkpoint_due(self) -> bool: ...
-
-    def catch_up_index(self) -> bool: ...
-
-    @property
-    def flushed_offset(self) -> PhysicalOffset: ...
-
-    @property
-    def min_physical_offset(self) -> PhysicalOffset: ...
-
-    @property
-    def max_physical_offset(self) -> PhysicalOffset: ...
-
-    @property
-    def confirm_offset(self) -> PhysicalOffset: ...
-
-    def read_log(self, offset: int, size: int) -> bytes: ...
-
-    def append_raw(self, offset: PhysicalOffset, data: bytes) -> None: ...
-
-    def queues(self) -> Iterable[tuple[str, int]]: ...
+    def retention(self) -> RetentionCleaner: ...
 
     def delete_topic_queues(self, topic: str) -> None: ...
 
-    def runtime_info(self) -> dict[str, str]: ...
+    def delete_expired_queues(self) -> int: ...
 
-    def shutdown(self) -> None: ...
+    def runtime_info(self) -> dict[str, str]: ...

@@ -25,7 +25,7 @@ class FastPathDispatcher:
     def __init__(self, core: Cdata, tables: FastPathTables, store: Any) -> None:
         self._core = core
         self._tables = tables
-        self._index = store.parts.index
+        self._index = store.index
         self._state = ffi.new("rmq_dispatch_state *")
         self._arrivals = self._state.arrivals = ffi.new("rmq_arrival[]", ARRIVALS_MAX)
         self._state.arrival_capacity = ARRIVALS_MAX

@@ -76,12 +76,12 @@ class FastPathEligibility:
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
         self._deps = deps
-        self._queue_table = sources.store.parts.queues
-        self._tails = sources.store.tails
+        self._queue_table = sources.store.queues
+        self._tails = sources.store.appender.tails
         self._stamp: tuple[object, ...] = (None,) * 8
         self._sends_from_ms = _NEVER_MS
         self._needs_slaves = False
-        self._appends_crc = sources.store.appends_crc
+        self._appends_crc = sources.store.appender.appends_crc
         self.marks: Sequence[Watermark] = ()
         """What the reply to a send waits for."""
         self.paused = False
@@ -117,8 +117,8 @@ class FastPathEligibility:
             access,
         )
         store = sources.store
-        self.marks = (*store.acknowledged(True), *self._deps.replication.marks)
-        self.wait_false_is_hot = self.marks == (*store.acknowledged(False),)
+        self.marks = (*store.log.acknowledged(True), *self._deps.replication.marks)
+        self.wait_false_is_hot = self.marks == (*store.log.acknowledged(False),)
         self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.is_writeable:
@@ -133,7 +133,7 @@ class FastPathEligibility:
             and not self.paused
             and not (self._needs_slaves and deps.replication.not_enough_replicas)
             and not self._appends_crc
-            and store.ready_to_put()
+            and store.appender.is_ready()
             and deps.gate.has_room(REPLIES_AT_ONCE)
         )
 

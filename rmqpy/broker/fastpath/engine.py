@@ -47,6 +47,7 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.files.staging import END, INDEX, STAGED
+from rmqpy.store.health import Writer
 
 if TYPE_CHECKING:
     from rmqpy.store.commitlog.dledger import Proposer
@@ -86,7 +87,7 @@ class FastPath:
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
         log = sources.store.log
-        dledger = sources.store.dledger
+        dledger = sources.store.opened.dledger
         self._dledger = dledger
         self._proposer: Proposer | None = None
         self._grants = -1
@@ -169,7 +170,7 @@ class FastPath:
         """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
         if self.core is None:
             return
-        self._store.parts.dispatch.install_accelerator(None)
+        self._store.dispatcher.install_accelerator(None)
         self._in.release()
         self._out.release()
         self._tables.close()
@@ -262,9 +263,9 @@ class FastPath:
             if status == FeedStatus.ROLL:
                 self._room.make_room(self.core.wanted)
             else:
-                self._store.commit()
+                self._store.appender.commit()
         except OSError as error:
-            self._store.log_write_failed(error)
+            self._store.health.write_failed(Writer.LOG, error)
         self.refresh()
         if self._dledger is not None and not self.core.send_enabled:
             self._dledger.entries.rewind()  # the message that the file was made for does not come
@@ -377,7 +378,7 @@ class FastPath:
 
     def _share_log(self) -> None:
         """Addresses that may have moved."""
-        core, tails, staging = self.core, self._store.tails, self._staging
+        core, tails, staging = self.core, self._store.appender.tails, self._staging
         staging.kept = 0
         if self._cells is not tails.cells:
             self._cells = tails.cells
@@ -456,7 +457,7 @@ class FastPath:
         core.near_count = settings.max_transfer_count_on_message_in_memory
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
-        core.memory_distance = self._store.memory_distance
+        core.memory_distance = self._store.reader.memory_distance
         core.wait_false_is_hot = self._conditions.wait_false_is_hot
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None

@@ -59,6 +59,7 @@ from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.files.staging import END, FILE_END, STAGED
+from rmqpy.store.health import Writer
 
 OUT_BYTES: Final = 4 * 1024 * 1024
 """Replies of a turn; a turn that would have more ends early."""
@@ -103,8 +104,7 @@ class HotPython:
         self._log = sources.store.log
         self._staging = self._log.staging
         self._conditions = FastPathEligibility(sources, deps)
-        parts = sources.store.parts
-        self.rows = HotRows(parts.queues, parts.index)
+        self.rows = HotRows(sources.store.queues, sources.store.index)
         """What dispatch takes."""
         self.core = self
         self.frame_max = FEED_BYTES
@@ -170,7 +170,7 @@ class HotPython:
 
     def close(self) -> None:
         """Nothing is fed any more. Harmless twice."""
-        self._store.parts.dispatch.install_accelerator(None)
+        self._store.dispatcher.install_accelerator(None)
         self._peers.clear()
 
     # Connections
@@ -247,7 +247,7 @@ class HotPython:
         for (start, _), command in zip(self._cold, commands, strict=False):
             if command.code == RequestCode.SEND_MESSAGE_V2:
                 self._learn(start, command)
-        if self._tails is not self._store.tails.cells:
+        if self._tails is not self._store.appender.tails.cells:
             self.refresh()
 
     def make_room(self, status: int) -> None:
@@ -256,9 +256,9 @@ class HotPython:
             if status == FeedStatus.ROLL:
                 self._log.make_room(self.wanted)
             else:
-                self._store.commit()
+                self._store.appender.commit()
         except OSError as error:
-            self._store.log_write_failed(error)
+            self._store.health.write_failed(Writer.LOG, error)
         self.refresh()
 
     @property
@@ -387,7 +387,7 @@ class HotPython:
         for shapes in self._shapes.values():
             shapes.clear()
         self._plans = PropertyPlans(identity.cluster, self._conditions.wait_false_is_hot)
-        self._tails = self._store.tails.cells
+        self._tails = self._store.appender.tails.cells
         self._store_host = identity.store_host
         self._size_max = identity.store.max_message_size
         self._reply = send_template(identity, SERIALIZE_JSON)
@@ -434,7 +434,7 @@ class HotPython:
         sys_flag = stored_sys_flag(header.sys_flag, config, born, self._store_host)
         return SendLine(
             queue_id=header.queue_id,
-            cell=self._store.tails.index_of((name, header.queue_id)),
+            cell=self._store.appender.tails.index_of((name, header.queue_id)),
             sys_flag=sys_flag,
             flag=header.flag,
             reconsume_times=header.reconsume_times or 0,

@@ -175,7 +175,9 @@ class FastPathTables:
         target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
         target.accounts |= accounts
         if 0 <= queue_id < target.send_queues:
-            line.cells[queue_id] = self._sources.store.tails.index_of((topic.encode(), queue_id))
+            line.cells[queue_id] = self._sources.store.appender.tails.index_of(
+                (topic.encode(), queue_id)
+            )
 
     def learn_pull(
         self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
@@ -200,7 +202,7 @@ class FastPathTables:
 
     def learn_queue(self, topic: str, queue_id: int) -> bool:
         """A queue of the store, and the file that takes its next unit."""
-        queue = self._sources.store.parts.queues.find(topic, queue_id)
+        queue = self._sources.store.queues.find(topic, queue_id)
         line = self._topic(topic) if queue is not None else None
         if queue is None or line is None or not 0 <= queue_id < len(line.queues):
             return False
@@ -232,7 +234,7 @@ class FastPathTables:
         """Somebody waits for a message in this queue, or nobody does any more."""
         name = (topic, queue_id)
         (self._watched.add if wanted else self._watched.discard)(name)
-        queue = self._sources.store.parts.queues.find(topic, queue_id)
+        queue = self._sources.store.queues.find(topic, queue_id)
         if queue is not None:
             queue.state[WATCHED_STATE] = wanted
 

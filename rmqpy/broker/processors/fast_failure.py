@@ -28,13 +28,14 @@ from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import AdminTimeBudget
-from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.base.store_api import StoreWriter
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
+from rmqpy.store.dispatcher import Dispatcher
 
 NEVER_MS: Final = 1 << 62
 PUTS: Final = frozenset(
@@ -59,13 +60,13 @@ RESTRICTED: Final = PUTS | _NEED_WHOLE_QUEUES
 """Codes that :func:`reject_if_unavailable` may refuse."""
 
 
-def reject_if_unavailable(store: Store, code: int) -> None:
+def reject_if_unavailable(writer: StoreWriter, dispatcher: Dispatcher, code: int) -> None:
     """Raise RequestRejectedError for a request of :data:`RESTRICTED` that cannot be answered now:
     a send while the page cache is busy, or an offset while the consume queues are rebuilt.
     """
     if code not in PUTS:
-        _reject_while_rebuilding(store)
-    elif store.page_cache_busy:
+        _reject_while_rebuilding(dispatcher)
+    elif writer.page_cache_busy:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
         )
@@ -76,7 +77,7 @@ class FastFailure:
     """A ``net.server.OverloadFilter``."""
 
     _identity: BrokerContext
-    _store: Store
+    _writer: StoreWriter
     _clock: Clock
     refused: int = 0
     _slice: AdminTimeBudget = field(init=False)
@@ -89,14 +90,14 @@ class FastFailure:
         limits = self._limits()
         if not limits:
             return NEVER_MS
-        return 1 if self._store.page_cache_busy else min(limits.values())
+        return 1 if self._writer.page_cache_busy else min(limits.values())
 
     def sift(
         self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
         """Refuse what is too old; the others, in their order."""
         limits = self._limits()
-        behind_slow_write = bool(limits) and self._store.page_cache_busy
+        behind_slow_write = bool(limits) and self._writer.page_cache_busy
         kept: list[RemotingCommand] = []
         answers: list[bytes] = []
         for command in commands:
@@ -143,16 +144,16 @@ def _busy(request: RemotingCommand, reason: str, age: str) -> RemotingCommand:
     )
 
 
-def _reject_while_rebuilding(store: Store) -> None:
+def _reject_while_rebuilding(dispatcher: Dispatcher) -> None:
     """Raise RequestRejectedError while the consume queues lag behind the log after a restart.
 
     A pull gets the messages that its queue already has, and waits where there is none
     (:mod:`rmqpy.store.reader`). Requests that decide on offsets are refused: an answer from half a
     queue would send a consumer to the wrong place.
     """
-    if store.is_rebuilding_queues:
+    if dispatcher.is_rebuilding_queues:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             "the consume queues are being brought in line with the log,"
-            f" {store.dispatch_behind_bytes} bytes to go",
+            f" {dispatcher.behind_bytes} bytes to go",
         )

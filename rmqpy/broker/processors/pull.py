@@ -136,7 +136,6 @@ class PullProcessor:
         selection = self._selection(header, group)
         began_ms = self.clock.monotonic_ms()
         result = self.queues.get_message(
-            header.consumer_group,
             header.topic,
             header.queue_id,
             header.queue_offset,

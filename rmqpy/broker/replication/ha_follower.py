@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import Store
 from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
 from rmqpy.broker.replication.master_log_check import LogCheckResult, MasterLogCheck
 from rmqpy.config.keys import split_address
@@ -33,6 +32,8 @@ from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.ha import HaClientHandler, HaConnection
 from rmqpy.remoting.channel import Network
+from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.health import StoreHealth
 
 FAILURES_MAX: Final = 2
 FIRST_TRY_MS: Final = 100
@@ -42,12 +43,24 @@ Dial = Callable[[tuple[str, int], HaClientHandler], HaConnection]
 logger = logging.getLogger(__name__)
 
 
+class SlaveStore(Protocol):
+    """The parts of the store that following changes."""
+
+    @property
+    def log(self) -> CommitLog: ...
+
+    @property
+    def health(self) -> StoreHealth: ...
+
+    def append_raw(self, offset: PhysicalOffset, data: bytes) -> None: ...
+
+
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class HaFollower:
     """See the module's text. A ``net.ha_driver.HaClientHandler``."""
 
     identity: BrokerContext
-    _store: Store
+    _store: SlaveStore
     scheduler: Scheduler
     network: Network
     dial: Dial
@@ -130,7 +143,7 @@ class HaFollower:
                 self._ask(rest[1:], [*heard, verdict])
 
         self._state = f"asking {rest[0].address}"
-        self._check = MasterLogCheck(self.identity, self._store, self.network, rest[0], done)
+        self._check = MasterLogCheck(self.identity, self._store.log, self.network, rest[0], done)
         self._check.start()
 
     def _choose(self, heard: list[LogCheckResult]) -> None:
@@ -172,7 +185,7 @@ class HaFollower:
         settings = LinkSettings.from_settings(self.identity.store)
         return SlaveLink(
             settings,
-            self._store.max_physical_offset,
+            self._store.log.max_offset,
             now_ms,
             begin_at=self._begin_at(verdict, settings),
         )
@@ -189,7 +202,7 @@ class HaFollower:
             return
         self._note(reason)
         self._failures += 1
-        failure = self._store.failure
+        failure = self._store.health.failure
         if failure is not None:
             self._state = f"stopped: {failure}"
             return

@@ -16,7 +16,8 @@ agree cannot be checked, and the slave says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from attrs import define, field
 
@@ -32,27 +33,15 @@ from rmqpy.config.properties_file import parse_properties
 from rmqpy.ha.compare import DivergenceSearch
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigError, NetworkError, RemoteProtocolError, RmqError
-from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.channel import Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import CompareLogRequestHeader
+from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 TIMEOUT_MS: Final = 5_000
 LOOK_BACK_BYTES: Final = 5 << 20
 """Where the begin of a record is looked for: a record of the default settings is shorter."""
-
-
-class ComparedLog(Protocol):
-    """The slave's log, as far as it is compared."""
-
-    @property
-    def min_physical_offset(self) -> PhysicalOffset: ...
-
-    @property
-    def max_physical_offset(self) -> PhysicalOffset: ...
-
-    def read_log(self, offset: int, size: int) -> bytes: ...
 
 
 @define(slots=True, frozen=True)
@@ -79,7 +68,7 @@ class MasterLogCheck:
     """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
 
     identity: BrokerContext
-    log: ComparedLog
+    log: CommitLog
     network: Network
     master: MasterAddress
     done: Callable[[LogCheckResult], None]
@@ -145,7 +134,7 @@ class MasterLogCheck:
         table = KVTable.decode(response.body).table
         begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         self._begin, self._end = max(0, begin), end
-        own = self.log.max_physical_offset
+        own = self.log.max_offset
         if own > end:
             self._refuse(
                 f"its log ends at {end}, ours at {own}: we hold what it never had or has lost;"
@@ -157,13 +146,13 @@ class MasterLogCheck:
                 " this slave has to begin with an empty store"
             )
         else:
-            self._compare(max(self.log.min_physical_offset, self._begin), own)
+            self._compare(max(self.log.min_offset, self._begin), own)
 
     def _compare(self, begin: int, end: int) -> None:
         if begin >= end:
             self._accept("nothing to compare yet")
             return
-        self._search(DivergenceSearch(begin, end, self.log.read_log))
+        self._search(DivergenceSearch(begin, end, partial(read_span, self.log)))
 
     def _search(self, search: DivergenceSearch) -> None:
         span = search.requested
@@ -203,11 +192,11 @@ class MasterLogCheck:
         self.done(LogCheckResult(self.master, refused=reason, unreachable=unreachable))
 
 
-def frame_start(log: ComparedLog, offset: int) -> int:
+def frame_start(log: CommitLog, offset: int) -> int:
     """Where the record begins that ``offset`` is in; ``offset`` itself where none is found."""
-    low = max(log.min_physical_offset, offset - LOOK_BACK_BYTES)
-    high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_physical_offset)
-    data = log.read_log(low, high - low)
+    low = max(log.min_offset, offset - LOOK_BACK_BYTES)
+    high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_offset)
+    data = read_span(log, low, high - low)
     last = offset - low + MAGIC_POSITION + len(MAGIC_BYTES[0])
     while last > 0:
         place = max(data.rfind(magic, 0, last) for magic in MAGIC_BYTES)

@@ -19,13 +19,14 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from attrs import define, field
 
-from rmqpy.broker.base.store_api import Store
+from rmqpy.broker.base.store_api import StoreFlush
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.flush_tracker import QueueFlush
+from rmqpy.store.health import StoreHealth
 
 FLUSHED = "flushed"
 """Name of the watermark that a flush raises."""
@@ -42,14 +43,14 @@ logger = logging.getLogger(__name__)
 class StoreFailureHandler:
     """Refuses the senders that wait when the store fails or the disk is full, and logs why once."""
 
-    _store: Store
+    _health: StoreHealth
     _gate: SendGate
     _messages: InternalMessageWriter
     _reported: str | None = field(default=None, init=False)
 
     def on_failure(self) -> None:
         """Fail everything that waits: what was not acknowledged never will be."""
-        reason = self._store.failure or self._store.disk_full_reason
+        reason = self._health.failure or self._health.disk_full_reason
         if reason != self._reported:
             self._reported = reason
             logger.error("the store accepts no messages: %s", reason)
@@ -58,7 +59,7 @@ class StoreFailureHandler:
 
     def on_room(self) -> None:
         """Log once that a full disk has space again."""
-        if self._reported is not None and self._store.failure is None:
+        if self._reported is not None and self._health.failure is None:
             self._reported = None
             logger.warning("disk space is available again; accepting messages")
 
@@ -73,7 +74,9 @@ T = TypeVar("T", bound=_Task)
 class _Flushing(ABC, Generic[T]):
     """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, store: StoreFlush, scheduler: Scheduler, on_failure: Callable[[], None]
+    ) -> None:
         self._store = store
         self._scheduler = scheduler
         self._on_failure = on_failure
@@ -167,7 +170,11 @@ class LogFlusher(_Flushing[FlushTask]):
     """Of the commit log."""
 
     def __init__(
-        self, store: Store, gate: SendGate, scheduler: Scheduler, on_failure: Callable[[], None]
+        self,
+        store: StoreFlush,
+        gate: SendGate,
+        scheduler: Scheduler,
+        on_failure: Callable[[], None],
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
@@ -203,7 +210,7 @@ class LogFlusher(_Flushing[FlushTask]):
     def _awaited(self) -> bool:
         return any(
             mark.name == FLUSHED and self._gate.waits_for(mark)
-            for mark in self._store.acknowledged(True)
+            for mark in self._store.log.acknowledged(True)
         )
 
     def _take(self) -> FlushTask | None:
@@ -215,7 +222,7 @@ class LogFlusher(_Flushing[FlushTask]):
 
     def _failed(self, error: BaseException) -> None:
         logger.error("making the commit log durable failed: %s", error)
-        self._store.fail(f"making the commit log durable failed: {error}")
+        self._store.flush_failed(error)
 
     def _go_on(self) -> None:
         self.begin_if_awaited()
@@ -232,4 +239,4 @@ class QueueFlusher(_Flushing[QueueFlush]):
 
     def _failed(self, error: BaseException) -> None:
         logger.error("making the consume queues durable failed: %s", error)
-        self._store.on_queue_flush_failed(error)
+        self._store.queue_flush_failed(error)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.base.store_api import HandlerTable, StoreAdmin
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
 from rmqpy.model.clock import Scheduler, Timer
@@ -28,7 +28,7 @@ class StoreCleaning:
     def __init__(
         self,
         identity: BrokerContext,
-        store: Store,
+        store: StoreAdmin,
         topics: TopicTable,
         scheduler: Scheduler,
         flush_queues: Callable[[], None],
@@ -54,7 +54,7 @@ class StoreCleaning:
         """Begin a round, unless one is under way."""
         if self._round is None:
             settings = self._identity.store
-            self._round = self._store.cleaning.round(settings, self._scheduler.now_ms())
+            self._round = self._store.retention.round(settings, self._scheduler.now_ms())
             self._go_on(None)
 
     def stop(self) -> None:
@@ -70,7 +70,7 @@ class StoreCleaning:
 
     def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Queues of topics that have no configuration; the system's own stay."""
-        for topic in {name for name, _ in self._store.queues()}:
+        for topic in {topic for (topic, _), _ in self._store.queues.items()}:
             if self._topics.get(topic) is None and topic not in _KEPT:
                 self._store.delete_topic_queues(topic)
                 logger.info(
@@ -79,7 +79,7 @@ class StoreCleaning:
         return RemotingCommand.response_to(request)
 
     def delete_expired_files(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        self._store.cleaning.delete_manually()
+        self._store.retention.delete_manually()
         return RemotingCommand.response_to(request)
 
     def _go_on(self, error: BaseException | None) -> None:
@@ -92,8 +92,8 @@ class StoreCleaning:
         except StopIteration:
             self._round = None
             self._report()
-            if self._store.cleaning.wants_flush:
-                self._store.cleaning.wants_flush = False
+            if self._store.retention.wants_flush:
+                self._store.retention.wants_flush = False
                 self._flush_queues()
             return
         except BaseException:
@@ -105,7 +105,7 @@ class StoreCleaning:
             self._scheduler.run_blocking(step.run, lambda _none, failed: self._go_on(failed))
 
     def _report(self) -> None:
-        failure = self._store.cleaning.failure
+        failure = self._store.retention.failure
         if failure is not None and failure != self._reported:
             logger.error("cleaning stands still: %s", failure)
         self._reported = failure

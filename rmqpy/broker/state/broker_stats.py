@@ -30,7 +30,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -104,7 +104,7 @@ class ItemStatistics:
     """See the module's text."""
 
     identity: BrokerContext
-    store: Store
+    reader: MessageReader
     statistics: Statistics
     scheduler: Scheduler
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
@@ -120,8 +120,8 @@ class ItemStatistics:
     def start(self) -> None:
         """What is there now counts for nothing."""
         self._ends = {
-            (topic, queue_id): self.store.max_queue_offset(topic, queue_id)
-            for topic, queue_id in self.store.queues()
+            (topic, queue_id): self.reader.max_queue_offset(topic, queue_id)
+            for topic, queue_id in self.reader.queue_names()
         }
         self._plan(SECONDS_PERIOD_MS)
 
@@ -171,8 +171,8 @@ class ItemStatistics:
         self._plan(SECONDS_PERIOD_MS)
 
     def _look_at_queues(self) -> None:
-        for topic, queue_id in self.store.queues():
-            end = self.store.max_queue_offset(topic, queue_id)
+        for topic, queue_id in self.reader.queue_names():
+            end = self.reader.max_queue_offset(topic, queue_id)
             known = self._ends.setdefault((topic, queue_id), 0)
             if end < known:
                 self._ends[topic, queue_id] = end
@@ -184,8 +184,8 @@ class ItemStatistics:
         while self._behind and left > 0:
             topic, queue_id = self._behind[0]
             first = self._ends[topic, queue_id]
-            first = max(first, self.store.min_queue_offset(topic, queue_id))
-            count, size = self.store.queue_bytes(topic, queue_id, first, left)
+            first = max(first, self.reader.min_queue_offset(topic, queue_id))
+            count, size = self.reader.queue_bytes(topic, queue_id, first, left)
             self._ends[topic, queue_id] = first + count
             left -= max(1, count)
             if not count:

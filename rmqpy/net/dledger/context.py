@@ -13,59 +13,42 @@ from rmqpy.dledger.member import Role
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.message import Host
 from rmqpy.remoting.channel import Network
+from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-from rmqpy.store.ledger.classic_prefix import ClassicPrefix
+from rmqpy.store.commitlog.opening import OpenedLog
+from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
-from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
 """Period of the state loop (Java StateMaintainer)."""
 
 
 class DriverStore(Protocol):
-    """What a driver needs of the store besides its log; ``MessageStore`` has it."""
+    """The parts of the store that a driver uses in addition to its log."""
 
     @property
-    def failure(self) -> str | None:
-        """Why nothing is accepted any more."""
+    def opened(self) -> OpenedLog: ...
 
     @property
-    def disk_full(self) -> bool: ...
+    def health(self) -> StoreHealth: ...
 
     @property
-    def old_log(self) -> ClassicPrefix | None: ...
-
-    @property
-    def divided_offset(self) -> int | None:
-        """Where the old commit log ends, if there is one."""
-
-    def commit(self) -> None:
-        """Write what the puts have staged; a failure is told by ``failure``."""
-
-    def log_write_failed(self, error: OSError) -> None:
-        """A write found the disk full; the next :meth:`commit` that finds room says that it is
-        over.
-        """
-
-    def fail(self, reason: str) -> None: ...
+    def appender(self) -> MessageAppender: ...
 
     @property
     def queue_ends(self) -> ExpiredQueueEnds: ...
 
+    def encode_queue_ends(self) -> bytes:
+        """Return the ends of the queues without a message, for another member."""
+
     def delete_classic_prefix(self) -> None:
-        """Remove the commit log in front of the divide, if there still is one."""
+        """Remove the commit log before the divide, if it still exists."""
 
     def discard_through(self, index: int) -> None:
-        """The leader has no entry up to ``index`` any more."""
+        """Let the files of all entries up to ``index`` be removed."""
 
     def on_log_reset(self) -> None:
-        """What was in the DLedger log is gone."""
-
-    def encode_queue_ends(self) -> bytes:
-        """What ``queue_ends`` of another member wants to be told."""
-
-    def put_record(self, record: bytes) -> PutResult:
-        """Append a whole record that somebody else has encoded."""
+        """Follow a DLedger log that starts elsewhere now."""
 
 
 @define(slots=True, frozen=True, kw_only=True)

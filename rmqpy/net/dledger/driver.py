@@ -115,8 +115,8 @@ class DLedgerDriver:
 
     def introduce(self) -> PeerHello:
         """What this member says of itself."""
-        divided = self._store.divided_offset
-        old_log = self._store.old_log
+        divided = self._store.opened.divided_offset
+        old_log = self._store.opened.old_log
         mark = ClassicPrefixMark() if old_log is None else old_log.mark
         return PeerHello(
             group=self.membership.group,
@@ -153,7 +153,7 @@ class DLedgerDriver:
         """The next file of the old log, where it may block; once all are read, every member is met
         again.
         """
-        old_log = self._store.old_log
+        old_log = self._store.opened.old_log
         work = None if old_log is None else old_log.next_digest_task()
         if old_log is None or work is None:
             return
@@ -294,7 +294,7 @@ class DLedgerDriver:
     def _before_steps(self) -> bool:
         """What is staged is reported, and so is the disk. False: the core may not be stepped."""
         self.grants += 1
-        self._store.commit()
+        self._store.appender.commit()
         if self.carrier.dead or not self.carrier.finish():
             return False
         disk = self._disk_now()
@@ -305,14 +305,14 @@ class DLedgerDriver:
         return True
 
     def _disk_now(self) -> DiskState:
-        if self._store.failure is not None:
+        if self._store.health.failure is not None:
             return DiskState.FAILED
         if self._scrub.damaged and not self._alone:
             return DiskState.DAMAGED
         lacks_tables = self._store.queue_ends.is_requested or self._deps.lacks_tables()
         if lacks_tables and not self._alone:
             return DiskState.LACKS_TABLES
-        return DiskState.FULL if self._store.disk_full else DiskState.GOOD
+        return DiskState.FULL if self._store.health.is_out_of_space else DiskState.GOOD
 
     def _step(self, event: Event) -> None:
         self.grants += 1

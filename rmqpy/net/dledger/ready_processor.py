@@ -39,7 +39,7 @@ from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.net.dledger.context import DriverDependencies
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
-from rmqpy.store.health import NO_ROOM
+from rmqpy.store.health import NO_ROOM, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class ReadyProcessor:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._die(error)
-            self._store.log_write_failed(error)
+            self._store.health.write_failed(Writer.LOG, error)
             return False
         except Exception as error:  # noqa: BLE001 - logged, and the end of this member
             self._die(error)
@@ -145,7 +145,7 @@ class ReadyProcessor:
             steps[self._steps_done](ready)
             self._steps_done += 1
         if self._entries.has_staged:
-            self._store.commit()
+            self._store.appender.commit()
 
     def _keep_vote(self, ready: Ready) -> None:
         if ready.hard_state is not None:
@@ -169,7 +169,7 @@ class ReadyProcessor:
         """This member comes back so late that everything up to ``first`` has expired with the
         leader: the log in front of the divide goes as its entries go.
         """
-        divided = self._store.divided_offset
+        divided = self._store.opened.divided_offset
         if divided is None or first.position == divided:
             return
         if first.position < divided or first_of(first) == 0:
@@ -254,7 +254,7 @@ class ReadyProcessor:
         refused stays, as in Java.
         """
         for body in append.bodies:
-            result = self._store.put_record(body)
+            result = self._store.appender.put_record(body)
             if result.status is not PutMessageStatus.PUT_OK:
                 break
         else:
@@ -277,5 +277,5 @@ class ReadyProcessor:
             logger.error("this member leaves its group until a restart: %s", error)
         else:
             logger.exception("this member leaves its group until a restart")
-        self._store.fail(f"the DLedger log cannot be kept: {error}")
+        self._store.health.fail(f"the DLedger log cannot be kept: {error}")
         self._deps.on_role(Role.CANDIDATE)

@@ -1,11 +1,11 @@
-"""ClassicCommitLog: V1 records back to back in mapped files, the log of master-slave brokers.
+"""ClassicCommitLog: contiguous V1 records in mapped files, the log of master-slave brokers.
 
-A record fits a file only if 8 bytes stay free behind it; otherwise the file ends in a BLANK (int32
-rest length, int32 BLANK_MAGIC, the bytes behind undefined) and the record starts the next file. A
-batch goes to the next file as a whole.
+A record fits into a file only if 8 bytes remain free after it; otherwise the file ends in a BLANK
+(int32 remaining length, int32 BLANK_MAGIC, the following bytes undefined) and the record starts the
+next file. A batch moves to the next file as a whole.
 
-Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has given
-to the file, ``flushed`` what is durable. Readers see what is written.
+Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has
+written to the file, ``flushed`` what is durable. Readers see what is written.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rmqpy.store.files.staging import END, FILE_END, STAGED, Staging
 from rmqpy.store.files.watermark import Watermark
 
 PREPARE_BELOW_FRACTION = 4
-"""The next file is made when less than this part of the current one is left."""
+"""The next file is created when less than this fraction of the current one is left."""
 
 
 class ClassicCommitLog:
     """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`.
 
-    ``segments`` comes loaded and recovered: the last file's ``wrote_position`` is the end of the
-    log. ``flushed_offset`` is how far it is durable, if not to its end.
+    ``row`` is loaded and recovered: the ``wrote_position`` of its last file is the end of the log.
+    ``flushed_offset`` is the offset up to which it is durable, if that is not its end.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ClassicCommitLog:
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))
 
     def make_room(self, length: int) -> None:
-        """Let ``length`` bytes follow the end of the log: in its file, and in staging."""
+        """Make room for ``length`` bytes after the end of the log: in its file, and in staging."""
         if not self._segments or self._end == self._current.end_offset:
             self._advance_file()
         rest = self._current.end_offset - self._end
@@ -126,8 +126,8 @@ class ClassicCommitLog:
         self._prepare_next()
 
     def begin_at(self, offset: PhysicalOffset) -> None:
-        """Let a log that holds nothing begin at ``offset``, a file start (HA: a new slave gets its
-        master's last file first).
+        """Let an empty log start at ``offset``, the start of a file (HA: a new slave receives the
+        last file of its master first).
         """
         assert self._end == 0 and offset % self._segments.file_size == 0, (self._end, offset)
         while self._segments:
@@ -140,8 +140,8 @@ class ClassicCommitLog:
         self.flushed_mark.advance(offset)
 
     def append_raw(self, data: bytes | memoryview) -> None:
-        """Take bytes of a master's log as they come (HA): they continue the log and stay inside one
-        file. A record may end in a later call.
+        """Append bytes of a master's log as received (HA). They continue the log within one file. A
+        record may end in a later call.
         """
         self.commit()
         if not self._segments or self._end == self._current.end_offset:
@@ -198,7 +198,7 @@ class ClassicCommitLog:
     def seal(self) -> PhysicalOffset:
         """Close the last file with a BLANK up to its end (a record never touches the last 8 bytes).
 
-        Idempotent; returns the offset behind the file, which becomes ``divided_offset``.
+        Idempotent. Return the offset after the file, which becomes ``divided_offset``.
         """
         assert self._segments and not self.staging.state[STAGED]
         file = self._segments.last
@@ -213,7 +213,7 @@ class ClassicCommitLog:
         return PhysicalOffset(self._end)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
-        """Never the file that is written."""
+        """Return the first file, unless it is the one that is written or not yet durable."""
         row = self._segments
         if len(row) < 2 or row.first.end_offset > self.flushed_mark.value:
             return None
@@ -223,7 +223,7 @@ class ClassicCommitLog:
         return self._segments.take_first()
 
     def drop_unused(self) -> None:
-        """Remove the file that was made ahead and never written (clean stop)."""
+        """Remove the file that was created ahead and never written (clean stop)."""
         if self._prepared is not None and self._segments and self._segments.last is self._prepared:
             self._segments.drop_last()
             self._segments.sync_directories()
@@ -234,7 +234,9 @@ class ClassicCommitLog:
 
     @property
     def _current(self) -> MappedFile:
-        """The file that takes the next byte (the last one, unless that was only made ahead)."""
+        """The file that receives the next byte (the last one, unless that was only created
+        ahead).
+        """
         last = self._segments.last
         if last is self._prepared and self._end < last.first_offset:
             return self._segments[-2]
@@ -250,19 +252,17 @@ class ClassicCommitLog:
         self._advance_file()
 
     def _advance_file(self) -> None:
-        """Make the file that starts at the end of the log current."""
+        """Make the file that starts at the end of the log the current one."""
         if self._prepared is not None and self._prepared.first_offset == self._end:
             self._prepared = None
         elif not self._segments or self._segments.last.first_offset != self._end:
             self._segments.create(self._end - self._end % self._segments.file_size)
 
     def _prepare_next(self) -> None:
-        """Make the next file ahead of need, so that rolling costs nothing on the way of a
-        request.
-        """
+        """Create the next file early, so that no request has to wait for it."""
         last = self._segments.last
         rest = last.size - last.wrote_position
         if self._prepared is None and rest < last.size // PREPARE_BELOW_FRACTION:
-            # What cannot be made now is made when it is needed, and fails there.
+            # If this fails, the file is created when it is needed, and the error is raised there.
             with contextlib.suppress(OSError):
                 self._prepared = self._segments.create(last.end_offset)

@@ -1,8 +1,8 @@
 """DLedgerCommitLog: each message record is the body of one DLedger entry.
 
-The physical offset of a message is its entry's position + 48; the record's PHYSICALOFFSET says so,
-written when the leader appends (followers store the bytes as they come). Readers see what is
-committed, never more. Who may append, in which term and at which index, is the proposer's word.
+The physical offset of a message is the position of its entry + 48. The leader writes it into the
+record's PHYSICALOFFSET when it appends; followers store the bytes as received. Readers see what is
+committed, never more. The proposer decides who may append, in which term and at which index.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger.entry_store import EntryStore
 
 DLEDGER_MORE_HOURS = 1
-"""The Java broker gives its ledger fileReservedTime + 1."""
+"""The Java broker passes fileReservedTime + 1 to its ledger."""
 
 
 class Proposer(Protocol):
-    """What the log asks of the consensus core: leave to append, now or in advance."""
+    """The part of the consensus core that the log uses: permission to append, now or in advance."""
 
     def propose(self, count: int) -> Proposal | ProposalRejected: ...
 
@@ -34,14 +34,16 @@ class Proposer(Protocol):
 
     @property
     def grants(self) -> int:
-        """Grows whenever a grant that was given may hold no more."""
+        """A counter that grows whenever an earlier grant may have become invalid."""
 
     def consume_grant(self, count: int) -> None:
-        """Propose so many entries of the last grant, which still holds and goes on behind them."""
+        """Propose ``count`` entries of the last grant, which remains valid for the entries after
+        them.
+        """
 
 
 class NoLeaderProposer:
-    """Proposer of a log that is only read (or whose member has not started)."""
+    """The proposer of a log that is only read, or whose member has not started."""
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
         return ProposalRejected.NOT_LEADER
@@ -54,7 +56,7 @@ class NoLeaderProposer:
         return 0
 
     def consume_grant(self, count: int) -> None:
-        raise AssertionError("nobody has granted anything")
+        raise AssertionError("there is no grant to consume")
 
 
 class DLedgerCommitLog:
@@ -98,20 +100,20 @@ class DLedgerCommitLog:
         self._make_files([len(record) + ENTRY_HEADER_SIZE for record in records])
         proposal = self.proposer.propose(len(records))
         if isinstance(proposal, ProposalRejected):
-            # Java's broker answers every immediate refusal of its ledger with this status.
+            # Java's broker answers every immediate rejection by its ledger with this status.
             return Appended(PutMessageStatus.OS_PAGECACHE_BUSY, remark=proposal.name)
         try:
             offsets = self.entries.append(
                 proposal.term, proposal.first_index, records, store_timestamp_ms
             )
         except OSError as error:
-            # Not to be tried again, whatever it was: the core counts on them.
+            # EIO, so that nothing retries: the core relies on the proposed entries.
             raise OSError(errno.EIO, f"proposed entries were not appended: {error}") from error
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
 
     def _make_files(self, sizes: Sequence[int]) -> None:
-        """Before anything is proposed: what is proposed has to be appended. Only who leads makes
-        files.
+        """Create the files that entries of these sizes need, before they are proposed: what is
+        proposed must be appended. Only a leader creates files.
         """
         _, count = self.proposer.grant()
         if count:
@@ -154,8 +156,9 @@ class DLedgerCommitLog:
         return ScanRange(offset, view, PhysicalOffset(staging.state[FILE_END]), dledger=True)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
-        """Whole files of committed entries, kept an hour longer than the broker's own; damaged ones
-        of which nobody has a copy any more go at once.
+        """Return the first file if all its entries are committed; it is kept an hour longer than
+        the files of a classic log. A damaged file of which no member has a copy any more is removed
+        at once.
         """
         data = self.entries.data
         if len(data) > 1 and self.entries.first_file_is_discardable:

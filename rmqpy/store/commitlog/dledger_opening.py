@@ -1,5 +1,5 @@
-"""Opening a directory with enableDLegerCommitLog=true: the rows of :mod:`.opening`'s table that end
-in a DLedger log, alone or joined to the classic log in front of it.
+"""Opening a directory with enableDLegerCommitLog=true: the rows of the table in :mod:`.opening`
+that end in a DLedger log, alone or joined to the classic log before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqpy.store.ledger.entry_store import EntryStore
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class DLedgerOpening(Opening):
-    """One attempt to open a directory, with enableDLegerCommitLog=true."""
+    """One attempt to open a directory with enableDLegerCommitLog=true."""
 
     def _open_behind(self, row: MappedFiles) -> OpenedLog:
         if self._has_files(self.settings.dledger_data_path):
@@ -32,18 +32,20 @@ class DLedgerOpening(Opening):
         return OpenedLog(log, PhysicalOffset(0), entries.end_offset, dledger=log, notes=notes)
 
     def _flip(self, row: MappedFiles) -> OpenedLog:
-        """First start with the flag on: the classic log ends here, the DLedger log begins."""
+        """Perform the first start with the flag on: seal the classic log and start the DLedger
+        log.
+        """
         opened = self._recover_classic(row)
         old = opened.classic
         assert old is not None
         if old.max_offset == 0:
-            # A file was made, but no record written: there is nothing to join.
+            # A file was created, but no record was written: there is nothing to join.
             row.drop_last()
             row.sync_directories()
             return self._open_behind(row)
         task = old.flush_task()
         if task is not None:
-            # Nobody flushes a log that is sealed.
+            # A sealed log is not flushed again.
             task.run()
             old.flushed(task.offset)
         divided = old.seal()
@@ -51,7 +53,7 @@ class DLedgerOpening(Opening):
         entries, notes = self._open_entries(divided)
         opened.notes += notes
         opened.notes.append(
-            f"classic log sealed, DLedger log begins at dividedCommitlogOffset {divided}"
+            f"classic log sealed, DLedger log starts at dividedCommitlogOffset {divided}"
         )
         opened.dledger = DLedgerCommitLog(entries, NoLeaderProposer())
         opened.log = JoinedCommitLog(old, opened.dledger, divided)
@@ -82,7 +84,7 @@ class DLedgerOpening(Opening):
         return opened
 
     def _entries_safe_to(self, entries: EntryStore, row: MappedFiles) -> PhysicalOffset:
-        """Start of the last file, of either log, whose first message is older than the
+        """Return the start of the last file, of either log, whose first message is older than the
         checkpoint.
         """
         data = entries.data
@@ -95,7 +97,7 @@ class DLedgerOpening(Opening):
         return PhysicalOffset(0)
 
     def _open_entries(self, divided_offset: int | None) -> tuple[EntryStore, list[str]]:
-        """The entries; ``divided_offset`` is where a classic log in front of them ends."""
+        """Open the entries. ``divided_offset`` is the end of a classic log before them, if any."""
         settings = self.settings
         self_id = settings.dledger_self_id
         assert self_id is not None, "the settings are checked before the store is opened"
@@ -112,7 +114,7 @@ class DLedgerOpening(Opening):
         entries, torn_bytes = open_entries(opening)
         notes = [self._torn_note(torn_bytes, entries.end_offset)] if torn_bytes else []
         notes += [
-            f"entry {index} is damaged: nothing from offset {hole.offset} on is read here until it"
+            f"entry {index} is damaged: nothing from offset {hole.offset} is read here until it"
             " has been fetched from the group"
             for index, hole in entries.holes.items()
         ]

@@ -1,9 +1,9 @@
-"""JoinedCommitLog: the old classic log below ``divided_offset``, the DLedger log from it on, one
-address space.
+"""JoinedCommitLog: one address space of the old classic log, below ``divided_offset``, and the
+DLedger log, from that offset.
 
-The two know nothing of each other. The old log is sealed (its last file ends in a BLANK), so no
-record straddles the divide; it is only read, and expires from its front. Everything that is written
-goes to the new log.
+The two logs do not know each other. The old log is sealed (its last file ends in a BLANK), so no
+record straddles the divide; it is only read, and its oldest files expire first. Everything new is
+written to the new log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class JoinedCommitLog:
         self.divided_offset = divided_offset
 
     def part(self, offset: PhysicalOffset) -> CommitLog:
-        """The one place that knows on which side an offset lies."""
+        """Return the log that holds ``offset``. No other code decides on which side an offset
+        lies.
+        """
         return self.old if offset < self.divided_offset else self.new
 
     @property
@@ -79,12 +81,14 @@ class JoinedCommitLog:
         return self.new.recent(offset)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
-        """The old log's last file goes alone, the new log's files when the old log is gone."""
+        """Return the first file of the old log, or, once that is empty, of the new log. The last
+        file of the old log is removed in a round of its own.
+        """
         row = self.old.segments
         if not row:
             return self.new.oldest_file(nothing_went=nothing_went)
         if len(row) == 1 and self.new.entries.end.index < 0:
-            return None  # the next start could not tell where the divide is
+            return None  # without this file the next start would not know the divided offset
         more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_discardable else 0
         return (row.first, more_hours) if len(row) > 1 or nothing_went else None
 

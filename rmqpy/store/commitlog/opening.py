@@ -1,4 +1,4 @@
-"""Opening a directory: what is there, what the flag asks for, and the way from one to the other.
+"""Opening a directory: what was found, what the flag demands, and how the one becomes the other.
 
 =====================  ============================  ==============================================
 enableDLegerCommitLog  found                         then
@@ -7,17 +7,17 @@ false                  no DLedger data               recover the classic log
 false                  DLedger data                  refused: its messages would vanish
 true                   DLedger data, no classic      recover the DLedger log
 true                   DLedger data and classic      recover the DLedger log, join at its first byte
-true                   classic files only            recover them, seal the last one, begin the
-                                                     DLedger log behind it: the flip
-true                   neither                       begin a DLedger log at 0
+true                   classic files only            recover them, seal the last one, start the
+                                                     DLedger log after it: the flip
+true                   neither                       start a DLedger log at 0
 =====================  ============================  ==============================================
 
-The last four rows are :mod:`.dledger_opening`'s.
+The last four rows are implemented in :mod:`.dledger_opening`.
 
 The flip may be interrupted anywhere: sealing is idempotent, and once the first DLedger file exists
 the directory is a joined one. After an unclean stop the classic log is recovered by the abnormal
-rules, with everything from the start of the walk dispatched again (4.9.7 recovers by the normal
-ones then, and loses consume queue tails).
+rules, and everything from the start of the walk is dispatched again (4.9.7 recovers by the normal
+rules in that case, and loses consume queue tails).
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ class Stop:
 
 @define(slots=True, eq=False, repr=False)
 class OpenedLog:
-    """A log ready to be read.
+    """A log that is ready to be read.
 
-    ``dispatch_from``: up to there the derived files are known to be whole; after an unclean stop
-    everything from there on has to be dispatched again. ``written_end`` is the end of all that was
-    found, committed or not. ``dledger`` and ``divided_offset`` only where there is a DLedger part.
+    Up to ``dispatch_from`` the derived files are known to be complete; after an unclean stop
+    everything from there must be dispatched again. ``written_end`` is the end of everything that
+    was found, committed or not. ``dledger`` is None without a DLedger part, ``divided_offset``
+    without a classic log before it. ``notes`` are for the log of the broker.
     """
 
     log: CommitLog
@@ -76,17 +77,18 @@ class OpenedLog:
     divided_offset: PhysicalOffset | None = None
     notes: list[str] = field(factory=list)
     old_log: ClassicPrefix | None = None
-    """What there is to say of the log in front of the divide."""
+    """The end and digests of the log before the divide, if there is or was one."""
 
     @property
     def entries(self) -> EntryStore | None:
+        """The entries of the DLedger part, if there is one."""
         return self.dledger.entries if self.dledger is not None else None
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class Opening:
-    """One attempt to open a directory, with enableDLegerCommitLog=false. ``force`` cuts at damage
-    in the middle instead of refusing.
+    """One attempt to open a directory with enableDLegerCommitLog=false. With ``force``, the log is
+    cut at damage in the middle instead of being refused.
     """
 
     files: FileSystem
@@ -95,8 +97,10 @@ class Opening:
     force: bool = False
 
     def open(self) -> OpenedLog:
-        """Raises StoreError with what was found, what was expected and what to do; then nothing has
-        been changed but a torn tail that was moved to the quarantine.
+        """Open and recover the log.
+
+        Raises StoreError with what was found, what was expected and what to do; then nothing was
+        changed, except that a torn tail may have been moved to the quarantine.
         """
         row = MappedFiles(
             self.files, (self._paths.commit_log,), self.settings.mapped_file_size_commit_log
@@ -109,7 +113,7 @@ class Opening:
             raise
 
     def _open_behind(self, row: MappedFiles) -> OpenedLog:
-        """``row``: the files of the classic log, which may be none."""
+        """Return the log, given the files of the classic log (``row``, which may be empty)."""
         self._refuse_dledger_data()
         return self._recover_classic(row)
 
@@ -137,7 +141,8 @@ class Opening:
             if end.torn_bytes:
                 notes.append(self._torn_note(end.torn_bytes, end.end))
             if not self.stop.clean:
-                # What a killed process wrote is in the page cache only: the first flush is for it.
+                # What a killed process wrote may only be in the page cache: the first flush covers
+                # it.
                 durable = min(start_offset, row.wrote_offset)
                 row.sync_directories()
         sync_flush = self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -147,7 +152,7 @@ class Opening:
         )
 
     def _classic_start(self, row: MappedFiles) -> tuple[int, int]:
-        """From which file on the log is walked, and from which record in it."""
+        """Return the number of the file, and the offset of the record, at which the walk starts."""
         if self.stop.clean:
             start = clean_start(row)
             return start, row[start].first_offset
@@ -161,7 +166,7 @@ class Opening:
         return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"
 
     def _has_files(self, folder: str) -> bool:
-        """Whether there is more than a file whose creation was interrupted."""
+        """Return whether ``folder`` holds more than a file whose creation was interrupted."""
         paths = [f"{folder}/{name}" for name in self.files.list_dir(folder)]
         return any(self.files.is_dir(path) or self.files.size_of(path) > 0 for path in paths)
 

@@ -1,9 +1,9 @@
-"""Small files that are replaced as a whole: configuration tables, ``checkpoint`` and ``currterm``
-of DLedger.
+"""Small files that are replaced as a whole: configuration tables, and ``checkpoint`` and
+``currterm`` of DLedger.
 
-Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames and syncs the folder;
-reading takes ``X`` and, when that is missing, empty or unreadable, ``X.bak`` (the Java broker's
-rule, with the syncs that it leaves out).
+Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames, and syncs the
+folder. Reading uses ``X`` or, if that is missing, empty or unreadable, ``X.bak`` (the Java broker's
+rule, with the syncs that it omits).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ BACKUP_SUFFIX = ".bak"
 
 
 def write_atomically(files: FileSystem, path: str, data: bytes) -> None:
-    """Afterwards ``path`` holds ``data`` and ``path.bak`` what it held before; never neither."""
+    """Replace the content of ``path`` with ``data``, and keep the previous content in ``path.bak``.
+    At any time at least one of the two is complete.
+    """
     if files.exists(path):
         previous = files.read_bytes(path)
         if previous == data:
@@ -31,10 +33,10 @@ def write_atomically(files: FileSystem, path: str, data: bytes) -> None:
 
 
 def read_with_backup(files: FileSystem, path: str, decode: Callable[[bytes], T]) -> T | None:
-    """What ``decode`` makes of ``path``, or of its backup when that is missing, empty or refused by
-    ``decode`` (an RmqError or ValueError); None when neither holds anything.
+    """Return the decoded content of ``path``, or of its backup if ``path`` is missing, empty or
+    rejected by ``decode`` (an RmqError or ValueError). Return None if neither has content.
 
-    Raises StoreError, with the first reason, when there is content but none that can be decoded.
+    Raises StoreError, with the first reason, if there is content but none that can be decoded.
     """
     fault: Exception | None = None
     for name in (path, path + BACKUP_SUFFIX):
@@ -48,8 +50,8 @@ def read_with_backup(files: FileSystem, path: str, decode: Callable[[bytes], T])
         return None
     raise StoreError(
         path,
-        f"content that cannot be read ({fault}), and no readable {BACKUP_SUFFIX} beside it",
+        f"content that cannot be read ({fault}), and no readable {BACKUP_SUFFIX} of it",
         "the text that a broker writes there",
-        f"repair one of the two files, or remove both ({path} and {path}{BACKUP_SUFFIX}) to begin"
+        f"repair one of the two files, or remove both ({path} and {path}{BACKUP_SUFFIX}) to start"
         " without",
     ) from fault

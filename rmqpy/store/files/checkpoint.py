@@ -2,16 +2,16 @@
 disk.
 
 int64 at 0 physicMsgTimestamp, at 8 logicsMsgTimestamp, at 16 indexMsgTimestamp (ms, store times of
-messages); the rest zero, or what a 5.x broker keeps there, which is left alone. Abnormal recovery
-starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
+messages); the rest is zero, or what a 5.x broker stores there, which is left unchanged. Abnormal
+recovery starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
 
-Times cannot tell everything: where the clock was set back, younger messages have older times. So
-a file of our own, ``rmqpy/dispatched``, says which range of the log the consume queues are known to
-have on disk: two offsets, where the log began then and up to where it was dispatched. A log that
-begins in front of that range has begun again since.
+Times are not sufficient: after the clock was set back, younger messages have older times. So
+``rmqpy/dispatched``, a file of rmqpy, states which range of the log the consume queues are known to
+have on disk: two offsets, the start of the log at that time and the end of what was dispatched. A
+log that starts before that range was reset since.
 
-A checkpoint that cannot be one (another length, times below 0 or in the future) counts as not
-there: recovery then takes a longer way to the same end.
+An invalid checkpoint (another length, times below 0 or in the future) is ignored: recovery then
+takes longer to reach the same result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqpy.model.files import FileSystem
 
 SAFETY_MARGIN_MS = 3000
 FUTURE_MAX_MS = 24 * 3600 * 1000
-"""Clocks may have been set back by so much since a time was written."""
+"""The most by which clocks may have been set back since a time was written."""
 _TIMES = struct.Struct(">qqq")
 
 Times = tuple[int, int, int]
@@ -31,8 +31,8 @@ Times = tuple[int, int, int]
 
 
 class StoreCheckpoint:
-    """Times in ms; 0 means never. The file is made when it is first written. ``note`` says why what
-    was found did not count.
+    """The checkpoint of one store. Times are in ms; 0 means never. The file is created when it is
+    first written. ``note`` says why a checkpoint was ignored.
     """
 
     def __init__(self, files: FileSystem, path: str, now_ms: int, own_path: str) -> None:
@@ -40,7 +40,7 @@ class StoreCheckpoint:
         self._path = path
         self._own_path = own_path
         self._dispatched = _range_in(files, own_path)
-        """As the start found it: nobody asks afterwards."""
+        """The range found at the start; it is not used afterwards."""
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
@@ -57,17 +57,18 @@ class StoreCheckpoint:
 
     @property
     def safe_timestamp_ms(self) -> int:
-        """Everything stored before this is in the log and in the consume queues."""
+        """The time before which everything stored is in the log and in the consume queues."""
         older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
         return max(0, older - SAFETY_MARGIN_MS)
 
     @property
     def times(self) -> Times:
+        """The three times of the file."""
         return self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms
 
     def dispatched_offset(self, log_min_offset: int) -> int | None:
-        """Up to there the consume queues have a log on disk that begins at ``log_min_offset``; None
-        in a directory that nobody but a Java broker has written.
+        """Return the offset up to which the consume queues on disk cover a log that starts at
+        ``log_min_offset``; None in a directory that only a Java broker has written.
         """
         if self._dispatched is None:
             return None
@@ -75,14 +76,14 @@ class StoreCheckpoint:
         return offset if low <= log_min_offset else 0
 
     def lower(self, log_end_offset: int) -> None:
-        """The log was found to end there: what was dispatched behind it is not there any more, and
-        something else will be. Blocks; raises OSError.
+        """Lower the range to the end of the log that was found: what was dispatched after it is
+        lost, and other messages will take its place. Blocks; raises OSError.
         """
         if self._dispatched is not None and self._dispatched[1] > log_end_offset:
             self._write_dispatched(self._dispatched[0], log_end_offset)
 
     def write(self, times: Times, log_min_offset: int, dispatched_offset: int) -> None:
-        """Bring the times and the range to the disk. Blocks; may run in a worker thread."""
+        """Make the times and the range durable. Blocks; may run in a worker thread."""
         file = self._files.open(self._path, size=CHECKPOINT_SIZE)
         try:
             file.write(0, _TIMES.pack(*times))
@@ -97,8 +98,8 @@ class StoreCheckpoint:
 
 
 def _range_in(files: FileSystem, path: str) -> tuple[int, int] | None:
-    """The two numbers in the file; None without one (nobody but us writes it), (0, 0) when it does
-    not hold them.
+    """Return the two numbers in the file; None without one (only rmqpy writes it), (0, 0) if it
+    does not hold them.
     """
     if not files.exists(path):
         return None

@@ -1,10 +1,11 @@
-"""A small file that is written whenever its content changed, without stopping the loop.
+"""DeferredFileWriter: writes a small file whenever its content has changed, without blocking the
+loop.
 
-States: idle -> writing (one at a time, in a worker) -> idle, or writing again when there was a
-change meanwhile. Changes that come during a write are written together.
+States: idle -> writing (one at a time, in a worker) -> idle, or writing again if there was a change
+meanwhile. Changes that arrive during a write are written together.
 
-Invariants: ``done`` of a ``save`` is called exactly once, after a write of what the content was at
-that ``save`` or later, with the error of that write if it failed; at most WAITING_MAX of them wait.
+Invariants: ``done`` of a ``save`` is called exactly once, after a write of the content as of that
+``save`` or later, with the error of that write if it failed; at most WAITING_MAX of them wait.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Saved = Callable[[BaseException | None], None]
 
 @define(slots=True, eq=False, repr=False)
 class DeferredFileWriter:
+    """The writer of one file. See the module's text."""
+
     path: str
     _files: FileSystem
     _scheduler: Scheduler
@@ -37,14 +40,16 @@ class DeferredFileWriter:
     _writing: bool = False
 
     def check_not_full(self) -> None:
-        """Refuse a change that could not wait for its write."""
+        """Raise RequestRejectedError if no further change can wait for its write."""
         if len(self._waiting) >= WAITING_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes wait for {self.path} already"
             )
 
     def save(self, content: Callable[[], bytes], done: Saved) -> None:
-        """Replace the file by ``content()`` as it is when its turn comes; before: ``.bak``."""
+        """Replace the file by ``content()``, evaluated when the write starts. The previous content
+        is kept as ``.bak``.
+        """
         assert len(self._waiting) < WAITING_MAX
         self._content = content
         self._waiting.append(done)

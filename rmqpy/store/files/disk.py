@@ -1,9 +1,9 @@
-"""The file layer on the operating system: pwrite, fdatasync, shared mappings, POSIX locks.
+"""The file system on the operating system: pwrite, fdatasync, shared mappings, POSIX locks.
 
-A mapping is made at first use and is read-only unless ``writable`` was asked for first: commit logs
-are written with ``pwrite`` because the kernel zeroes every freshly touched page of a writable
-mapping (half of the broker's time in measurements), consume queues and key index in place because
-their writes are small and scattered.
+A mapping is created at first use and is read-only unless ``writable`` was used first: commit logs
+are written with ``pwrite``, because the kernel zeroes every freshly touched page of a writable
+mapping (half of the broker's time in measurements); consume queues and key index are written in
+place, because their writes are small and scattered.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from rmqpy.model.errors import StoreError
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 LOCK_CONTENT = b"lock"
-"""What the Java broker writes into the file that it locks."""
+"""The content that the Java broker writes into the file that it locks."""
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def physical_memory_bytes() -> int:
-    """RAM of this machine; decides what counts as a message in memory."""
+    """Return the size of this machine's memory, which decides what counts as a message in
+    memory.
+    """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -68,7 +70,7 @@ class DiskFile:
         return self._writable
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        assert position + len(data) <= self._size, "write behind the end of a file of fixed size"
+        assert position + len(data) <= self._size, "write beyond the end of a file of fixed size"
         rest = memoryview(data)
         while rest:
             count = os.pwrite(self._fd, rest, position)
@@ -84,7 +86,7 @@ class DiskFile:
         except OSError:
             if self._fd >= 0:
                 raise
-            # Closed meanwhile: the file was removed, nothing of it has to stay.
+            # Closed meanwhile: the file was removed, so nothing must become durable.
 
     def data_end(self, position: int) -> int:
         end = position
@@ -108,8 +110,8 @@ class DiskFile:
             return
         self._view = self._writable = None
         if self._map is not None:
-            # A reader may still hold a view (a reply on its way out); the mapping then ends with
-            # it.
+            # A reader may still hold a view (a reply that is being sent); the mapping then ends
+            # with the view.
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None
@@ -230,7 +232,7 @@ class OsFileSystem:
 
     def remove_tree(self, path: str) -> None:
         if os.path.isdir(path):
-            import shutil  # brings three compressors along, and is rarely needed
+            import shutil  # imports three compression modules, and is rarely needed
 
             shutil.rmtree(path)
             self.sync_dir(os.path.dirname(path))

@@ -1,24 +1,24 @@
-"""Finding the end of a log after a stop: one walk for classic and DLedger files, clean and unclean
-stops.
+"""LogRecovery: finds the end of a log after a stop, with one walk for classic and DLedger files,
+clean and unclean stops.
 
 The walk starts at a file that is known to be good (the third-last after a clean stop; after an
-unclean one the last whose first message is older than the checkpoint) and goes record by record to
-the first place that holds none. What stands behind that place decides:
+unclean one the last whose first message is older than the checkpoint) and proceeds record by record
+to the first place that holds none. What follows that place decides:
 
 ============================================  =====================================================
-behind the end                                then
+after the end                                 then
 ============================================  =====================================================
-zeros, an empty file made ahead, nothing      the end of the log
+zeros, an empty file, or nothing              the end of the log
 bytes that hold no valid record               a torn tail: kept in rmqpy/quarantine/, then zeroed
-a valid record, here or in a later file       damage in the middle: StoreError, nothing is touched
+a valid record, here or in a later file       damage in the middle: StoreError, nothing changes
 ============================================  =====================================================
 
-Whoever can get a damaged entry from elsewhere gives it as a :class:`LogGap`: the walk steps over
-it.
+A damaged entry that can be fetched from another member is passed as a :class:`LogGap`: the walk
+skips it.
 
 The body CRC does not cover topic and properties, so the last record counts only if these are text
-to their end: a record that was cut off inside its properties has right lengths and a right CRC. (If
-what stands there instead is text as well, nobody can tell.)
+to their end: a record that was cut off inside its properties has correct lengths and a correct CRC.
+(If other text is found there instead, the damage cannot be detected.)
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 
 CLEAN_START_FILES = 3
-"""A clean recovery looks at this many files, as Java's does."""
+"""The number of files that a clean recovery examines, as Java's does."""
 
 _SEARCH_CHUNK = 1 << 20
 
 
 class Framing(Enum):
+    """How the records of a log are framed."""
+
     CLASSIC = "classic"
     DLEDGER = "dledger"
 
 
 @define(slots=True, frozen=True)
 class WalkEnd:
-    """Where the walk stopped: ``end`` is the offset behind the last good record, in file number
+    """Where the walk stopped: ``end`` is the offset after the last good record, in file number
     ``number``.
 
     ``at_blank``: the file is closed by a BLANK (or filler) and no file follows.
@@ -61,18 +63,18 @@ class WalkEnd:
     at_blank: bool
     torn_bytes: int = 0
     last: int = -1
-    """Where the last record begins, or the last hole."""
+    """The offset at which the last record, or the last gap, starts."""
 
 
 class MidLogCorruptionError(StoreError):
-    """No record begins at ``offset``, but one stands behind it."""
+    """No record starts at ``offset``, but a valid one follows."""
 
     offset = -1
 
 
 @define(slots=True, frozen=True)
 class LogGap:
-    """A damaged entry of which the place is known: ``offset`` and ``size`` with its header."""
+    """A damaged entry whose position is known: ``offset``, and ``size`` with its header."""
 
     offset: int
     size: int
@@ -86,7 +88,7 @@ class LogGap:
 
 @define(slots=True)
 class _RecoveryWalk:
-    """One walk under way: the last good row so far, for what a single scan cannot see."""
+    """The state of a walk: the last good row so far, for checks that a single scan cannot make."""
 
     index: int = -1
     term: int = -1
@@ -104,12 +106,12 @@ class _RecoveryWalk:
         self.index, self.term = scan.entry_index[-1], scan.term[-1]
 
     def step_over(self, hole: LogGap) -> None:
-        """As if it had been read."""
+        """Continue as if the entry of ``hole`` had been read."""
         self.index, self.term = hole.index, hole.term
         self.frame_offset, self.whole = hole.offset, True
 
     def continues(self, scan: Scan) -> bool:
-        """Whether the first row of ``scan`` follows the last good one (entries only)."""
+        """Return whether the first row of ``scan`` follows the last good one (entries only)."""
         if not len(scan) or self.index < 0:
             return True
         return scan.entry_index[0] == self.index + 1 and scan.term[0] >= self.term
@@ -117,8 +119,8 @@ class _RecoveryWalk:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogRecovery:
-    """Walks a row. ``force`` cuts at damage in the middle instead of refusing: the operator has
-    asked for it.
+    """Recovers the files of one log. With ``force``, which the operator requests, the log is cut at
+    damage in the middle instead of being refused.
     """
 
     files: FileSystem
@@ -129,12 +131,12 @@ class LogRecovery:
     force: bool = False
     check_property_crc: bool = False
     holes: Mapping[int, LogGap] = field(factory=dict)
-    """By their offset."""
+    """The damaged entries to skip, by their offset."""
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
-        """Find the end from file ``start_number`` on (from ``start_offset`` in it, where a record
-        begins), cut the row there, clear what is torn. Raises StoreError, and then has changed
-        nothing.
+        """Find the end, starting at file ``start_number`` (at ``start_offset`` in it, the start of
+        a record), cut the files there, and clear a torn tail. Raises StoreError, and then has
+        changed nothing.
         """
         end = self._walk(start_number, start_offset)
         torn_bytes = self._judge_tail(end)
@@ -145,8 +147,8 @@ class LogRecovery:
         return evolve(end, torn_bytes=torn_bytes)
 
     def force_truncate(self, offset: int) -> int:
-        """Nothing from ``offset`` on, where a record began, is believed: it goes as a torn tail
-        does. Returns the bytes moved.
+        """Move everything from ``offset``, the start of a record, to the quarantine like a torn
+        tail. Return the number of bytes moved.
         """
         number = next(n for n, file in enumerate(self.segments) if offset < file.end_offset)
         moved = self._move_from(number, offset - self.segments[number].first_offset)
@@ -155,7 +157,9 @@ class LogRecovery:
         return moved
 
     def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
-        """Show every record from file ``start_number`` to ``end``, which a walk has found good."""
+        """Pass every record from file ``start_number`` to ``end``, which a walk found to be valid,
+        to ``visit``.
+        """
         for number in range(start_number, len(self.segments)):
             file = self.segments[number]
             offset = file.first_offset
@@ -172,7 +176,9 @@ class LogRecovery:
                     break
 
     def _next_hole(self, offset: int, end: int) -> int:
-        """Where the next hole behind ``offset`` begins, at the latest ``end``."""
+        """Return the offset of the next gap after ``offset``, or ``end`` if there is none
+        before it.
+        """
         return min([end, *(hole for hole in self.holes if hole > offset)])
 
     def _scan(self, view: memoryview, offset: int, *, check_crc: bool) -> Scan:
@@ -193,7 +199,7 @@ class LogRecovery:
     def _walk_file(
         self, file: MappedFile, offset: int, walk: _RecoveryWalk
     ) -> tuple[int, StopReason]:
-        """Offset behind the last good record, and why it is the last."""
+        """Return the offset after the last good record, and why it is the last."""
         while True:
             hole = self.holes.get(offset)
             if hole is not None:
@@ -227,7 +233,7 @@ class LogRecovery:
 
     @staticmethod
     def _first_damaged(scan: Scan, file: MappedFile) -> int | None:
-        """Where the first record begins that is not as its checksum says."""
+        """Return the offset of the first record that does not match its checksum."""
         for frame, offset, size in zip(scan.frame_offset, scan.offset, scan.size, strict=True):
             start = offset - file.first_offset
             if not property_crc.verify(file.view[start : start + size]):
@@ -235,8 +241,8 @@ class LogRecovery:
         return None
 
     def _judge_tail(self, end: WalkEnd) -> int:
-        """Refuse damage in the middle; move a torn tail to the quarantine. Returns the bytes
-        moved.
+        """Refuse damage in the middle; move a torn tail to the quarantine. Return the number of
+        bytes moved.
         """
         if end.at_blank:
             return 0
@@ -261,9 +267,11 @@ class LogRecovery:
         return self._move_from(end.number, position)
 
     def _move_from(self, number: int, position: int) -> int:
-        """To the quarantine: what stands behind ``position`` of file ``number``. Returns its bytes.
+        """Move everything after ``position`` of file ``number`` to the quarantine. Return the
+        number of bytes moved.
 
-        From the end backwards: stopped in between, the next start finds the same damage.
+        This runs from the end backwards: if it is interrupted, the next start finds the same
+        damage.
         """
         moved = 0
         for later in range(len(self.segments) - 1, number, -1):
@@ -278,7 +286,9 @@ class LogRecovery:
         return None
 
     def _quarantine(self, file: MappedFile, position: int) -> int:
-        """Keep the bytes from ``position`` to the last that is not zero, then zero them."""
+        """Copy the bytes from ``position`` to the last that is not zero to the quarantine, then
+        zero them.
+        """
         stop = _content_end(file, position)
         if stop <= position:
             return 0
@@ -297,7 +307,7 @@ class LogRecovery:
         return stop - position
 
     def _find_record(self, file: MappedFile, position: int) -> tuple[str, int] | None:
-        """The first valid record at or behind ``position``."""
+        """Return the path and offset of the first valid record at or after ``position``."""
         view = file.view
         stop = _content_end(file, position)
         for place in magic_places(view, position, stop):
@@ -307,8 +317,8 @@ class LogRecovery:
         return None
 
     def _is_record(self, file: MappedFile, position: int) -> bool:
-        """Whether what stands here was once written here, and as a whole: right PHYSICALOFFSET,
-        sizes, body CRC and text.
+        """Return whether a complete record was written at ``position``: with the correct
+        PHYSICALOFFSET, sizes, body CRC and text.
         """
         offset = file.first_offset + position
         view = file.view[position:]
@@ -321,12 +331,14 @@ class LogRecovery:
 
 
 def clean_start(row: MappedFiles) -> int:
-    """File number from which a cleanly stopped log is walked."""
+    """Return the number of the file at which the walk of a cleanly stopped log starts."""
     return max(0, len(row) - CLEAN_START_FILES)
 
 
 def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int | None:
-    """The last file whose first record is whole and not younger than the checkpoint."""
+    """Return the number of the last file whose first record is complete and not younger than the
+    checkpoint.
+    """
     for number in range(len(row) - 1, -1, -1):
         file = row[number]
         first = scan_records(
@@ -342,10 +354,10 @@ def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -
 
 
 def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
-    """File number from which a log is walked after an unclean stop."""
+    """Return the number of the file at which the walk of a log starts after an unclean stop."""
     return last_safe_file(row, framing, safe_timestamp_ms) or 0
 
 
 def _content_end(file: MappedFile, position: int) -> int:
-    """Position behind the last byte that is not zero, at least ``position``."""
+    """Return the position after the last byte that is not zero, at least ``position``."""
     return content_end(file.view[: file.file.data_end(position)], position)

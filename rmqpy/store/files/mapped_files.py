@@ -1,10 +1,10 @@
-"""A row of files of one fixed size, each named by the offset of its first byte (Java MappedFile,
-MappedFileQueue).
+"""MappedFiles: segments of one fixed size, each named by the offset of its first byte (Java
+MappedFile, MappedFileQueue).
 
-Names are the offset in 20 decimal digits. Invariants: names follow each other by exactly
-``file_size``; every file has exactly that length; nothing else lives in the directory (the Java
-broker refuses to start on a stray file, so does this one). The one exception is a last file of
-length 0: its creation was interrupted, it counts as not there.
+Names are the offset in 20 decimal digits. Invariants: consecutive names differ by exactly
+``file_size``; every file has exactly that length; the directory holds nothing else (the Java broker
+refuses to start on a stray file, and so does this one). The only exception is a last file of length
+0: its creation was interrupted, and it is ignored.
 
 ``storePathCommitLog`` may name several directories: file number ``k = offset / file_size`` is
 created in number ``k mod n`` of them, and all are searched.
@@ -20,17 +20,16 @@ from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 20
 RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
-"""Where files are written in place, room on the disk is taken in pieces that grow with the file."""
+"""Disk space for files that are written in place is reserved in pieces that grow with the file."""
 
 
 def file_name(offset: int) -> str:
+    """Return the name of the file whose first byte is at ``offset``."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 
 class MappedFile:
-    """One file of the row; ``wrote_position`` is the end of its valid bytes. Opened at first
-    use.
-    """
+    """One segment; ``wrote_position`` is the end of its valid bytes. It is opened at first use."""
 
     __slots__ = (
         "_file",
@@ -52,26 +51,28 @@ class MappedFile:
         self.size = size
         self.wrote_position = 0
         self.reserved_position = 0
-        """Up to here bytes may be written in place: see :meth:`reserve`."""
+        """The position up to which bytes may be written in place (:meth:`reserve`)."""
 
     @property
     def file(self) -> StoreFile:
+        """The open file."""
         if self._file is None:
             self._file = self._files.open(self.path)
         return self._file
 
     @property
     def view(self) -> memoryview:
+        """The whole file, mapped for reading."""
         return self.file.view
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the file's last byte: the first of the next file."""
+        """The offset after the last byte of the file: the first of the next file."""
         return self.first_offset + self.size
 
     def sync(self) -> None:
-        """Make its bytes durable, and its name: who created it may have been killed. May run in a
-        worker thread; harmless on a file that was removed meanwhile.
+        """Make its bytes durable, and its name, because the process that created it may have been
+        killed. May run in a worker thread; does nothing to a file that was removed meanwhile.
         """
         file = self._file
         if file is None:
@@ -82,8 +83,8 @@ class MappedFile:
             self._name_durable = True
 
     def reserve(self, start: int, end: int) -> None:
-        """Take room on the disk for what is written in place from ``start`` to ``end``, and some
-        more. Raises OSError.
+        """Reserve disk space for writes in place from ``start`` to ``end``, and some more. Raises
+        OSError.
         """
         if end <= self.reserved_position:
             return
@@ -93,7 +94,7 @@ class MappedFile:
         self.reserved_position = end
 
     def create(self) -> None:
-        """Make the file: full size, sparse zeros."""
+        """Create the file in its full size, as sparse zeros."""
         self._file = self._files.open(self.path, size=self.size)
 
     def close(self) -> None:
@@ -106,13 +107,15 @@ class MappedFile:
 
 
 class BrokenFileSequenceError(StoreError):
-    """A row that is not whole. ``length``: of the file with a wrong one; None for a gap."""
+    """A gap between two segments, or a segment of a wrong length, which is ``length`` then; None
+    for a gap.
+    """
 
     length: int | None = None
 
 
 class MappedFiles:
-    """The row, in order of offsets."""
+    """The segments in order of offsets. See the module's text."""
 
     def __init__(self, files: FileSystem, directories: Sequence[str], file_size: int) -> None:
         assert directories and file_size > 0
@@ -121,14 +124,14 @@ class MappedFiles:
         self.file_size = file_size
         self._files_in_order: list[MappedFile] = []
         self.changes = 0
-        """How often a file came or went."""
+        """The number of times that a file was added or removed."""
 
     def load(self, size_key: str) -> None:
         """Find the files; all bytes of each count as written until recovery says otherwise.
 
         Raises StoreError for a stray entry, BrokenFileSequenceError for a wrong length
-        (``size_key`` is the
-        setting that gives the right one) or a gap between two files. Changes nothing on disk.
+        (``size_key`` is the setting of the correct one) or a gap between two files. Changes nothing
+        on disk.
         """
         found: list[tuple[int, str]] = []
         for directory in self._directories:
@@ -198,12 +201,12 @@ class MappedFiles:
 
     @property
     def min_offset(self) -> int:
-        """First byte of the row; 0 when it is empty."""
+        """The offset of the first byte; 0 if there is no file."""
         return self._files_in_order[0].first_offset if self._files_in_order else 0
 
     @property
     def wrote_offset(self) -> int:
-        """Offset behind the last valid byte; 0 when the row is empty."""
+        """The offset after the last valid byte; 0 if there is no file."""
         return (
             self._files_in_order[-1].first_offset + self._files_in_order[-1].wrote_position
             if self._files_in_order
@@ -211,14 +214,16 @@ class MappedFiles:
         )
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds the byte at ``offset``."""
+        """Return the file that holds the byte at ``offset``, or None."""
         if not self._files_in_order:
             return None
         number = (offset - self._files_in_order[0].first_offset) // self.file_size
         return self._files_in_order[number] if 0 <= number < len(self._files_in_order) else None
 
     def create(self, first_offset: int) -> MappedFile:
-        """Add the file that starts at ``first_offset``; it must continue the row."""
+        """Create the file that starts at ``first_offset``, which must be where the last one
+        ends.
+        """
         assert not self._files_in_order or first_offset == self._files_in_order[-1].end_offset
         number = first_offset // self.file_size
         directory = self._directories[number % len(self._directories)]
@@ -231,12 +236,12 @@ class MappedFiles:
         return file
 
     def cut(self, offset: int) -> None:
-        """Make ``offset`` the end: later files are removed, positions lowered.
+        """Make ``offset`` the end: remove later files and lower the write position.
 
-        The first file stays even when nothing is left in it: it says where the row begins.
+        The first file stays even if it becomes empty: its name says where the sequence starts.
         """
         assert not self._files_in_order or offset >= self._files_in_order[0].first_offset, (
-            "a cut before the begin"
+            "a cut before the start"
         )
         while len(self._files_in_order) > 1 and self._files_in_order[-1].first_offset >= offset:
             self.drop_last()
@@ -245,13 +250,16 @@ class MappedFiles:
             last.wrote_position = min(last.wrote_position, offset - last.first_offset)
 
     def drop_last(self) -> None:
+        """Remove the last file, also from the disk."""
         file = self._files_in_order.pop()
         self.changes += 1
         file.close()
         self._files.unlink(file.path)
 
     def take_first(self) -> MappedFile:
-        """The first file leaves the row; it stays on the disk, and open."""
+        """Remove the first file from the sequence and return it; it remains on the disk, and
+        open.
+        """
         self.changes += 1
         return self._files_in_order.pop(0)
 

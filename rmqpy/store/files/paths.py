@@ -1,5 +1,5 @@
-"""Where everything lives under ``storePathRootDir``. Nothing of ours stands in a folder of the Java
-broker's.
+"""StorePaths: the paths under ``storePathRootDir``. Files of rmqpy are never in a folder of the
+Java broker.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 
 OWN_FORMAT = 1
-"""Version of what we keep in ``rmqpy/``."""
+"""The version of the files in ``rmqpy/``."""
 
 
 def own_folder(root: str) -> str:
-    """What is ours alone."""
+    """Return the folder that belongs to rmqpy alone."""
     return f"{root}/rmqpy"
 
 
 def quarantine_folder(root: str) -> str:
-    """What was cut off or set aside."""
+    """Return the folder for what was cut off or set aside."""
     return f"{own_folder(root)}/quarantine"
 
 
 @define(slots=True, frozen=True)
 class StorePaths:
+    """The paths of one store."""
+
     root: str
     commit_log: str
 
@@ -46,7 +48,9 @@ class StorePaths:
 
     @property
     def abort(self) -> str:
-        """Exists while a broker runs: at a start it tells that the last stop was not clean."""
+        """The file that exists while a broker runs: at a start it means that the last stop was
+        unclean.
+        """
         return f"{self.root}/abort"
 
     @property
@@ -71,7 +75,7 @@ class StorePaths:
 
     @property
     def own_dispatched(self) -> str:
-        """See ``store.checkpoint``."""
+        """The range that was dispatched; see :mod:`rmqpy.store.files.checkpoint`."""
         return f"{self.own}/dispatched"
 
     @property
@@ -95,7 +99,7 @@ class StorePaths:
 
 
 def unused_name(files: FileSystem, name: str) -> str:
-    """``name``, with a number behind it when something is kept under it already."""
+    """Return ``name``, with a number appended if the name is already used."""
     path, number = name, 0
     while files.exists(path):
         number += 1

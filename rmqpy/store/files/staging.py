@@ -1,16 +1,16 @@
 """Staging: the end of a log as one piece of memory, written by Python and by the C core alike.
 
-``buffer`` holds the bytes that have their place in the log and are not in its file yet; ``state``
-holds the numbers of the end. Both sides read and write these and keep nothing of their own, so
-that records of either can follow each other in any order. C gets the addresses before it appends;
+``buffer`` holds the bytes that have an offset in the log and are not in its file yet; ``state``
+holds the numbers of the end. Both sides read and write these and keep no copy, so that their
+records can follow each other in any order. C receives the addresses before it appends;
 ``generation`` changes with them.
 
 =========  ===============================================================
 ``state``  meaning
 =========  ===============================================================
-END        offset behind the last byte of the log, staged ones counted
-STAGED     bytes in ``buffer``; they begin at END - STAGED in the log
-FILE_END   offset behind the file that takes the next byte; 0 without one
+END        offset after the last byte of the log, including staged ones
+STAGED     bytes in ``buffer``; they start at END - STAGED in the log
+FILE_END   offset after the file that receives the next byte; 0 without one
 INDEX      DLedger: index of the next entry
 UNITS      DLedger: index units in ``units``
 TERM       DLedger: term of the last entry; -1 without one
@@ -27,13 +27,15 @@ from rmqpy.codec.layout import INDEX_UNIT_SIZE
 END, STAGED, FILE_END, INDEX, UNITS, TERM = range(6)
 
 CAPACITY = 4608 * 1024
-"""The largest record of the default settings, and then some. Only what is used is memory."""
+"""More than the largest record of the default settings. Only the part that is used takes memory."""
 UNITS_CAPACITY = 8192
-"""Index units that may be staged."""
+"""The number of index units that may be staged."""
 
 
 class Staging:
-    """See the module's text. With ``units`` there is room for index units of entries as well."""
+    """The staged end of one log. See the module's text. With ``units``, index units of entries can
+    be staged as well.
+    """
 
     __slots__ = ("buffer", "generation", "kept", "state", "units")
 
@@ -43,13 +45,14 @@ class Staging:
         self.units = _memory(UNITS_CAPACITY * INDEX_UNIT_SIZE if units else 1)
         self.generation = 0
         self.kept = 0
-        """So many bytes at the front of ``buffer`` were written last and still stand there. Who
-        lets C stage more sets it to 0: a message that is given up leaves its bytes here too.
+        """The number of bytes at the start of ``buffer`` that were written last and are still
+        valid. Callers that let C stage more set it to 0: an abandoned message leaves its bytes here
+        too.
         """
 
     @property
     def staged_from(self) -> int:
-        """Where the staged bytes begin in the log: everything before has been written."""
+        """The offset at which the staged bytes start: everything before has been written."""
         return self.state[END] - self.state[STAGED]
 
     @property
@@ -58,13 +61,13 @@ class Staging:
         return self.buffer[: self.state[STAGED]]
 
     def written(self) -> None:
-        """The staged bytes are in the log's file now."""
+        """Record that the staged bytes have been written to the file of the log."""
         self.kept = self.state[STAGED]
         self.state[STAGED] = 0
 
     def recent(self, offset: int) -> memoryview | None:
-        """All of the log from ``offset`` on, if it was written last and is still here; valid until
-        more is staged. It spares who reads it the pages of the file.
+        """Return all of the log from ``offset``, if it was written last and is still in memory;
+        valid until more is staged. The reader then does not touch the pages of the file.
         """
         state, kept = self.state, self.kept
         if not kept or state[STAGED] or offset + kept != state[END]:
@@ -73,20 +76,22 @@ class Staging:
 
     @property
     def staged_units(self) -> bytes:
+        """The staged index units."""
         return bytes(self.units[: self.state[UNITS] * INDEX_UNIT_SIZE])
 
     def has_room(self, length: int) -> bool:
+        """Return whether ``length`` more bytes can be staged."""
         return self.state[STAGED] + length <= len(self.buffer)
 
     def grow(self, length: int) -> None:
-        """Make room for ``length`` bytes where nothing is staged."""
+        """Make room for ``length`` bytes. Nothing may be staged."""
         assert not self.state[STAGED]
         if length > len(self.buffer):
             self.buffer = _memory(length)
             self.generation += 1
 
     def put(self, data: bytes | bytearray | memoryview) -> None:
-        """Bytes that follow the end. There is room."""
+        """Stage bytes after the end. The caller has made sure that they fit."""
         state = self.state
         start = state[STAGED]
         length = len(data)
@@ -95,18 +100,18 @@ class Staging:
         state[END] += length
 
     def put_units(self, units: bytes) -> None:
-        """Index units behind the others. There is room."""
+        """Stage index units after the others. The caller has made sure that they fit."""
         start = self.state[UNITS] * INDEX_UNIT_SIZE
         self.units[start : start + len(units)] = units
         self.state[UNITS] += len(units) // INDEX_UNIT_SIZE
 
     def restart(self, end: int) -> None:
-        """Nothing is staged; the log ends at ``end``."""
+        """Reset to a log that ends at ``end``, with nothing staged."""
         self.state[END] = end
         self.state[STAGED] = 0
         self.kept = 0
 
 
 def _memory(length: int) -> memoryview:
-    """Zero bytes that cost nothing before they are touched, at an address that stays."""
+    """Return zero bytes that take no memory before they are touched, at a fixed address."""
     return memoryview(mmap.mmap(-1, length))

@@ -1,7 +1,7 @@
-"""An acknowledgement is a watermark: a position that only grows (written, flushed, replicated,
+"""Watermark: an acknowledgement is a position that only grows (written, flushed, replicated,
 committed).
 
-Invariant: ``value`` never decreases. Whoever waits registers a listener; nobody polls.
+Invariant: ``value`` never decreases. Waiting code registers a listener instead of polling.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ class Watermark:
     def __init__(self, name: str, value: int = 0) -> None:
         self.name = name
         self.value = value
-        """Raised by :meth:`advance` alone; a plain attribute, as it is read many times a turn."""
+        """The position. Only :meth:`advance` raises it; it is a plain attribute because it is read
+        many times per turn.
+        """
         self._listeners: list[Callable[[int], None]] = []
 
     def advance(self, value: int) -> None:
-        """Raise to ``value``; a smaller one is ignored (acknowledgements overtake each other)."""
+        """Raise the position to ``value`` and call the listeners. A smaller value is ignored,
+        because acknowledgements overtake each other.
+        """
         if value <= self.value:
             return
         self.value = value
@@ -29,6 +33,7 @@ class Watermark:
             listener(value)
 
     def subscribe(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with the new value after each growth."""
         self._listeners.append(listener)
 
     def __repr__(self) -> str:

@@ -26,7 +26,6 @@ from rmqpy.codec.entry import (
     encode_entry_header,
     encode_filler_head,
     encode_index_unit,
-    is_filler,
 )
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import (
@@ -36,7 +35,7 @@ from rmqpy.codec.layout import (
     INDEX_UNIT_SIZE,
 )
 from rmqpy.codec.message import set_offsets
-from rmqpy.codec.scan import Scan
+from rmqpy.codec.scan import Scan, is_end_filler
 from rmqpy.dledger.entries import Entry, EntryRun, Part, as_singletons
 from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.member import LedgerEnd
@@ -440,8 +439,8 @@ class EntryStore(EntryReader):
         end = self._last_end()
         file = self._data.find(end)
         assert file is not None
-        filler = file.view[end - file.first_offset :][:ENTRY_FILLER_SIZE]
-        if is_filler(filler):
+        position, rest = end - file.first_offset, file.end_offset - end
+        if is_end_filler(file.view, position, rest, dledger=True):
             self._cut_data(end, end + ENTRY_FILLER_SIZE)
 
     def accept_tail(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:

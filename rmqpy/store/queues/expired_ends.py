@@ -63,7 +63,7 @@ class ExpiredQueueEnds:
             self.ends = {name: end for name, end in self.ends.items() if name[0] != topic}
             self._save()
 
-    def tell(self, queues: Iterable[tuple[QueueName, ConsumeQueue]], log_begin: int) -> bytes:
+    def encode(self, queues: Iterable[tuple[QueueName, ConsumeQueue]], log_begin: int) -> bytes:
         """The answer to a member: ends of all queues without a message in the log."""
         ends = dict(self.ends)
         for name, queue in queues:

@@ -18,7 +18,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
-from rmqpy.store.dispatcher import Dispatch
+from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.log_recovery import Framing, LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.index.index_file import KeyIndex
@@ -94,7 +94,7 @@ def _dispatch(
     index.load()
     index.finish_recovery(log.max_offset, None)
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
-    dispatch = Dispatch(log, queues, index if settings.message_index_enable else None, levels)
+    dispatch = Dispatcher(log, queues, index if settings.message_index_enable else None, levels)
     indexed = index.end_offset
     # A log without a message behind the divide ends where its last filler begins.
     begin = min(from_offset, log.max_offset)

@@ -35,6 +35,7 @@ from attrs import define
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.entry import ENTRY_HEADER
+from rmqpy.codec.message import encode_blank
 from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.errors import StoreError
 
@@ -155,7 +156,7 @@ def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
         )
         if scan.stop is StopReason.BLANK:
             rest = file.size - end
-            yield Edit(end, rest.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4))
+            yield Edit(end, encode_blank(rest))
 
 
 def strip_reserved(properties: bytes) -> bytes:

@@ -188,7 +188,7 @@ def test_sync_flush_replies_wait(
         side.receive(0, _sends(40))
         side.end_turn()
         side.receive(0, _sends(40))
-        side.kit.broker.store.commit()
+        side.kit.broker.store.appender.commit()
         assert len(side.channels[0].written) in (0, 40)
         side.end_turn()
         side.kit.scheduler.run_until_idle()

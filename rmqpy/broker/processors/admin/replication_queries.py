@@ -5,7 +5,7 @@ the most.
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
 
 from attrs import define
 
@@ -16,17 +16,14 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import CompareLogRequestHeader
-
-
-class ReadableLog(Protocol):
-    def read_log(self, offset: int, size: int) -> bytes: ...
+from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogCompareProcessor:
     """See the module's text."""
 
-    log: ReadableLog
+    log: CommitLog
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.RMQPY_COMPARE_LOG: self.compare}
@@ -35,7 +32,7 @@ class LogCompareProcessor:
         header = CompareLogRequestHeader.decode(request.ext_fields)
         try:
             span = CompareRange(header.begin_offset, header.end_offset, header.block_size)
-            body = digests(span, self.log.read_log)
+            body = digests(span, partial(read_span, self.log))
         except (ValueError, KeyError) as error:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"nothing to compare: {error}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.base.store_api import HandlerTable, StoreAdmin
 from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Clock
@@ -33,7 +33,7 @@ class RuntimeInfoProcessor:
     """See the module's text."""
 
     identity: BrokerContext
-    store: Store
+    store: StoreAdmin
     statistics: Statistics
     gate: SendGate
     replication: ReplicationStatus

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.store_api import HandlerTable, Store
+from rmqpy.broker.base.store_api import HandlerTable, StoreAdmin
 from rmqpy.broker.replication.metadata_sync import answer_with_table
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.statistics import Statistics
@@ -47,7 +47,7 @@ class TopicAdminProcessor:
     groups: SubscriptionGroupTable
     offsets: ConsumerOffsetTable
     statistics: Statistics
-    store: Store
+    store: StoreAdmin
     tell: Callable[[Callable[[], None]], None]
     """Of the registration: calls back when the name servers know the topics."""
 
