@@ -89,20 +89,23 @@ class ClassicCommitLog:
         staging = self.staging
         offsets = []
         for record in records:
-            set_offsets(record, 0, None, self._end, store_timestamp_ms)
+            offset = PhysicalOffset(staging.state[END])
+            set_offsets(record, 0, None, offset, store_timestamp_ms)
             property_crc.write(record)
-            offsets.append(PhysicalOffset(self._end))
+            offsets.append(offset)
             staging.put(record)
-        return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(self._end))
+        return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(staging.state[END]))
 
     def make_room(self, length: int) -> None:
         """Make room for ``length`` bytes after the end of the log: in its file, and in staging."""
         if not self._segments or self._end == self._current.end_offset:
             self._advance_file()
-        rest = self._current.end_offset - self._end
+        file_end = self._current.end_offset
+        rest = file_end - self._end
         if length + BLANK_SIZE > rest:
             self._roll(rest)
-        self.staging.state[FILE_END] = self._current.end_offset
+            file_end = self._current.end_offset
+        self.staging.state[FILE_END] = file_end
         if not self.staging.has_room(length):
             self.commit()
             self.staging.grow(length)
