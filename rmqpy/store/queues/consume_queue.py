@@ -214,7 +214,7 @@ class ConsumeQueue:
         """
         self._gone_below = log_min_offset
         first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
-        self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
+        self._min = self._first_at_or_after(log_min_offset, first) * QUEUE_UNIT_SIZE
 
     def reset_to(self, log_min_offset: int) -> None:
         """Correct ``min_offset`` for a log that may start earlier than it did."""
@@ -236,7 +236,7 @@ class ConsumeQueue:
         if self.max_physical_offset <= log_end_offset:
             return False
         first = self._segments.min_offset // QUEUE_UNIT_SIZE
-        self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
+        self._cut(self._first_at_or_after(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
 
     def cut_at(self, queue_offset: int) -> None:
@@ -275,7 +275,7 @@ class ConsumeQueue:
     def close(self) -> None:
         self._segments.close()
 
-    def _first_at_or_behind(self, physical_offset: int, first: int) -> int:
+    def _first_at_or_after(self, physical_offset: int, first: int) -> int:
         """Return the number of the first real unit, from ``first``, whose message is at or after
         ``physical_offset``; the end if there is none.
 
