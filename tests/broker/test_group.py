@@ -194,7 +194,7 @@ class Group:
         assert member.store is not None
         found: list[bytes] = []
         while True:
-            page = member.store.reader.get_message("G", "T", 0, len(found), 32, None)
+            page = member.store.reader.get_message("T", 0, len(found), 32, None)
             if not page.messages:
                 return found
             found += [decode_message(message).body for message in page.messages]
